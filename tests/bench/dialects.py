@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.chat.completions import chunks_of
+from gateway.chat.completions import assemble, chunks_of
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
@@ -31,6 +31,10 @@ from gateway.dialects.messages.writer import MessageEvents, message_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
+from gateway.dialects.responses.events import ResponseEvents
+from gateway.dialects.responses.reading import chat_body as responses_body
+from gateway.dialects.responses.reading import entries_of
+from gateway.dialects.responses.replies import ItemIds, ResponseHead, whole_response
 from gateway.dialects.responses.reply import ResponseChunks
 from gateway.dialects.responses.reply import completion_of as response_completion
 
@@ -214,6 +218,84 @@ def responses_rows() -> list[Row]:
     ]
 
 
+def responses_client_rows() -> list[Row]:
+    """The rows of clients of OpenAI's Responses API, whose requests are read and replies written."""
+    call = {"type": "function_call", "call_id": "call_1", "name": "search", "arguments": '{"pattern": "cache"}'}
+    summary = [{"type": "summary_text", "text": "I should look. " * 20}]
+    body: dict[str, Any] = {
+        "model": "chat",
+        "instructions": _SYSTEM,
+        "input": [
+            {"role": "user", "content": "Which files mention the cache?"},
+            {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": _MAKER.seal("c" * 400)},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "Let me look.", "annotations": []}]},
+            call,
+            {"type": "function_call_output", "call_id": "call_1", "output": _OUTPUT},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "These three. " * 20}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "Thank you. Read the first one."}]},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "name": name,
+                "description": f"To {name}. " * 20,
+                "parameters": _SCHEMA,
+                "strict": True,
+            }
+            for name in _NAMES
+        ],
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+        "stream": True,
+    }
+
+    def head() -> ResponseHead:
+        return ResponseHead(body, ItemIds(), store=True)
+
+    def read() -> None:
+        responses_body(body, entries_of(body), hosted=False, kept=True)
+        head()
+
+    tool = {"index": 0, "id": "call_2", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+    sealed = {"type": "reasoning.encrypted", "data": _MAKER.seal("c" * 400), "index": 0}
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "reasoning_details": [sealed]},
+        *({"content": text} for text in _TEXT),
+        {"tool_calls": [tool]},
+    ]
+    chunks: list[dict[str, Any]] = [
+        {"id": "x", "model": "large", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    chunks.append({"id": "x", "model": "large", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    completion = assemble(chunks)
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {"id": "m", "type": "message"}},
+        {"type": "response.content_part.added", "output_index": 0, "item_id": "m", "part": {"type": "output_text"}},
+        *({"type": "response.output_text.delta", "output_index": 0, "item_id": "m", "delta": text} for text in _TEXT),
+    ]
+    passed_on = [
+        {"id": "x", "model": "large", "choices": [{"index": 0, "delta": {NATIVE: [event]}, "finish_reason": None}]}
+        for event in events
+    ]
+
+    def write(chunks: list[dict[str, Any]]) -> Callable[[], object]:
+        def run() -> None:
+            writer = ResponseEvents(head(), lambda _: None, encrypted=True)
+            for chunk in chunks:
+                writer.chunk(chunk)
+            writer.done()
+
+        return run
+
+    return [
+        Row("responses: request -> chat", REQUEST_US, read),
+        Row("chat -> responses: whole reply", REQUEST_US, lambda: whole_response(completion, head(), logprobs=False)),
+        Row("chat -> responses: chunk, encoded", CHUNK_US, write(chunks), len(chunks)),
+        Row("responses -> responses: event written", CHUNK_US, write(passed_on), len(passed_on)),
+    ]
+
+
 def _response_events(response: dict[str, Any]) -> list[dict[str, Any]]:
     """The events of a reply of 200 pieces of text."""
     opened = {**response, "status": "in_progress", "output": []}
@@ -255,7 +337,7 @@ def _replayed(chunks: Sequence[dict[str, Any]]) -> None:
     writer.done()
 
 
-ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (messages_rows, responses_rows)
+ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (messages_rows, responses_rows, responses_client_rows)
 """Make the rows of one dialect each."""
 
 

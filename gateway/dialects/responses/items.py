@@ -25,17 +25,18 @@ def details_of_item(item: Mapping[str, Any]) -> list[Json]:
     encrypted = item.get("encrypted_content")
     if isinstance(encrypted, str) and encrypted.startswith(_CARRIER):
         return _carried(encrypted)
+    same: Json = {"format": _FORMAT} if item.get("id") is None else {"format": _FORMAT, "id": item["id"]}
     details: list[Json] = []
-    for kind, name, parts in (("reasoning.summary", "summary", "summary"), ("reasoning.text", "text", "content")):
-        for index, part in enumerate(item.get(parts) or ()):
-            if isinstance(part, dict) and isinstance(part.get("text"), str):
-                details.append({"type": kind, name: part["text"], "index": index})
+    for kind, name, parts in (
+        ("reasoning.summary", "summary", item.get("summary")),
+        ("reasoning.text", "text", item.get("content")),
+    ):
+        if parts:
+            for index, part in enumerate(parts):
+                if isinstance(part, dict) and isinstance(part.get("text"), str):
+                    details.append({"type": kind, name: part["text"], "index": index, **same})
     if encrypted is not None:
-        details.append({"type": "reasoning.encrypted", "data": encrypted})
-    for detail in details:
-        detail["format"] = _FORMAT
-        if item.get("id") is not None:
-            detail["id"] = item["id"]
+        details.append({"type": "reasoning.encrypted", "data": encrypted, **same})
     return details
 
 

@@ -59,6 +59,15 @@ HOSTED: Final = "hosted_tools"
 """The capability of a backend that runs the tools of this API itself, and has its files and prompts."""
 ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
+_CHECKED: Final[Mapping[str, tuple[type, str]]] = {
+    "background": (bool, "a boolean"),
+    "parallel_tool_calls": (bool, "a boolean"),
+    "service_tier": (str, "a string"),
+    "metadata": (dict, "an object"),
+    "user": (str, "a string"),
+    "safety_identifier": (str, "a string"),
+    "truncation": (str, "a string"),
+}
 _DEFAULTS: Final[Mapping[str, Any]] = {"truncation": "disabled"}
 """Values of lost fields that ask for nothing."""
 _ROLES: Final = frozenset({"user", "system", "developer", "assistant"})
@@ -90,6 +99,10 @@ _KNOWN_KEYS: Final = {
     "namespace": frozenset({"type", "name", "tools"}),
 }
 """Members of items, parts and tools that are kept, or that say nothing to a model (ids, status, citations)."""
+_MESSAGE_KEYS: Final = _KNOWN_KEYS["message"]
+_FUNCTION_KEYS: Final = _KNOWN_KEYS["function"]
+_TEXT_PARTS: Final = frozenset({"input_text", "output_text"})
+_TEXT_KEYS: Final = _KNOWN_KEYS["output_text"]
 
 
 def wrong_type(param: str, expected: str) -> InvalidRequest:
@@ -183,17 +196,9 @@ def chat_body(
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
-    for name, expected, kind in (
-        ("background", "a boolean", bool),
-        ("parallel_tool_calls", "a boolean", bool),
-        ("service_tier", "a string", str),
-        ("metadata", "an object", dict),
-        ("user", "a string", str),
-        ("safety_identifier", "a string", str),
-        ("truncation", "a string", str),
-    ):
-        if body.get(name) is not None and type(body[name]) is not kind:
-            raise wrong_type(name, expected)
+    for name in _CHECKED.keys() & body.keys():
+        if body[name] is not None and type(body[name]) is not _CHECKED[name][0]:
+            raise wrong_type(name, _CHECKED[name][1])
     if body.get("background"):
         raise unsupported("background", "is not supported: send the request without it, and stream the answer.")
     if body.get("conversation") is not None:
@@ -273,10 +278,14 @@ class _Reading:
         if role not in _ROLES:
             raise unsupported(f"{at}.role", "must be user, assistant, system or developer.")
         content = item.get("content")
-        if content is None:
-            raise missing(f"{at}.content")
-        content = self._content(content, f"{at}.content")
-        self.lose_others(item, "message", at)
+        if type(content) is not str and (text := _only_text(content)) is not None:
+            content = text
+        elif type(content) is not str:
+            if content is None:
+                raise missing(f"{at}.content")
+            content = self._content(content, f"{at}.content")
+        if not item.keys() <= _MESSAGE_KEYS:
+            self.lose_others(item, "message", at)
         if role != "assistant":
             self._close_turn()
             self.messages.append({"role": role, "content": content})
@@ -300,7 +309,7 @@ class _Reading:
         output = item.get("output")
         if output is None:
             raise missing(f"{at}.output")
-        content = self._content(output, f"{at}.output")
+        content = output if type(output) is str else self._content(output, f"{at}.output")
         self.messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", at), "content": content})
         self.lose_others(item, kind, at)
 
@@ -510,6 +519,9 @@ class _Reading:
     def _tool(self, tool: Any, at: str) -> Json | None:
         if type(tool) is not dict:
             raise wrong_type(at, "an object with a type")
+        kind = tool.get("type")
+        if kind == "function" and type(tool.get("name")) is str and tool.keys() <= _FUNCTION_KEYS:
+            return {"type": kind, kind: {n: value for n, value in tool.items() if n != "type" and value is not None}}
         kind = _text(tool, "type", at)
         if kind == "function":
             _text(tool, "name", at)
@@ -571,6 +583,16 @@ def _name_in_chat(item: Mapping[str, Any], at: str) -> str:
 def _path(at: str, name: str) -> str:
     """Return the path of a member; the names of unknown ones are the client's, and paths are sent in a header."""
     return f"{at}.{name}" if name.isascii() and name.isprintable() else f"{at}[{name!a}]"
+
+
+def _only_text(content: Any) -> str | None:
+    """Return the text of a content that is one part of text and nothing more; None for all others, checked or not."""
+    if type(content) is list and len(content) == 1:
+        part = content[0]
+        if type(part) is dict and part.get("type") in _TEXT_PARTS and part.keys() <= _TEXT_KEYS:
+            text = part.get("text")
+            return text if type(text) is str else None
+    return None
 
 
 def _parts_of(content: str | list[Json]) -> list[Json]:
