@@ -15,6 +15,7 @@ import pytest
 import redis
 from pydantic import BaseModel
 
+from tests.support.app import in_process
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.response_events import check_response, checked
 from tests.support.store import LocalStore, local_store
@@ -388,3 +389,50 @@ def test_counting_tokens(client: openai.OpenAI, cached_gateway: Gateway, local_u
     raw = post(cached_gateway, {"input": "a"}, path="/responses/input_tokens")
     assert raw.headers["x-tierline-estimated"] == "1"
     assert post(cached_gateway, {"input": 5}, path="/responses/input_tokens").json()["error"]["param"] == "input"
+
+
+# --- a backend that speaks the API itself -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_backend_of_this_api_gets_the_request_as_it_is(
+    cached_gateway: Gateway, store: LocalStore, local_upstream: Upstream, tmp_path: Path, stream: bool
+) -> None:
+    """A gateway in front of this one: two turns with a call, kept by the first, of items under its own ids."""
+    local_upstream.queue(Reply(text="", tool_calls=(ToolCall("look", '{"q":1}'),)), Reply(text="It is there."))
+    backend = {
+        "kind": "responses",
+        "base_url": cached_gateway.url,
+        "model": "chat",
+        "capabilities": ["tools", "json", "hosted_tools"],
+    }
+    settings = {"tiers": [{"name": "local", "backends": [backend]}]}
+    policies = {"chat": CHAT.replace("tiers: [local, hosted]", "tiers: [local]")}
+    async with in_process(tmp_path, "", store_url=store.url, settings=settings, policies=policies) as front:
+
+        async def asked(**body: Any) -> Json:
+            reply = await front.client.post(
+                "/v1/responses", json={"model": "chat", "tools": [LOOK], "stream": stream, "truncation": "auto", **body}
+            )
+            assert reply.status_code == 200, reply.text
+            assert "x-tierline-dropped" not in reply.headers
+            last: Json = checked(reply.content)[-1]["response"] if stream else reply.json()
+            check_response(last, "completed")
+            return last
+
+        first = await asked(input="Find it.")
+        (call,) = first["output"]
+        assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"q": 1})
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "in the drawer"}
+        second = await asked(input=[output], previous_response_id=first["id"])
+        assert second["output"][0]["content"][0]["text"] == "It is there."
+        assert second["previous_response_id"] == first["id"]
+        roles = [one["role"] for one in local_upstream.requests[-1].body["messages"]]
+        assert roles == ["user", "assistant", "tool"]
+        hosted = await front.client.post(
+            "/v1/responses", json={"model": "chat", "input": "a", "tools": [{"type": "mcp"}]}
+        )
+        error = hosted.json()["error"]  # refused by the gateway behind, as the first one passes it on
+        assert (hosted.status_code, error["param"]) == (400, "tools[0].type")
+        again = await asked(input="Find it.", metadata={"a": "b"})
+        assert again["id"] != first["id"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -22,6 +23,10 @@ from gateway.dialects.responses.reading import (
 )
 from gateway.dialects.responses.replies import ItemIds, ResponseHead, response_of_item, whole_response
 from gateway.errors import ApiError, InvalidRequest
+from gateway.off_loop import off_loop
+
+_MANY_ITEMS: Final = 1_000
+"""A conversation of more items is translated in a thread: some 3 ms for this many."""
 
 
 class PastResponses(Protocol):
@@ -88,7 +93,8 @@ class ResponsesClient:
             raise (
                 missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
             )
-        chat, names = chat_body(body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
+        translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
+        chat, names = await off_loop(translate) if len(entries) > _MANY_ITEMS else translate()
         check_limits(chat["messages"], self._most)
         include = body.get("include") or ()
         self._encrypted = ENCRYPTED in include

@@ -12,6 +12,7 @@ from tests.support.app import in_process
 from tests.support.gateway import CHAT
 from tests.support.raw_upstream import raw_upstream
 from tests.support.response_events import checked
+from tests.support.upstream import Upstream
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 POLICY = CHAT.replace("hold_tokens: 4", "hold_tokens: 1").replace("  exact: {ttl: 1h}", "  never: [otherwise]")
@@ -57,3 +58,14 @@ async def test_a_stream_cut_at_any_byte(tmp_path: Path, step: int) -> None:
                     assert (end == "response.completed") <= (length >= finished), length
                 assert end == "response.completed"
                 assert ends == {"refused", "response.failed", "response.completed"}
+
+
+async def test_a_conversation_of_thousands_of_items(tmp_path: Path, upstream: Upstream) -> None:
+    """It is answered like any other, up to the most messages that the config allows."""
+    items = [{"role": "user", "content": f"line {number}"} for number in range(2000)]
+    async with in_process(tmp_path, upstream.url, settings={"limits": {"messages": 1500}}) as app:
+        reply = await app.client.post("/v1/responses", json={"model": "chat", "input": items})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "input")
+        reply = await app.client.post("/v1/responses", json={"model": "chat", "input": items[:1500]})
+        assert reply.status_code == 200
+    assert len(upstream.requests[0].body["messages"]) == 1500
