@@ -14,13 +14,14 @@ import anthropic
 import pytest
 
 from tests.support.app import InProcess, in_process
-from tests.support.gateway import CHAT
+from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.strict_messages import StrictMessages, redacted, text, thinking, tool_use
 from tests.support.upstream import Reply, ToolCall, Upstream, error_reply
 
 POLICY = CHAT.replace("tiers: [local, hosted]", "tiers: [local, hosted, other]")
 LOOK: Any = {"name": "look", "description": "Look.", "input_schema": {"type": "object"}}
 HELLO: Any = [{"role": "user", "content": "hello"}]
+ENV = {"HOSTED_KEY": StrictMessages.KEY, "TENANT_KEY": "tenant-key-0123456789"}
 BUDGET: Any = {"type": "enabled", "budget_tokens": 1024}
 
 
@@ -49,29 +50,42 @@ class Ladder:
             return await events.get_final_message()
 
 
+def tiers_of(upstreams: Any) -> list[dict[str, Any]]:
+    """The config of the three tiers."""
+    local, hosted, other = upstreams
+
+    def backend(server: StrictMessages, model: str, path: str) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{server.port}{path}"
+        able = ["tools", "json", "vision", "files", "web_search", "hosted_tools"]
+        more = {"key_env": "HOSTED_KEY", "price": {"input": 1, "output": 5}, "capabilities": able}
+        return {"kind": "anthropic", "base_url": url, "model": model, **more}
+
+    small = {"base_url": local.url, "model": "small", "capabilities": ["tools", "json"]}
+    return [
+        {"name": "local", "backends": [small]},
+        {"name": "hosted", "backends": [backend(hosted, "claude-haiku-4-5", "/v1")]},
+        {"name": "other", "backends": [backend(other, "claude-opus-4-8", "")]},
+    ]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, upstreams: Any) -> Iterator[Gateway]:
+    settings = {"tiers": tiers_of(upstreams)}
+    with serve(
+        tmp_path_factory.mktemp("gateway"), upstreams[0].url, policies={"chat": POLICY}, settings=settings, env=ENV
+    ) as running:
+        yield running
+
+
 @asynccontextmanager
 async def ladder_in(folder: Path, upstreams: Any, **settings: Any) -> AsyncIterator[Ladder]:
     local, hosted, other = upstreams
     for one in upstreams:
         one.reset()
-
-    def backend(server: StrictMessages, model: str, path: str) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{server.port}{path}"
-        able = ["tools", "json", "vision", "files", "web_search", "hosted_tools"]
-        more = {"key_env": "CLAUDE_KEY", "price": {"input": 1, "output": 5}, "capabilities": able}
-        return {"kind": "anthropic", "base_url": url, "model": model, **more}
-
-    small = {"base_url": local.url, "model": "small", "capabilities": ["tools", "json"]}
-    tiers = [
-        {"name": "local", "backends": [small]},
-        {"name": "hosted", "backends": [backend(hosted, "claude-haiku-4-5", "/v1")]},
-        {"name": "other", "backends": [backend(other, "claude-opus-4-8", "")]},
-    ]
-    env = {"CLAUDE_KEY": StrictMessages.KEY, "TENANT_KEY": "tenant-key-0123456789"}
-    settings = {"tiers": tiers, **settings}
-    async with in_process(folder, local.url, policies={"chat": POLICY}, settings=settings, env=env) as app:
+    settings = {"tiers": tiers_of(upstreams), **settings}
+    async with in_process(folder, local.url, policies={"chat": POLICY}, settings=settings, env=ENV) as app:
         sdk = anthropic.AsyncAnthropic(
-            base_url="http://localhost", api_key=env["TENANT_KEY"], http_client=app.client, max_retries=0
+            base_url="http://localhost", api_key=ENV["TENANT_KEY"], http_client=app.client, max_retries=0
         )
         yield Ladder(app, sdk, local, hosted, other)
 
@@ -250,6 +264,32 @@ async def test_keys_in_either_header(tmp_path: Path, upstreams: Any) -> None:
         assert reply.json()["error"]["type"] == "authentication_error"
         counted = await ladder.app.client.post("/v1/messages/count_tokens", json=body, headers={"x-api-key": "another"})
         assert counted.status_code == 401
+
+
+async def test_surfaces_are_listed_as_the_apis_models(ladder: Ladder) -> None:
+    listed = [model async for model in ladder.sdk.models.list()]
+    assert [(model.id, model.type, model.display_name) for model in listed] == [
+        ("auto", "model", "auto"),
+        ("chat", "model", "chat"),
+    ]
+    one = await ladder.sdk.models.retrieve("gpt-4o-mini")
+    assert one.created_at == listed[0].created_at
+    assert one.created_at.year >= 2026
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_over_a_socket(gateway: Gateway, upstreams: Any, stream: bool) -> None:
+    """The process that a user starts, with the SDK's own HTTP client."""
+    local, hosted, other = upstreams
+    for one in upstreams:
+        one.reset()
+    hosted.say(thinking("let me see"), text("Here."), tool_use("look", {"at": "sea"}))
+    async with anthropic.AsyncAnthropic(base_url=gateway.origin, api_key="any", max_retries=0) as sdk:
+        ladder = Ladder(None, sdk, local, hosted, other)  # type: ignore[arg-type]
+        said = await ladder.ask(stream=stream, model="tier:hosted", thinking=BUDGET, tools=[LOOK])
+        assert [block.type for block in said.content] == ["thinking", "text", "tool_use"]
+        hello = await ladder.ask(stream=stream)
+        assert hello.content[0].text == "The scripted upstream says hello."
 
 
 async def test_counting_tokens_is_an_estimate(ladder: Ladder) -> None:

@@ -76,7 +76,8 @@ def tool_use(name: str, given: dict[str, Any], ident: str | None = None) -> Bloc
 class StrictMessages(Upstream):
     """See the module's docstring."""
 
-    KEY = "sk-ant-scripted"
+    KEY = "sk-scripted"
+    """The key that it accepts, which is that of the hosted tier in `tests.support.gateway`."""
 
     def __init__(self, secret: str = "one") -> None:
         super().__init__()

@@ -125,6 +125,15 @@ def test_backends_are_named_after_their_tier(load: Load) -> None:
     assert [b.name for tier in load().tiers for b in tier.backends] == ["local", "hosted-1", "hosted-2"]
 
 
+def test_anthropics_api_has_no_log_probabilities(load: Load) -> None:
+    """So they are never asked of it, and a config that promises them is wrong."""
+    claude = "tiers: [{name: local, backends: [{kind: anthropic, base_url: 'https://a.example', model: claude%s}]}]\n"
+    (backend,) = load(claude % "").tiers[0].backends
+    assert (backend.logprobs, backend.configured) == (False, True)
+    (found,) = problems_of(load, claude % ", logprobs: true")
+    assert "no log-probabilities" in found
+
+
 def test_a_key_that_is_not_set_leaves_the_backend_unconfigured(load: Load) -> None:
     """The tier stays usable through its other backend, and an empty variable counts as not set."""
     hosted = load(environ={"HOSTED_KEY": ""}).tiers[1]
