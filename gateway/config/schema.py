@@ -21,6 +21,7 @@ from cache.index.base import Choice
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
 from gateway.config.prices import Dollars, Price
+from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Whole, raise_findings
@@ -134,7 +135,7 @@ class BackendConfig(Section):
     warm: Warm | None = None
     continuation: Literal["none", "prefill", "continue_final_message", "prompt"] = "none"
     """How the backend is asked to continue a text that another model began, if it can: `prefill` sends the text as a
-    final assistant message (llama.cpp, Anthropic), `continue_final_message` sets vLLM's field of that name, and
+    final assistant message (llama.cpp, Claude before 4.6), `continue_final_message` sets vLLM's field of that name, and
     `prompt` asks for the rest in an instruction (OpenAI)."""
     capabilities: frozenset[Capability] = frozenset()
     context: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
@@ -192,6 +193,15 @@ class BackendConfig(Section):
         if data.get("logprobs") is True:
             raise_findings([Finding(("logprobs",), "Anthropic's API has no log-probabilities; leave it out")])
         return {**data, "logprobs": False}
+
+    @model_validator(mode="after")
+    def _continues_as_its_api_can(self) -> BackendConfig:
+        if self.kind == "anthropic" and self.continuation in ("prefill", "continue_final_message"):
+            prefill = self.continuation == "prefill"
+            if not prefill or not facts_of(self.model).prefill:
+                who = f"{self.model} continues no begun message" if prefill else "it is a field of vLLM's API"
+                raise_findings([Finding(("continuation",), f"{who}; write prompt, which asks for the rest in words")])
+        return self
 
     @model_validator(mode="after")
     def _one_key_source(self) -> BackendConfig:

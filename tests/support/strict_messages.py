@@ -178,6 +178,8 @@ class StrictMessages(Upstream):
         self._check_tools(body)
         self._check_thinking(body, facts)
         self._check_messages(body["messages"])
+        ends = body["messages"][-1]["role"]
+        _require(facts.prefill or ends == "user", "This model does not support assistant message prefill.")
         if isinstance(body.get("system"), list):
             for block in body["system"]:
                 _require(block.get("type") == "text" and block["text"].strip() != "", "system: text must be non-empty")

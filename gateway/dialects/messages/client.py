@@ -8,7 +8,8 @@ Each field of a request is expressed in chat completions, refused by name, or li
     needs     capabilities without which a tier could not answer
     messages  how many messages the translated body has, to tell those that the gateway adds
     headers   the client's anthropic-version and anthropic-beta
-    thinking  its settings of thinking, since different ones can have the same translation
+    thinking  its settings of thinking, and
+    forms     where a block became a text: requests that differ in these alone have the same translation
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
         "messages": len(chat["messages"]),
         "headers": dict(protocol),
         "thinking": [body.get("thinking"), body.get("output_config")],
+        "forms": _forms(body["messages"]),
     }
     chat[NATIVE] = native
     return chat
@@ -172,6 +174,17 @@ def needs_of_body(lost: Mapping[str, Any]) -> dict[str, str]:
         elif path in _HOSTED_FIELDS or (kind in _HOSTED_BLOCKS and path.startswith("messages[")):
             needed.setdefault("hosted_tools", path)
     return needed
+
+
+def _forms(messages: list[Any]) -> list[list[Any]]:
+    """Return the place and type of each block that a chat completion holds as a text or file, its origin lost."""
+    contents = [(i, content) for i, message in enumerate(messages) if type(content := message["content"]) is list]
+    return [
+        [i, j, block["type"]]
+        for i, content in contents
+        for j, block in enumerate(content)
+        if block["type"] in ("document", "search_result")
+    ]
 
 
 def _given(body: Mapping[str, Any], name: str, kind: type) -> Any:

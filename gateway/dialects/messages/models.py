@@ -36,6 +36,8 @@ class ClaudeFacts:
     """Whether it takes `temperature`, `top_p` and `top_k`."""
     schemas: bool
     """Whether it takes a JSON schema for its output (`output_config.format`) and `strict` tools."""
+    prefill: bool
+    """Whether it continues a text that the last message begins in the assistant's name."""
 
     @property
     def default_output(self) -> int:
@@ -43,7 +45,7 @@ class ClaudeFacts:
         return self.max_output or _UNKNOWN_OUTPUT
 
 
-_UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True)
+_UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True, prefill=True)
 
 
 @lru_cache(maxsize=64)
@@ -67,6 +69,7 @@ def _of(family: str, version: tuple[int, int]) -> ClaudeFacts:
         efforts=_efforts(family, version),
         sampling=version < (4, 7),
         schemas=version >= (4, 5) or (family, version) == ("opus", (4, 1)),
+        prefill=version < (4, 6),
     )
 
 

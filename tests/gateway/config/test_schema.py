@@ -132,6 +132,11 @@ def test_anthropics_api_has_no_log_probabilities(load: Load) -> None:
     assert (backend.logprobs, backend.configured) == (False, True)
     (found,) = problems_of(load, claude % ", logprobs: true")
     assert "no log-probabilities" in found
+    (found,) = problems_of(load, claude % "-opus-4-6, continuation: prefill")
+    assert "claude-opus-4-6 continues no begun message" in found
+    assert load(claude % "-haiku-4-5, continuation: prefill").tiers[0].backends[0].continuation == "prefill"
+    (found,) = problems_of(load, claude % ", continuation: continue_final_message")
+    assert "vLLM" in found
 
 
 def test_a_key_that_is_not_set_leaves_the_backend_unconfigured(load: Load) -> None:

@@ -35,4 +35,5 @@ def test_facts(name: str, max_output: int | None, thinking: str, efforts: int, s
         efforts,
         sampling,
     )
+    assert facts.prefill is (max_output != 128_000)
     assert facts.default_output == (max_output or 8192)
