@@ -137,8 +137,9 @@ def _own(own: Mapping[str, Any], body: Mapping[str, Any], maker: Maker, dropped:
         kept = _readable(message, maker, dropped)
         if kept is not None:
             messages.append(kept)
-    for message in body["messages"][body[NATIVE]["messages"] :]:  # the gateway's own, such as a text to continue
-        _append(messages, message["role"], _blocks(message.get("content"), "messages", dropped))
+    count = body[NATIVE]["messages"]
+    for i, message in enumerate(body["messages"][count:], count):  # the gateway's own, such as a text to continue
+        _append(messages, message["role"], _blocks(message.get("content"), i, dropped))
     sent["messages"] = messages
     sent["max_tokens"] = _limit(body) or own["max_tokens"]
     if stop := _listed(body.get("stop")):
@@ -264,25 +265,25 @@ def _messages(
     turns: list[dict[str, Any]] = []
     called = ""
     for i, message in enumerate(messages):
-        role, content, path = message["role"], message.get("content"), f"messages[{i}]"
-        if message.get("name") and role != "function":
-            dropped.append(f"{path}.name")
+        role, content = message["role"], message.get("content")
+        if "name" in message and message["name"] and role != "function":
+            dropped.append(f"messages[{i}].name")
         if role in ("system", "developer"):
-            system += _blocks(content, path, dropped)
+            system += _blocks(content, i, dropped)
         elif role in ("tool", "function"):
             ident = message.get("tool_call_id") if role == "tool" else called
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(ident)}
             if content:
-                result["content"] = content if isinstance(content, str) else _blocks(content, path, dropped)
+                result["content"] = content if isinstance(content, str) else _blocks(content, i, dropped)
             _append(turns, "user", [result])
         elif role == "assistant":
-            blocks = _thinking(message, maker, dropped) + _said(message, path, dropped)
+            blocks = _thinking(message, maker, dropped) + _said(message, i, dropped)
             if function := message.get("function_call"):
                 called = f"call_{i}"
                 blocks.append(_tool_use(called, function))
             _append(turns, "assistant", blocks)
         else:
-            _append(turns, "user", _blocks(content, path, dropped))
+            _append(turns, "user", _blocks(content, i, dropped))
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A text to continue must not end in white space.
         last = turns[-1]["content"][-1]
@@ -294,17 +295,17 @@ def _messages(
     return turns
 
 
-def _said(message: Mapping[str, Any], path: str, dropped: list[str]) -> list[dict[str, Any]]:
-    """Return the texts and tool calls of an assistant's message."""
-    blocks = _blocks(message.get("content"), path, dropped)
+def _said(message: Mapping[str, Any], at: int, dropped: list[str]) -> list[dict[str, Any]]:
+    """Return the texts and tool calls of an assistant's message, the one at this place."""
+    blocks = _blocks(message.get("content"), at, dropped)
     if isinstance(refusal := message.get("refusal"), str) and refusal:
         blocks.append({"type": "text", "text": refusal})
     if message.get("audio"):
-        dropped.append(f"{path}.audio")
+        dropped.append(f"messages[{at}].audio")
     for j, call in enumerate(message.get("tool_calls") or ()):
         function = call.get("function")
         if function is None:
-            dropped.append(f"{path}.tool_calls[{j}]")
+            dropped.append(f"messages[{at}].tool_calls[{j}]")
         else:
             blocks.append(_tool_use(call.get("id"), function))
     return blocks
@@ -346,20 +347,24 @@ def _thinking(message: Mapping[str, Any], maker: Maker, dropped: list[str]) -> l
 
 
 def joined_details(details: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return reasoning details with the pieces that a stream left of one detail joined: those of one index and type."""
+    """Return reasoning details with the pieces that a stream left of one detail joined: those of one index and type.
+
+    A detail in one piece is returned as it is, not copied.
+    """
     joined: list[dict[str, Any]] = []
+    copied = False
     for detail in details:
         if not isinstance(detail, dict):
             continue
         last = joined[-1] if joined else None
-        if (
-            last is None
-            or detail.get("index") is None
-            or detail.get("index") != last.get("index")
-            or detail.get("type") != last.get("type")
-        ):
-            joined.append(dict(detail))
+        index = detail.get("index")
+        if last is None or index is None or index != last.get("index") or detail.get("type") != last.get("type"):
+            joined.append(detail)
+            copied = False
             continue
+        if not copied:
+            last = joined[-1] = dict(last)
+            copied = True
         for name, value in detail.items():
             if name in ("text", "summary") and isinstance(value, str):
                 last[name] = (last.get(name) or "") + value
@@ -383,15 +388,16 @@ def _id(ident: Any) -> Any:
     return _NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) else ident
 
 
-def _blocks(content: Any, path: str, dropped: list[str]) -> list[dict[str, Any]]:
-    """Return content as blocks; empty texts, which the API refuses, are left out."""
+def _blocks(content: Any, at: int, dropped: list[str]) -> list[dict[str, Any]]:
+    """Return the content of the message at this place as blocks; empty texts, which the API refuses, are left out."""
     if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content.strip() else []
+        return [{"type": "text", "text": content}] if content and not content.isspace() else []
     blocks: list[dict[str, Any]] = []
     for j, part in enumerate(content or ()):
-        block = _block(part, f"{path}.content[{j}]", dropped)
+        path = f"messages[{at}].content[{j}]"
+        block = _block(part, path, dropped)
         if block is None:
-            dropped.append(f"{path}.content[{j}]")
+            dropped.append(path)
         elif block["type"] != "text" or block["text"].strip():
             if "cache_control" in part and "cache_control" not in block:
                 block["cache_control"] = part["cache_control"]

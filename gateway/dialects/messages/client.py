@@ -14,7 +14,6 @@ Each field of a request is expressed in chat completions, refused by name, or li
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
@@ -51,7 +50,6 @@ _EFFORTS: Final = {"max": "xhigh"}
 _CACHE: Final = "cache_control"
 _ROLE_AND_CONTENT: Final = 2
 """Members of a message that has no others."""
-_TOOL: Final = re.compile(r"tools\[\d+\]")
 _HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
 _HOSTED_BLOCKS: Final = frozenset({"image", "document", "container_upload"})
 """Blocks of a user that a chat completion cannot express because only the provider has, or fetches, the file."""
@@ -169,7 +167,7 @@ def needs_of_body(lost: Mapping[str, Any]) -> dict[str, str]:
     needed: dict[str, str] = {}
     for path, value in lost.items():
         kind = str(value.get("type")) if isinstance(value, dict) else ""
-        if _TOOL.fullmatch(path):
+        if path.startswith("tools[") and path.endswith("]"):
             needed.setdefault("web_search" if kind.startswith("web_search") else "hosted_tools", path)
         elif path in _HOSTED_FIELDS or (kind in _HOSTED_BLOCKS and path.startswith("messages[")):
             needed.setdefault("hosted_tools", path)
@@ -253,12 +251,14 @@ def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict
     calls: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
     for j, block in enumerate(content):
-        kind, where = block["type"], f"{path}.content[{j}]"
-        _note_cache(block, lost)
+        kind = block["type"]
+        if _CACHE in block:
+            _note_cache(block, lost)
         if kind == "text":
             text = block.get("text")
-            texts.append(text if type(text) is str else _typed(text, str, f"{where}.text"))
+            texts.append(text if type(text) is str else _typed(text, str, f"{path}.content[{j}].text"))
         elif kind == "tool_use":
+            where = f"{path}.content[{j}]"
             arguments = orjson.dumps(block.get("input") or {}).decode()
             function = {"name": _typed(block.get("name"), str, f"{where}.name"), "arguments": arguments}
             ident = _typed(block.get("id"), str, f"{where}.id")
@@ -266,15 +266,15 @@ def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict
         elif kind == "thinking":
             detail = {"type": "reasoning.text", "text": block.get("thinking") or "", "index": len(details)}
             if block.get("signature"):
-                detail["signature"] = _typed(block["signature"], str, f"{where}.signature")
+                detail["signature"] = _typed(block["signature"], str, f"{path}.content[{j}].signature")
             details.append(detail)
         elif kind == "redacted_thinking":
-            data = _typed(block.get("data"), str, f"{where}.data")
+            data = _typed(block.get("data"), str, f"{path}.content[{j}].data")
             details.append({"type": "reasoning.encrypted", "data": data, "index": len(details)})
         else:
-            lost[where] = block
+            lost[f"{path}.content[{j}]"] = block
     if texts:
-        message["content"] = "".join(texts)
+        message["content"] = texts[0] if len(texts) == 1 else "".join(texts)
     if calls:
         message["tool_calls"] = calls
     if details:
@@ -290,15 +290,19 @@ def _user(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str,
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for j, block in enumerate(content):
-        where = f"{path}.content[{j}]"
-        _note_cache(block, lost)
-        if block["type"] == "tool_result":
+        kind = block["type"]
+        if _CACHE in block:
+            _note_cache(block, lost)
+        if kind == "text" and type(block.get("text")) is str:
+            parts.append({"type": "text", "text": block["text"]})
+        elif kind == "tool_result":
+            where = f"{path}.content[{j}]"
             text, shown = _result(block, where, lost)
             ident = _typed(block.get("tool_use_id"), str, f"{where}.tool_use_id")
             results.append({"role": "tool", "tool_call_id": ident, "content": text})
             parts += shown
         else:
-            parts += _parts(block, where, lost)
+            parts += _parts(block, f"{path}.content[{j}]", lost)
     if not parts:
         return results
     alone = len(parts) == 1 and parts[0]["type"] == "text"
@@ -413,7 +417,7 @@ def _function(tool: Mapping[str, Any], path: str, lost: dict[str, Any]) -> dict[
     """Return a client's own tool as a function of chat completions."""
     if type(tool.get("name")) is not str:
         _typed(tool.get("name"), str, f"{path}.name")
-    given = {name: value for name, value in tool.items() if value is not None}
+    given = {name: value for name, value in tool.items() if value is not None} if None in tool.values() else tool
     if type(given.get("input_schema", given)) is not dict:
         _typed(given["input_schema"], dict, f"{path}.input_schema")
     function = {_TOOL_MEMBERS[name]: value for name, value in given.items() if name in _TOOL_MEMBERS}
