@@ -76,6 +76,22 @@ def test_binary_replies_are_streamed(running: EndpointsSetup, client: openai.Ope
         assert reply.headers["content-type"] == "audio/mpeg"
 
 
+def test_a_reply_that_breaks_off_is_no_whole_reply(running: EndpointsSetup) -> None:
+    """The connection is closed, and the record says why."""
+    headers = SURFACE | {"x-request-id": "broken-1"}
+    with pytest.raises(httpx2.RemoteProtocolError):
+        httpx2.post(f"{running.gateway.url}/audio/translations", content=b"x", headers=headers)
+    ledger = running.record("broken-1")["ledger"]
+    assert (ledger["error"], ledger["calls"][0]["outcome"]) == ("upstream_invalid_response", "upstream_truncated")
+
+
+def test_a_deadline_ends_the_wait_for_a_reply(running: EndpointsSetup) -> None:
+    headers = SURFACE | {"x-tierline-deadline-ms": "100"}
+    reply = httpx2.post(f"{running.gateway.url}/audio/translations", content=b"slow", headers=headers)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert running.account.calls[0].gone.wait(5)
+
+
 def test_a_client_that_leaves_ends_the_call(running: EndpointsSetup, client: openai.OpenAI) -> None:
     with client.audio.speech.with_streaming_response.create(
         model="tts", voice="alloy", input="hi", extra_headers={"x-request-id": "gone-1"}

@@ -134,6 +134,16 @@ class Account:
             await reply.write(b" second")
             await reply.write_eof()
             return reply
+        if path == "/v1/audio/translations":
+            await asyncio.sleep(30 if call.body == b"slow" else 0)
+            reply = web.StreamResponse(headers={"content-type": "text/plain"})
+            reply.content_length = 1000
+            await reply.prepare(request)
+            await reply.write(b"broken")
+            await asyncio.sleep(0.05)
+            if request.transport is not None:
+                request.transport.abort()
+            return reply
         if path == "/v1/files" and request.method == "POST":
             return web.json_response(
                 {

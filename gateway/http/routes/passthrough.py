@@ -122,7 +122,8 @@ class _PassedRequest(SideExchange):
         headers["traceparent"] = self.trace.traceparent(hop)
         outcome = "cancelled"
         try:
-            reply = await client.send(method, path.removeprefix("/v1"), headers, body, query=query)
+            async with asyncio.timeout(self._limit_s()):
+                reply = await client.send(method, path.removeprefix("/v1"), headers, body, query=query)
             try:
                 await self._pass_back(reply)
             finally:
@@ -131,9 +132,19 @@ class _PassedRequest(SideExchange):
         except BackendError as error:
             outcome = error.error_type
             raise exhausted([error], timed_out=False) from None
+        except TimeoutError:
+            outcome = "deadline_exceeded"
+            raise exhausted([], timed_out=True) from None
         finally:
             hop.attributes[names.OUTCOME] = outcome
             hop.end(None if outcome == "answered" else outcome)
+
+    def _limit_s(self) -> float | None:
+        """Return the seconds within which the reply must come; None for no limit.
+
+        The timeouts that SDKs send are for each read, and an upload may take longer: only our own header counts.
+        """
+        return self.options.deadline_s if b"x-tierline-deadline-ms" in self.headers else None
 
     def _service(self, policy: Policy) -> str:
         """Return the service for this endpoint. Raises NotFound or Forbidden."""
