@@ -102,7 +102,7 @@ def test_a_tool_call_and_its_answer(client: openai.OpenAI, local_upstream: Upstr
     """Two turns: the call, and its output with the kept response before it."""
     local_upstream.queue(Reply(text="", tool_calls=(ToolCall("look", '{"q":1}'),)), Reply(text="It is there."))
     ask: Json = {"model": "chat", "tools": [LOOK]}
-    first = _answer(client, stream, input="Find it.", **ask)
+    first = _answer(client, stream, input=f"Find it, streamed: {stream}.", **ask)
     call = first.output[0]
     assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "look", {"q": 1})
     output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "in the drawer"}
@@ -131,7 +131,7 @@ def test_a_poor_draft_is_escalated_before_the_first_byte(
     """The draft's tokens never reach the client, and the reply is one response of the stronger tier."""
     local_upstream.default = Reply(text="no idea at all really", logprob=-3.0)
     hosted_upstream.default = Reply(text="forty-two it is")
-    reply = post(cached_gateway, {"input": "hard", "stream": stream})
+    reply = post(cached_gateway, {"input": f"hard, streamed: {stream}", "stream": stream})
     assert (reply.headers["x-tierline-path"], reply.headers["x-tierline-tier"]) == ("escalated", "hosted")
     response = checked(reply.content)[-1]["response"] if stream else reply.json()
     check_response(response, "completed")
@@ -420,7 +420,8 @@ async def test_a_backend_of_this_api_gets_the_request_as_it_is(
             check_response(last, "completed")
             return last
 
-        first = await asked(input="Find it.")
+        question = f"Find it, passed on, streamed: {stream}."
+        first = await asked(input=question)
         (call,) = first["output"]
         assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"q": 1})
         output = {"type": "function_call_output", "call_id": call["call_id"], "output": "in the drawer"}
@@ -434,5 +435,5 @@ async def test_a_backend_of_this_api_gets_the_request_as_it_is(
         )
         error = hosted.json()["error"]  # refused by the gateway behind, as the first one passes it on
         assert (hosted.status_code, error["param"]) == (400, "tools[0].type")
-        again = await asked(input="Find it.", metadata={"a": "b"})
+        again = await asked(input=question, metadata={"a": "b"})
         assert again["id"] != first["id"]
