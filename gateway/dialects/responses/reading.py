@@ -101,7 +101,7 @@ _KNOWN_KEYS: Final = {
 """Members of items, parts and tools that are kept, or that say nothing to a model (ids, status, citations)."""
 _MESSAGE_KEYS: Final = _KNOWN_KEYS["message"]
 _FUNCTION_KEYS: Final = _KNOWN_KEYS["function"]
-_TEXT_PARTS: Final = frozenset({"input_text", "output_text"})
+_TEXT_PARTS: Final = ("input_text", "output_text")
 _TEXT_KEYS: Final = _KNOWN_KEYS["output_text"]
 
 

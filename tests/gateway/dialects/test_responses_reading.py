@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 import pytest
@@ -16,13 +18,14 @@ from gateway.errors import InvalidRequest
 from gateway.request.body import ChatBodies
 
 Json = dict[str, Any]
+CHECKED = ChatBodies(Limits())
 
 
 def read(body: Json, *, hosted: bool = False, kept: bool = False) -> Json:
     """The chat body of a request, which the gateway's own check takes."""
     whole = {"model": "chat", "input": "hello", **body}
     chat, _ = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
-    ChatBodies(Limits()).check(chat)
+    CHECKED.check(chat)
     return chat
 
 
@@ -471,3 +474,73 @@ def test_a_backend_of_this_api_gets_the_clients_own_body() -> None:
     assert kept is not None
     assert kept["include"] == ["a.b", "reasoning.encrypted_content"]
     assert native_body(read({}), "messages") is None
+
+
+# --- values of wrong types --------------------------------------------------------------------------------------------
+
+RICH: Json = {
+    "model": "chat",
+    "input": [
+        {"type": "message", "role": "user", "content": [
+            {"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "u", "detail": "low"},
+            {"type": "input_file", "file_data": "d", "filename": "f"},
+            {"type": "input_audio", "input_audio": {"data": ""}},
+        ]},
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "s"}],
+         "content": [{"type": "reasoning_text", "text": "t"}], "encrypted_content": "tlr1.e30="},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "b"}, {"type": "refusal", "refusal": "r"}]},
+        {**call("1"), "namespace": "n", "extra_content": {}}, output("1", [{"type": "input_text", "text": "x"}]),
+        {"type": "custom_tool_call", "call_id": "2", "name": "p", "input": "i"},
+        {"type": "custom_tool_call_output", "call_id": "2", "output": "o"},
+    ],
+    "tools": [
+        {"type": "function", "name": "f", "parameters": {}, "strict": True, "description": "d"},
+        {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "s", "definition": "d"}},
+        {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]},
+    ],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True}, "verbosity": "low"},
+    "reasoning": {"effort": "low"}, "include": ["a"], "top_logprobs": 1, "max_output_tokens": 1, "instructions": "i",
+    "stream_options": {"include_obfuscation": True}, **_SAMPLES,
+}  # fmt: skip
+ODD: tuple[Any, ...] = (
+    None,
+    5,
+    0.5,
+    True,
+    "x",
+    "",
+    [],
+    {},
+    [5],
+    [None],
+    {"type": 5},
+    [{"type": []}],
+    {"type": "function"},
+)
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in a value."""
+    yield at
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from paths(inner, (*at, key))
+
+
+def test_no_type_of_any_value_is_a_bug_of_ours() -> None:
+    """Whatever stands in the place of any value: the request is read, or refused with a path that names a field."""
+    read(RICH)
+    refusals = 0
+    for at in paths(RICH):
+        for odd in ODD if at else ():
+            body = json.loads(json.dumps(RICH))
+            holder = body
+            for key in at[:-1]:
+                holder = holder[key]
+            holder[at[-1]] = odd
+            try:
+                read(body)
+            except InvalidRequest as error:
+                assert error.param is not None and error.param.startswith(str(at[0])), (at, odd)
+                refusals += 1
+    assert refusals > 500
