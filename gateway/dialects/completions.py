@@ -66,6 +66,10 @@ class CompletionsClient:
 
     async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
         """See `ClientDialect.read`."""
+        return self.chat_of(body)
+
+    def chat_of(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the chat-completions body of a body with one prompt. Raises InvalidRequest."""
         (self._prompt,) = prompts_of(body)
         self._echo = _flag(body, "echo")
         self._show_logprobs = body.get("logprobs") is not None

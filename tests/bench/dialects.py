@@ -23,6 +23,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import assemble, chunks_of
+from gateway.dialects.completions import CompletionsClient
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
@@ -338,6 +339,46 @@ def _replayed(chunks: Sequence[dict[str, Any]]) -> None:
 
 
 ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (messages_rows, responses_rows, responses_client_rows)
+
+
+def completions_rows() -> list[Row]:
+    """The rows of OpenAI's legacy text completions, which only clients speak."""
+    given = {"model": "chat", "prompt": _SYSTEM, "logprobs": 2, "stream": True, "stop": ["."], "temperature": 0.5}
+    content = [
+        {"token": text, "logprob": -0.1, "bytes": None, "top_logprobs": [{"token": text, "logprob": -0.1}] * 2}
+        for text in _TEXT
+    ]
+    choice = {
+        "index": 0, "message": {"role": "assistant", "content": "".join(_TEXT), "refusal": None},
+        "logprobs": {"content": content[:20], "refusal": None}, "finish_reason": "stop",
+    }  # fmt: skip
+    completion = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    chunks = [
+        {**head, "choices": [{"index": 0, "delta": {"content": text}, "logprobs": {"content": [one]}}]}
+        for text, one in zip(_TEXT, content, strict=True)
+    ]
+    client = CompletionsClient()
+    client.chat_of(given)
+
+    def write() -> None:
+        writer = client.stream()
+        for chunk in chunks:
+            writer.chunk(chunk)
+
+    return [
+        Row("completions: request -> chat", REQUEST_US, lambda: CompletionsClient().chat_of(given)),
+        Row("chat -> completions: whole reply", REQUEST_US, lambda: client.whole(completion)),
+        Row("chat -> completions: chunk, encoded", CHUNK_US, write, len(chunks)),
+    ]
+
+
+ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (
+    messages_rows,
+    responses_rows,
+    responses_client_rows,
+    completions_rows,
+)
 """Make the rows of one dialect each."""
 
 

@@ -49,6 +49,21 @@ def test_completes(gateway: Gateway, local_upstream: Upstream) -> None:
     assert got["requestId"]
 
 
+def test_text_completions(gateway: Gateway, local_upstream: Upstream) -> None:
+    """Two prompts in one request, and a stream."""
+    local_upstream.default = Reply(text="it is one")
+    local_upstream.on("two").reply(text="it is two")
+    got = node(gateway, "completions")
+    assert got == {"texts": [[0, "it is one"], [1, "it is two"]], "streamed": "it is one"}
+
+
+def test_embeddings(gateway: Gateway) -> None:
+    """The SDK asks for base64 by itself, and reads it as 256 numbers."""
+    got = node(gateway, "embeddings")
+    assert (got["lengths"], got["model"]) == ([256, 256], "wordllama-256")
+    assert isinstance(got["first"], float) and got["usage"]["prompt_tokens"] > 0
+
+
 def test_streams(gateway: Gateway, local_upstream: Upstream) -> None:
     """A stream has one id, the whole text, a finish reason, and the usage it asked for."""
     local_upstream.default = Reply(text="one two three four five six")

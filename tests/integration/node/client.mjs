@@ -25,6 +25,20 @@ const scenarios = {
     };
   },
 
+  async completions() {
+    const prompt = ["one", "two"];
+    const whole = await client.completions.create({ model: "chat", prompt });
+    const stream = await client.completions.create({ model: "chat", prompt: "one", stream: true });
+    let streamed = "";
+    for await (const chunk of stream) streamed += chunk.choices[0]?.text ?? "";
+    return { texts: whole.choices.map((one) => [one.index, one.text]), streamed };
+  },
+
+  async embeddings() {
+    const { data, model, usage } = await client.embeddings.create({ model: "auto", input: ["a text", "another"] });
+    return { lengths: data.map((one) => one.embedding.length), first: data[0].embedding[0], model, usage };
+  },
+
   async stream() {
     const stream = await client.chat.completions.create({
       ...ask,
