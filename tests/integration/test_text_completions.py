@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import openai
 import pytest
 
 from tests.support.gateway import Gateway
-from tests.support.upstream import Reply, Upstream, error_reply
+from tests.support.upstream import Fault, Reply, Upstream, error_reply
 
 
 @pytest.fixture
@@ -132,6 +133,33 @@ def test_the_first_error_of_a_batch_is_its_reply(
         assert "[DONE]" not in reply.text
     else:
         assert (reply.status_code, reply.json()["error"]["code"]) == (400, "nope")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_the_calls_of_all_its_prompts(
+    gateway: Gateway, local_upstream: Upstream, stream: bool
+) -> None:
+    """As it does for a chat."""
+    local_upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    body = json.dumps({"model": "chat", "prompt": ["a", "b", "c"], "stream": stream})
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+        connection.sendall((head.replace("\r\n\r\n", "\r\ncontent-type: application/json\r\n\r\n") + body).encode())
+        local_upstream.wait_for(3)
+    for request in local_upstream.requests:
+        request.wait_gone()
+
+
+def test_a_stream_of_a_batch_that_breaks_ends_with_one_error(
+    gateway: Gateway, local_upstream: Upstream, hosted_upstream: Upstream
+) -> None:
+    """And without the end that would make it a whole one."""
+    local_upstream.on("alpha").reply(text="one two three four five six seven")
+    broken = Reply(text="one two three four five six seven", fault=Fault.RESET_MID_STREAM, fault_after=6)
+    local_upstream.on("beta").reply(broken)
+    hosted_upstream.default = broken
+    text = post(gateway, prompt=["alpha", "beta"], stream=True).text
+    assert text.count('data: {"error":') == 1 and "[DONE]" not in text
 
 
 def test_the_best_of_several(client: openai.OpenAI, local_upstream: Upstream) -> None:
