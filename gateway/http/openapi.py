@@ -340,7 +340,7 @@ _GIVEN: Final = {
     "x-tierline-model": "The model that gave the answer.",
     "x-tierline-attempts": "Backend calls made.",
     "x-tierline-overhead-ms": "Time spent in the gateway.",
-    "x-tierline-cost-usd": "Cost of the calls in US dollars, where it is known.",
+    "x-tierline-cost-usd": "Cost of the calls in US dollars, or unknown.",
     "x-tierline-dropped": "Fields that the answering backend was not sent.",
 }
 _NOT_SECURED: Final = frozenset({"/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})

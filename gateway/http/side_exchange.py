@@ -31,7 +31,6 @@ log = logging.getLogger("tierline.endpoints")
 
 _CLIENT_GONE: Final = 499
 _CUT_OFF_S: Final = 0.5
-_UNPRICED: Final = b"x-tierline-cost-usd"
 
 
 class SideExchange:
@@ -46,8 +45,6 @@ class SideExchange:
         self.headers = known_headers(scope["headers"])
         self.options = RequestOptions()
         """The options in the request's headers, once `accept` has read them."""
-        self.priced = True
-        """Whether the cost of the reply is known."""
         self.client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
         trace_id, parent_id = parse_traceparent(self.headers.get(b"traceparent")) or (0, 0)
         self.trace = Trace(names.REQUEST, trace_id, parent_id)
@@ -129,7 +126,7 @@ class SideExchange:
         headers = [
             (name, surface if name == b"x-tierline-surface" else value)
             for name, value in explain(self.trace, self.ledger)
-            if value and (self.priced or name != _UNPRICED)
+            if value
         ]
         if self.headers.get(b"x-tierline-debug") == b"1":
             headers.append(reasons(self.trace))

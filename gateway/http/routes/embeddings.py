@@ -212,7 +212,6 @@ class _Embedding(SideExchange):
             "input": request.body["input"] if whole else inputs,
         }
         price = self.steps.deployment.services[service].prices.get(model)
-        self.priced = price is not None
         hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
         headers = {"Content-Type": "application/json", "traceparent": self.trace.traceparent(hop)}
         try:

@@ -96,7 +96,7 @@ class _PassedRequest(SideExchange):
         super().__init__(steps, endpoint, scope, receive, send)
         self._bodies = bodies
         self._model = model
-        self.priced = False
+        self.ledger.cost_unknown = True  # services state no price for what is passed on
 
     async def answer(self) -> None:
         self.accept()
