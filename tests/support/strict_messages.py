@@ -177,9 +177,15 @@ class StrictMessages(Upstream):
         _require(all(one.strip() for one in body.get("stop_sequences", ())), "stop_sequences: whitespace only")
         self._check_tools(body)
         self._check_thinking(body, facts)
-        self._check_messages(body["messages"])
+        turns = body["messages"]
+        for i, message in enumerate(turns):
+            if message["role"] == "system":
+                _require(facts.system_turns, "role 'system' is not supported on this model")
+                follows = i > 0 and turns[i - 1]["role"] == "user"
+                _require(follows and (i + 1 == len(turns) or turns[i + 1]["role"] == "assistant"), "system: misplaced")
+        self._check_messages([message for message in turns if message["role"] != "system"])
         ends = body["messages"][-1]["role"]
-        _require(facts.prefill or ends == "user", "This model does not support assistant message prefill.")
+        _require(facts.prefill or ends != "assistant", "This model does not support assistant message prefill.")
         if isinstance(body.get("system"), list):
             for block in body["system"]:
                 _require(block.get("type") == "text" and block["text"].strip() != "", "system: text must be non-empty")

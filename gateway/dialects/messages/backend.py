@@ -103,7 +103,7 @@ def messages_request(
         dropped += lost_fields(body, "messages")
         sent = _translated(body, facts, maker, dropped)
     else:
-        sent = _own(own, body, maker, dropped)
+        sent = _own(own, body, facts, maker, dropped)
     sent["model"] = model
     sent.pop("stream", None)
     if stream:
@@ -129,13 +129,25 @@ def _name_in_chat(path: str, body: Mapping[str, Any]) -> str:
 # --- a client's own body ----------------------------------------------------------------------------------------------
 
 
-def _own(own: Mapping[str, Any], body: Mapping[str, Any], maker: Maker, dropped: list[str]) -> dict[str, Any]:
+def _own(
+    own: Mapping[str, Any], body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropped: list[str]
+) -> dict[str, Any]:
     """Return the client's own body with the gateway's changes to the chat-completions body it was translated to."""
     sent = dict(own)
     messages: list[Any] = []
-    for message in own["messages"]:
+    said_by_system = False
+    for i, message in enumerate(own["messages"]):
         kept = _readable(message, maker, dropped)
-        if kept is not None:
+        if kept is None:
+            continue
+        if message.get("role") == "system" and not facts.system_turns:
+            # Claude Code sends such messages; models that know no system turns get them from the user.
+            dropped.append(f"messages[{i}].role")
+            kept, said_by_system = {**message, "role": "user"}, True
+        if said_by_system:
+            content = kept.get("content")
+            _append(messages, kept["role"], _blocks(content, i, dropped) if isinstance(content, str) else content)
+        else:
             messages.append(kept)
     count = body[NATIVE]["messages"]
     for i, message in enumerate(body["messages"][count:], count):  # the gateway's own, such as a text to continue

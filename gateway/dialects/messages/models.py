@@ -38,6 +38,8 @@ class ClaudeFacts:
     """Whether it takes a JSON schema for its output (`output_config.format`) and `strict` tools."""
     prefill: bool
     """Whether it continues a text that the last message begins in the assistant's name."""
+    system_turns: bool
+    """Whether messages of the role `system` may follow a user's turn."""
 
     @property
     def default_output(self) -> int:
@@ -45,7 +47,7 @@ class ClaudeFacts:
         return self.max_output or _UNKNOWN_OUTPUT
 
 
-_UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True, prefill=True)
+_UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True, prefill=True, system_turns=False)
 
 
 @lru_cache(maxsize=64)
@@ -70,6 +72,7 @@ def _of(family: str, version: tuple[int, int]) -> ClaudeFacts:
         sampling=version < (4, 7),
         schemas=version >= (4, 5) or (family, version) == ("opus", (4, 1)),
         prefill=version < (4, 6),
+        system_turns=version >= (4, 8),
     )
 
 

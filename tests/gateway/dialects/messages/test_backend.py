@@ -403,6 +403,24 @@ def test_a_clients_own_blocks_of_other_backends_are_removed() -> None:
     assert (own.dropped, foreign.dropped) == ((), ("reasoning",))
 
 
+def test_system_turns_of_a_client_are_the_users_where_a_model_knows_none() -> None:
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "system", "content": "Be brief."},
+        {"role": "assistant", "content": "Hi."},
+        {"role": "user", "content": [{"type": "text", "text": "and?"}]},
+        {"role": "system", "content": [{"type": "text", "text": "In verse."}]},
+    ]
+    assert native("claude-opus-4-8", messages=turns).body["messages"] == turns
+    made = native(messages=turns)
+    assert made.dropped == ("messages[1].role", "messages[4].role")
+    assert made.body["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "Be brief."}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Hi."}]},
+        {"role": "user", "content": [{"type": "text", "text": "and?"}, {"type": "text", "text": "In verse."}]},
+    ]
+
+
 def test_fields_of_another_dialect_that_were_lost_are_listed() -> None:
     native_of = {"dialect": "responses", "body": {}, "lost": ["truncation"], "needs": []}
     assert sent(**{NATIVE: native_of}).dropped == ("truncation",)
