@@ -201,6 +201,9 @@ class BackendConfig(Section):
             if not prefill or not facts_of(self.model).prefill:
                 who = f"{self.model} continues no begun message" if prefill else "it is a field of vLLM's API"
                 raise_findings([Finding(("continuation",), f"{who}; write prompt, which asks for the rest in words")])
+        if self.kind == "responses" and self.continuation in ("prefill", "continue_final_message"):
+            message = "the Responses API does not continue a message that another model began; write prompt, or none"
+            raise_findings([Finding(("continuation",), message)])
         return self
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ import orjson
 from gateway.dialects.native import NATIVE, native_body
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.dialects.responses.items import joined_details
+from gateway.dialects.responses.reading import SAME
 from policies.value_type import value_type
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
@@ -519,13 +520,15 @@ def _passed_on(
 ) -> ResponsesRequest:
     """Return the client's own request with the gateway's changes; `body` is its translation, which holds them."""
     lost: dict[str, None] = {}
-    sent = {**own, "model": model}
+    sent = {name: value for name, value in own.items() if name not in SAME}
+    # Under these names the translation has the client's values, less what is not for this tenant or this model.
+    sent |= {name: body[name] for name in own if name in SAME and name in body}
+    sent["model"] = model
+    sent["store"] = False  # the gateway itself keeps what it is to keep
     sent.pop("stream", None)
     limit = next((limit for name in _LIMITS if (limit := body.get(name)) is not None), None)
     if limit is not None and limit != own.get("max_output_tokens"):
         sent["max_output_tokens"] = max(limit, LEAST_OUTPUT_TOKENS)
-    if "prompt_cache_key" in body:
-        sent["prompt_cache_key"] = body["prompt_cache_key"]
     if _stop(body):
         lost["stop"] = None
     given = own.get("input")

@@ -189,6 +189,13 @@ URL_A = "https://a.example/v1"
         (KEY_ENV, "key_file: nope", 10, f"{BACKEND}.key_file", "no such file"),
         (KEY_ENV, KEY_ENV + "\n        key_file: x", 8, BACKEND, "key_env and key_file are both given"),
         (KEY_ENV, "unconfigured_reason: x", 10, f"{BACKEND}.unconfigured_reason", "set by Tierline"),
+        (
+            KEY_ENV,
+            "kind: responses\n        continuation: prefill",
+            11,
+            f"{BACKEND}.continuation",
+            "write prompt, or none",
+        ),
         (URL_A, "ftp://a.example", 8, f"{BACKEND}.base_url", "not an http:// or https:// URL"),
         (URL_A, "http://169.254.169.254/v1", 8, f"{BACKEND}.base_url", "link-local or cloud metadata"),
         (URL_A, f"https://u:{CANARY}@a.example/v1", 8, f"{BACKEND}.base_url", "a password is never written here"),

@@ -491,13 +491,13 @@ def test_the_clients_own_body_is_sent_as_it_is() -> None:
         "unknown": {"a": [1]},
     }
     made = passed_on(own)
-    assert made.body == own | {"model": "large"}
+    assert made.body == own | {"model": "large", "store": False}
     assert made.native
     assert made.dropped == ()
 
 
 def test_the_gateways_changes_to_the_clients_own_body() -> None:
-    own = {"input": "hi", "max_output_tokens": 5000, "prompt_cache_key": "mine", "stream": True}
+    own = {"input": "hi", "max_output_tokens": 5000, "prompt_cache_key": "mine", "stream": True, "temperature": 0.5}
     made = passed_on(own, {"max_completion_tokens": 100, "prompt_cache_key": "tl-1", "stop": ["END"]}, alternatives=1)
     assert made.body == {
         "model": "large",
