@@ -18,6 +18,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.responses import ResponsesBackend
+from gateway.backends.sse import EventParser
 from gateway.chat.completions import assemble
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
@@ -370,17 +371,21 @@ async def test_what_is_no_response(backend: ResponsesBackend, provider: Response
 
 
 def test_streams_cut_at_every_byte() -> None:
-    """Whatever is missing, no cut stream looks whole, and what came before the cut is the beginning of the answer."""
+    """Wherever a stream is cut, it does not look whole, and what came before begins the answer."""
     upstream = ResponsesUpstream(secret="the provider's")
-    reply = REPLIES["text and calls"]
-    events = list(events_of(upstream.response(reply, {"model": "large"}), reply))
-    full = _chunks(events)
-    text = _text(full)
-    for count in range(len(events)):
-        part = _chunks(events[:count])
-        assert all(chunk["choices"][0]["finish_reason"] is None for chunk in part)
-        assert text.startswith(_text(part))
-    assert full[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    for name, reply in REPLIES.items():
+        response = upstream.response(replace(reply, text="Ich sähe 天."), {"model": "large"})
+        events = list(events_of(response, replace(reply, text="Ich sähe 天.")))
+        data = [f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode() for event in events]
+        full = _chunks(events)
+        parser, chunks = EventParser(), ResponseChunks(ResponsesRequest({}), MAKER, "large")
+        read: list[Json] = []
+        for byte in b"".join(data)[:-1]:
+            read += [chunk for event in parser.feed(bytes([byte])) for chunk in chunks.take(json.loads(event))]
+            assert not chunks.finished
+        assert all(chunk["choices"][0]["finish_reason"] is None for chunk in read), name
+        assert [chunk["choices"] for chunk in read] == [chunk["choices"] for chunk in full[:-2]], name
+        assert full[-2]["choices"][0]["finish_reason"], name
 
 
 async def test_cut_bytes_over_a_socket(backend: ResponsesBackend, provider: ResponsesUpstream) -> None:
@@ -443,10 +448,6 @@ def test_errors_in_a_stream(event: Json) -> None:
 def _chunks(events: list[Json]) -> list[Json]:
     chunks = ResponseChunks(ResponsesRequest({}), MAKER, "large")
     return [chunk for event in events for chunk in chunks.take(event)]
-
-
-def _text(chunks: list[Json]) -> str:
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
 
 
 def _comparable_chunks(chunks: list[Json]) -> Json:
