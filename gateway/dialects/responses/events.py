@@ -42,6 +42,7 @@ from gateway.dialects.responses.replies import (
     message_item,
     native_end,
     outcome_of,
+    reason_of,
     renamed,
     text_part,
 )
@@ -173,7 +174,7 @@ class ResponseEvents:
         self._calls: dict[int, _OpenCall] = {}
         self._finish_reason: Any = None
         self._usage: Json | None = None
-        self._native_ids: dict[Any, tuple[str, int]] = {}
+        self._native_ids: dict[str, tuple[str, int]] = {}
         """Our id and output index of each item that a backend of this API has begun, by its output index there."""
         self._native_end: Json | None = None
 
@@ -220,7 +221,7 @@ class ResponseEvents:
         usage = self._usage
         if (ended := self._native_end) is not None:
             self._head.note_native(ended)
-            status, reason = ended["status"], (ended.get("incomplete_details") or {}).get("reason")
+            status, reason = ended["status"], reason_of(ended)
             usage = ended.get("usage") or usage
             listed = ended.get("output")
             for item in (listed if isinstance(listed, list) else [])[len(self._output) :]:
@@ -497,14 +498,14 @@ class ResponseEvents:
 
     def _add_native(self, events: Any, written: list[bytes]) -> None:
         for event in events if isinstance(events, list) else ():
-            if not isinstance(event, dict):
+            kind = event.get("type") if isinstance(event, dict) else None
+            if not isinstance(kind, str) or kind in _HEADS:
                 continue
-            kind = event.get("type")
             if kind in _ENDS:
                 self._native_end = native_end((event,)) or self._native_end
             elif kind == "response.output_item.added" and isinstance(event.get("item"), dict):
                 self._begin_native(event, written)
-            elif isinstance(kind, str) and kind not in _HEADS:
+            else:
                 self._pass_on(kind, event, written)
 
     def _begin_native(self, event: Mapping[str, Any], written: list[bytes]) -> None:
@@ -512,13 +513,13 @@ class ResponseEvents:
         item = renamed(event["item"], self._head.ids)
         shown = item if self._encrypted else without_encrypted(item)
         index = self._added(shown, written)
-        self._native_ids[event.get("output_index")] = item["id"], index
+        self._native_ids[str(event.get("output_index"))] = item["id"], index
         if item.get("type") == "message":
             self._message = _OpenMessage(index, item["id"])
 
     def _pass_on(self, kind: str, event: Mapping[str, Any], written: list[bytes]) -> None:
         """Write a backend's event under this stream's ids; note what a message has so far, in case it breaks off."""
-        item_id, index = self._native_ids.get(event.get("output_index"), ("", -1))
+        item_id, index = self._native_ids.get(str(event.get("output_index")), ("", -1))
         members = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
         if index >= 0:
             members["output_index"] = index
@@ -533,8 +534,8 @@ class ResponseEvents:
             return
         if message is not None and mine:
             if kind == "response.content_part.added":
-                part_type = (event.get("part") or {}).get("type")
-                message.open(part_type if part_type in _PARTS else "output_text")
+                part = event.get("part")
+                message.open("refusal" if isinstance(part, dict) and part.get("type") == "refusal" else "output_text")
             elif kind == "response.content_part.done":
                 message.parts.append(event.get("part") or message.part())
                 message.kind = ""
@@ -547,11 +548,11 @@ class ResponseEvents:
         if not isinstance(item, dict):
             return
         self._close("completed", written)
-        kind = item.get("type")
+        kind = str(item.get("type"))
         if kind == "message":
             self._add_whole_message(item, written)
         elif kind in _CALLS:
-            self._add_whole_call(str(kind), item, written)
+            self._add_whole_call(kind, item, written)
         else:
             whole = renamed(item, self._head.ids)
             begun = {name: value for name, value in whole.items() if name not in ("summary", "content", "status")}
@@ -572,21 +573,21 @@ class ResponseEvents:
         message = self._open_message(written)
         parts = item.get("content")
         for part in parts if isinstance(parts, list) else ():
-            kind = part.get("type") if isinstance(part, dict) else None
+            kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
                 self._close_part(message, written)
-                text = part.get(_PARTS[kind])
+                text, annotations = part.get(_PARTS[kind]), part.get("annotations")
                 self._open_part(kind, written)
-                if text:
+                if isinstance(text, str) and text:
                     self._add_text(kind, text, logprobs_of(part.get("logprobs")), None, written)
-                for annotation in part.get("annotations") or ():
+                for annotation in annotations if isinstance(annotations, list) else ():
                     self._add_annotation(annotation, written)
         self._close_part(message, written)
         self._message = None
         self._closed(message.index, {**item, "id": message.id}, written)
 
     def _add_whole_call(self, kind: str, item: Mapping[str, Any], written: list[bytes]) -> None:
-        call = self._open_call(0, kind, item.get("call_id"), item.get("name") or "", written)
+        call = self._open_call(0, kind, item.get("call_id"), str(item.get("name") or ""), written)
         text = item.get(_CALLS[kind][0])
         if isinstance(text, str) and text:
             self._add_to_call(call, text, None, written)

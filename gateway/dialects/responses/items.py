@@ -31,7 +31,7 @@ def details_of_item(item: Mapping[str, Any]) -> list[Json]:
         ("reasoning.summary", "summary", item.get("summary")),
         ("reasoning.text", "text", item.get("content")),
     ):
-        if parts:
+        if isinstance(parts, list):
             for index, part in enumerate(parts):
                 if isinstance(part, dict) and isinstance(part.get("text"), str):
                     details.append({"type": kind, name: part["text"], "index": index, **same})
@@ -108,10 +108,15 @@ def logprobs_of(entries: Any) -> list[Json]:
     if not isinstance(entries, list):
         return []
     return [
-        {**_token(entry), "top_logprobs": [_token(one) for one in entry.get("top_logprobs") or () if _is_token(one)]}
+        {**_token(entry), "top_logprobs": [_token(one) for one in _tops(entry) if _is_token(one)]}
         for entry in entries
         if _is_token(entry)
     ]
+
+
+def _tops(entry: Mapping[str, Any]) -> list[Any]:
+    tops = entry.get("top_logprobs")
+    return tops if isinstance(tops, list) else []
 
 
 def _is_token(entry: Any) -> bool:
@@ -122,7 +127,7 @@ def _is_token(entry: Any) -> bool:
 
 def _token(entry: Mapping[str, Any]) -> Json:
     token, data = entry["token"], entry.get("bytes")
-    if not isinstance(data, list):
+    if not isinstance(data, list) or not all(type(byte) is int for byte in data):
         data = list(token.encode("utf-8", "surrogatepass"))
     return {"token": token, "bytes": data, "logprob": entry["logprob"]}
 
@@ -138,13 +143,17 @@ def annotations_of(annotations: Any) -> list[Json]:
             found.append(
                 {
                     "type": "url_citation",
-                    "start_index": cited.get("start_index") or 0,
-                    "end_index": cited.get("end_index") or 0,
-                    "title": cited.get("title") or "",
+                    "start_index": _whole_number(cited.get("start_index")),
+                    "end_index": _whole_number(cited.get("end_index")),
+                    "title": title if isinstance(title := cited.get("title"), str) else "",
                     "url": cited["url"],
                 }
             )
     return found
+
+
+def _whole_number(value: Any) -> int:
+    return value if type(value) is int else 0
 
 
 def usage_object(usage: Any) -> Json | None:
@@ -154,14 +163,19 @@ def usage_object(usage: Any) -> Json | None:
     tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if type(tokens_in) is not int or type(tokens_out) is not int:
         return None
-    read, wrote = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    read, wrote = _details(usage, "prompt_tokens_details"), _details(usage, "completion_tokens_details")
     return {
         "input_tokens": tokens_in,
         "input_tokens_details": {
-            "cached_tokens": read.get("cached_tokens") or 0,
-            "cache_write_tokens": read.get("cache_write_tokens") or 0,
+            "cached_tokens": _whole_number(read.get("cached_tokens")),
+            "cache_write_tokens": _whole_number(read.get("cache_write_tokens")),
         },
         "output_tokens": tokens_out,
-        "output_tokens_details": {"reasoning_tokens": wrote.get("reasoning_tokens") or 0},
+        "output_tokens_details": {"reasoning_tokens": _whole_number(wrote.get("reasoning_tokens"))},
         "total_tokens": tokens_in + tokens_out,
     }
+
+
+def _details(usage: Json, name: str) -> Json:
+    details = usage.get(name)
+    return details if isinstance(details, dict) else {}

@@ -195,7 +195,7 @@ def whole_response(completion: Mapping[str, Any], head: ResponseHead, *, logprob
         if ended is not None:
             head.note_native(ended)
             usage = ended.get("usage") or usage
-            status, reason = ended["status"], (ended.get("incomplete_details") or {}).get("reason")
+            status, reason = ended["status"], reason_of(ended)
         output = [renamed(item, head.ids) for item in native_output(native)]
     else:
         output = list(items_of(message, choice.get("logprobs") if logprobs else None, head, status))
@@ -250,9 +250,13 @@ def message_item(item_id: str, status: str, parts: list[Json]) -> Json:
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
 
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def in_namespace(item: Json, names: Names) -> Json:
     """Return a call's item with the name that the client gave its tool, and the namespace if it has one."""
-    if item["name"] in names:
+    if names and item["name"] in names:
         item["namespace"], item["name"] = names[item["name"]]
     return item
 
@@ -265,9 +269,9 @@ def call_item(call: Any, head: ResponseHead, status: str) -> Json | None:
         item = {
             "id": head.ids.new("custom_tool_call"),
             "type": "custom_tool_call",
-            "call_id": call.get("id") or "",
-            "name": custom.get("name") or "",
-            "input": custom.get("input") or "",
+            "call_id": _string(call.get("id")),
+            "name": _string(custom.get("name")),
+            "input": _string(custom.get("input")),
             "status": status,
         }
         return in_namespace(item, head.names)
@@ -276,9 +280,9 @@ def call_item(call: Any, head: ResponseHead, status: str) -> Json | None:
             "id": head.ids.new("function_call"),
             "type": "function_call",
             "status": status,
-            "arguments": function.get("arguments") or "",
-            "call_id": call.get("id") or "",
-            "name": function.get("name") or "",
+            "arguments": _string(function.get("arguments")),
+            "call_id": _string(call.get("id")),
+            "name": _string(function.get("name")),
         }
         if call.get(EXTRA) is not None:
             item[EXTRA] = call[EXTRA]
@@ -292,9 +296,17 @@ def call_item(call: Any, head: ResponseHead, status: str) -> Json | None:
 def native_end(events: Sequence[Any]) -> Json | None:
     """Return the Response object of the event that ended a backend's reply; None if there is none."""
     for event in reversed(events):
-        if isinstance(event, dict) and event.get("type") in _TERMINAL and isinstance(event.get("response"), dict):
-            return {"status": _TERMINAL[event["type"]], **event["response"]}
+        status = _TERMINAL.get(str(event.get("type"))) if isinstance(event, dict) else None
+        if status is not None and isinstance(event.get("response"), dict):
+            return {**event["response"], "status": status}
     return None
+
+
+def reason_of(ended: Mapping[str, Any]) -> str | None:
+    """Return why a backend's response is incomplete; None if it does not say."""
+    details = ended.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 def native_output(events: Sequence[Any]) -> list[Json]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -359,7 +361,7 @@ PIECES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(PIECES, max_size=12), st.sampled_from(["stop", "length", "tool_calls"]))
 def test_any_stream_keeps_to_the_protocol(deltas: list[Json], finish: str) -> None:
     stream = Stream(*(chunk(delta) for delta in deltas), chunk(finish=finish), usage())
@@ -492,3 +494,65 @@ def test_another_backend_goes_on_where_such_a_one_broke_off() -> None:
     stream = Stream(*map(mirrored, events[:cut]), chunk({"content": "think."}), chunk(finish="stop"), usage())
     assert [item["type"] for item in stream.output] == ["reasoning", "message"]
     assert stream.output[1]["content"][0]["text"] == "I think."
+
+
+# --- odd values of backends -------------------------------------------------------------------------------------------
+
+ODD: tuple[Any, ...] = (None, 5, "x", [5], {"type": []})
+FULL: Json = {
+    "reasoning_details": [
+        {"type": "reasoning.text", "text": "t", "index": 0}, {"type": "reasoning.encrypted", "data": "d"},
+    ],
+    "reasoning_content": "r",
+    "content": "c",
+    "refusal": "f",
+    "annotations": [{"url_citation": {"url": "u", "title": "t", "start_index": 0, "end_index": 1}}],
+    "tool_calls": [tool(0, "a", "f", "{}"), {"index": 1, "id": "b", "custom": {"name": "n", "input": ""}}],
+}  # fmt: skip
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """The value with an odd one in the place of each value in it."""
+    inside = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    for key, inner in inside:
+        for other in (*ODD, *changed(inner)):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = other
+            yield copy
+
+
+EVERY = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+
+
+@EVERY
+def test_no_value_of_a_backend_is_a_bug_of_ours(step: int) -> None:
+    """Whatever a delta has in the place of any value, the stream keeps to the protocol, and a whole reply is one."""
+    logprobs = {"content": [{"token": "c", "logprob": -1.0, "top_logprobs": []}]}
+    for delta in islice(changed(FULL), 0, None, step):
+        stream = Stream(chunk(delta, logprobs=logprobs), chunk({"content": "."}), chunk(finish="stop"), logprobs=True)
+        assert stream.kinds()[-1] == "completed"
+        message = {"role": "assistant", "content": None, **delta}
+        completion = {"model": "m", "choices": [{"message": message, "logprobs": logprobs, "finish_reason": "stop"}]}
+        check_response(whole_response(completion, head(), logprobs=True), "completed")
+    for odd in changed({"logprobs": logprobs}):
+        stream = Stream(chunk({"content": "c"}, **odd), chunk(finish="stop"), logprobs=True)
+        assert stream.output[0]["content"][0]["text"] == "c"
+
+
+@EVERY
+def test_no_event_of_a_backend_is_a_bug_of_ours(step: int) -> None:
+    """Nor one of its events: it ends in an answer, though its items may be as odd as the backend made them."""
+    events = native_events()
+    for at, event in enumerate(events):
+        for odd in islice(changed(event), at % step, None, step):
+            writer = ResponseEvents(head(), lambda _: None)
+            for one in (*events[:at], odd, *events[at + 1 :]):
+                writer.chunk(chunk({NATIVE: [one]}))
+            writer.chunk(chunk(finish="stop"))
+            assert events_of(writer.done())[-1]["type"] in (
+                "response.completed",
+                "response.incomplete",
+                "response.failed",
+            )
