@@ -103,7 +103,7 @@ async def test_a_backend_of_chat_completions_answers(ladder: Ladder, stream: boo
     called = await ladder.ask(stream=stream, tools=[LOOK], system="Be brief.")
     assert [block.type for block in called.content] == ["tool_use"]
     assert (called.content[0].id, called.content[0].input) == ("call_1", {"at": "sea"})
-    assert (called.stop_reason, called.model, called.usage.input_tokens > 0) == ("tool_use", "small", True)
+    assert (called.stop_reason, called.model, called.usage.input_tokens > 0) == ("tool_use", "chat", True)
     result = {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "a sea"}]}
     turns = [
         *HELLO,
@@ -122,7 +122,7 @@ async def test_a_poor_answer_escalates_to_the_messages_api(ladder: Ladder, strea
     ladder.hosted.say(thinking("hm"), text("It is Paris."))
     said = await ladder.ask(stream=stream, thinking=BUDGET)
     assert [block.type for block in said.content] == ["thinking", "text"]
-    assert (said.content[1].text, said.model) == ("It is Paris.", "claude-haiku-4-5")
+    assert (said.content[1].text, said.model) == ("It is Paris.", "chat")
     assert (said.usage.input_tokens, said.usage.cache_read_input_tokens) == (11, 7)
     assert len(ladder.local.requests) == len(ladder.hosted.requests) == 1
 

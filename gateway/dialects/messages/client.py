@@ -68,6 +68,8 @@ class MessagesClient:
         self._request_id = request_id
         self._offered = offered
         self._thinking = False
+        self._model: str | None = None
+        """The model that was asked for. Replies name it: Claude Code takes out the thinking of any other model."""
 
     async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
         """See `ClientDialect.read`."""
@@ -79,6 +81,7 @@ class MessagesClient:
             if (value := self._headers.get(name.encode())) is not None
         }
         chat = chat_body(body, protocol)
+        self._model = body["model"] if isinstance(body["model"], str) else None
         for capability, path in needs_of_body(chat[NATIVE]["lost"]).items():
             if capability not in self._offered:
                 raise InvalidRequest(
@@ -90,11 +93,11 @@ class MessagesClient:
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
-        return orjson.dumps(message_of(completion, thinking=self._thinking))
+        return orjson.dumps(message_of(completion, thinking=self._thinking, model=self._model))
 
     def stream(self) -> MessageEvents:
         """See `ClientDialect.stream`."""
-        return MessageEvents(self._request_id, thinking=self._thinking)
+        return MessageEvents(self._request_id, thinking=self._thinking, model=self._model)
 
     def error(self, error: ApiError) -> bytes:
         """See `ClientDialect.error`."""

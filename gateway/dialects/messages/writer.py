@@ -87,8 +87,10 @@ def message_id(ident: Any) -> str:
     return text if text.startswith(_MESSAGE_ID) else _MESSAGE_ID + text.removeprefix(_OF_CHAT)
 
 
-def message_of(completion: Mapping[str, Any], *, thinking: bool) -> dict[str, Any]:
+def message_of(completion: Mapping[str, Any], *, thinking: bool, model: str | None = None) -> dict[str, Any]:
     """Return the message for a whole completion. `thinking`: whether the client asked for thinking.
+
+    `model` is the name that the message gives, by default the completion's.
 
     The reply of a backend of the same dialect keeps its own form; thinking in it is always kept.
     """
@@ -108,7 +110,9 @@ def message_of(completion: Mapping[str, Any], *, thinking: bool) -> dict[str, An
             made["stop_details"] = {"type": "refusal", "category": None, "explanation": chat.get("refusal")}
     elif not made.get("usage"):
         made["usage"] = messages_usage(completion.get("usage"))
-    made.update(id=message_id(completion.get("id")), type="message", role="assistant", model=completion.get("model"))
+    made.update(
+        id=message_id(completion.get("id")), type="message", role="assistant", model=model or completion.get("model")
+    )
     return made
 
 
@@ -267,6 +271,7 @@ class MessageEvents:
         "_delta",
         "_detailed",
         "_ended",
+        "_model",
         "_native_open",
         "_next",
         "_open",
@@ -280,9 +285,10 @@ class MessageEvents:
         "_usage",
     )
 
-    def __init__(self, request_id: str, *, thinking: bool) -> None:
-        """Prepare the writer. `thinking`: whether the client asked for thinking."""
+    def __init__(self, request_id: str, *, thinking: bool, model: str | None = None) -> None:
+        """Prepare the writer. `thinking`: whether the client asked for thinking; `model`: see `message_of`."""
         self._request_id = request_id
+        self._model = model
         self._thinking = thinking
         self._started = False
         self._open: tuple[str, int] | None = None
@@ -377,7 +383,7 @@ class MessageEvents:
             "id": message_id(chunk.get("id")),
             "type": "message",
             "role": "assistant",
-            "model": chunk.get("model"),
+            "model": self._model or chunk.get("model"),
             "content": [],
         }
         out.append(encoded({"type": "message_start", "message": message}))
