@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 
+from tests.support.app import in_process
 from tests.support.gateway import Gateway
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 
@@ -118,6 +120,19 @@ def test_a_batch_streams(gateway: Gateway, client: openai.OpenAI, local_upstream
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 5
     text = post(gateway, **body).text
     assert text.count("[DONE]") == 1 and text.count("x-tierline-attempts=2") == 1
+
+
+async def test_a_batch_of_unknown_cost_says_so(tmp_path: Path, local_upstream: Upstream) -> None:
+    tiers = [
+        {"name": name, "backends": [{"base_url": local_upstream.url, "model": "m", "price": None}]}
+        for name in ("local", "hosted")
+    ]
+    body = {"model": "chat", "prompt": ["alpha", "beta"]}
+    async with in_process(tmp_path, local_upstream.url, settings={"tiers": tiers}) as app:
+        whole = await app.client.post("/v1/completions", json=body)
+        streamed = await app.client.post("/v1/completions", json={**body, "stream": True})
+    assert (whole.status_code, whole.headers["x-tierline-cost-usd"]) == (200, "unknown")
+    assert "x-tierline-cost-usd=unknown x-tierline-attempts=2" in streamed.text
 
 
 @pytest.mark.parametrize("stream", [False, True])

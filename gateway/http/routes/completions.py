@@ -7,6 +7,7 @@ itself, under the request's id with its place behind a dot. Their answers are on
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +34,9 @@ _MOST_ID: Final = 120
 """Most characters of the request's id before the dot."""
 _SUMS: Final = {b"x-tierline-cost-usd": 8, b"x-tierline-attempts": 0}
 """Headers whose values are added up over the prompts, with their digits after the point."""
-_COSTS: Final = re.compile(rb"(x-tierline-cost-usd|x-tierline-attempts)=([0-9.]+)")
+_UNKNOWN: Final = b"unknown"
+"""A cost that nobody states the price for."""
+_COSTS: Final = re.compile(rb"(x-tierline-cost-usd|x-tierline-attempts)=([0-9.]+|unknown)")
 _OF_REQUEST: Final = frozenset({b"x-request-id", b"content-length"})
 _OF_ONE: Final = frozenset(
     {b"x-request-id", b"content-length", b"content-type", b"cache-control", b"x-accel-buffering", b"server-timing"}
@@ -227,7 +230,7 @@ class _Batch:
         comment, event = _parted(data)
         if event == b"[DONE]\n\n":
             for name, value in _COSTS.findall(comment):
-                self._sums[name] += float(value)
+                self._sums[name] += _amount(value)
             return
         if not event.strip() or self._failed:
             return
@@ -255,7 +258,7 @@ class _Batch:
                 if self._usage is None
                 else _DATA + orjson.dumps(self._usage_event | {"usage": self._usage}) + b"\n\n"
             )
-            costs = b" ".join(b"%b=%.*f" % (name, digits, self._sums[name]) for name, digits in _SUMS.items())
+            costs = b" ".join(name + b"=" + _shown(name, total) for name, total in self._sums.items())
             last += b": " + costs + b"\n" + _DATA + b"[DONE]\n\n"
         await self._send({"type": "http.response.body", "body": last})
 
@@ -288,8 +291,7 @@ class _Batch:
             if name in _SUMS and self._head_sent:  # a stream's are in its last comment
                 continue
             if name in _SUMS:
-                total = sum(float(one.get(name, 0)) for one in known)
-                headers.append((name, b"%.*f" % (_SUMS[name], total)))
+                headers.append((name, _shown(name, sum(_amount(one.get(name, b"0")) for one in known))))
             elif name not in _OF_ONE and all(one.get(name) == value for one in known):
                 headers.append((name, value))
         return headers
@@ -301,6 +303,16 @@ def _parted(data: bytes) -> tuple[bytes, bytes]:
         return b"", data[len(_DATA) :]
     at = data.find(b"\n" + _DATA)
     return (data, b"") if at < 0 else (data[:at], data[at + 1 + len(_DATA) :])
+
+
+def _amount(value: bytes) -> float:
+    """Return the number in a header or comment; NaN for an unknown cost, which makes a sum unknown."""
+    return math.nan if value == _UNKNOWN else float(value)
+
+
+def _shown(name: bytes, total: float) -> bytes:
+    """Return a sum for its header or comment."""
+    return _UNKNOWN if math.isnan(total) else b"%.*f" % (_SUMS[name], total)
 
 
 def _added(total: dict[str, Any] | None, usage: Any) -> dict[str, Any] | None:
