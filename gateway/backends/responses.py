@@ -27,7 +27,7 @@ from gateway.backends.http_backend import HttpBackend, Prepare, ReplyReader, Sse
 from gateway.backends.quota import Quota
 from gateway.chat.completions import fill_in, usage_of
 from gateway.dialects.native import lost_fields, native_body
-from gateway.dialects.reasoning import Maker
+from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, Unsupported, request_of
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, ResponseChunks, completion_of
 
@@ -53,10 +53,6 @@ _NAMES: Final = (
 """Fields of this API, as errors name them, and what the client calls them."""
 
 
-_NOBODY: Final = Maker("", b"")
-"""A maker that has made nothing."""
-
-
 class ResponsesBackend(HttpBackend):
     """One endpoint. `model` replaces the client's; reasoning that it has made is sealed by `maker`."""
 
@@ -80,7 +76,7 @@ class ResponsesBackend(HttpBackend):
                 raise
             if error.told.get("code") == "invalid_encrypted_content":
                 # It was made here, but the provider has changed its keys, or ours belongs to another account now.
-                prepare = partial(self._prepare, unsealer=_NOBODY)
+                prepare = partial(self._prepare, unsealer=NOBODY)
             elif self._encrypts and _refuses_encryption(error):
                 self._encrypts = False
                 log.warning("model %s gives no encrypted reasoning; it is asked for it no more", self._model)
@@ -109,8 +105,8 @@ class ResponsesBackend(HttpBackend):
 
 
 def _refuses_encryption(error: BadStatus) -> bool:
-    message = str(error.told.get("message"))
-    return "ncrypted content is not supported" in message or ENCRYPTED in message
+    # The name alone says nothing: it stands among the values that the API lists when it refuses a client's own one.
+    return "ncrypted content is not supported" in str(error.told.get("message"))
 
 
 def _renamed(error: BadStatus) -> BadStatus:

@@ -267,6 +267,19 @@ async def test_a_model_that_does_not_reason(backend: ResponsesBackend, provider:
     assert len(provider.requests) == 3
 
 
+async def test_one_clients_wrong_include_does_not_end_encrypted_reasoning(
+    backend: ResponsesBackend, provider: ResponsesUpstream
+) -> None:
+    """The provider's refusal lists the values that there are, this one among them."""
+    message = "Invalid value: 'x'. Supported values are: 'reasoning.encrypted_content' and 'code_interpreter'."
+    told = {"message": message, "param": "include[0]", "code": "invalid_value", "type": "invalid_request_error"}
+    provider.queue(Reply(status=400, body=json.dumps({"error": told}).encode()), REPLIES["text"])
+    with pytest.raises(BadStatus):
+        await whole(backend, BODY)
+    await whole(backend, BODY)
+    assert [request.body["include"] for request in provider.requests] == [["reasoning.encrypted_content"]] * 2
+
+
 # --- the client's own form --------------------------------------------------------------------------------------------
 
 
