@@ -96,6 +96,7 @@ def test_a_shorter_vector_is_the_beginning_made_a_unit_vector(client: openai.Ope
         ({"encoding_format": "int8"}, "encoding_format", "unsupported_value"),
         ({"user": 1}, "user", "invalid_type"),
         ({"model": 1}, "model", "invalid_type"),
+        ({"model": "a\r\nb"}, "model", "invalid_type"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(

@@ -48,6 +48,8 @@ _MOST_INPUTS: Final = 2048
 _MOST_MODEL_CHARS: Final = 256
 _READ: Final = frozenset({"model", "input", "encoding_format", "dimensions"})
 _NO_PART_OF_THE_VECTOR: Final = frozenset({"model", "input", "encoding_format", "user"})
+_MOST_TOKENS: Final = (1 << 32) - 1
+"""Most tokens that a stored vector can name."""
 _LARGE_REPLY: Final = 64 << 10
 _MOST_WRITES: Final = 64
 """Most batches of vectors that wait to be stored; more are not stored."""
@@ -245,8 +247,8 @@ def checked(body: Mapping[str, Any]) -> EmbeddingsRequest:
     model = body.get("model")
     if model is None:
         raise _missing("model")
-    if not isinstance(model, str) or not 0 < len(model) <= _MOST_MODEL_CHARS:
-        raise _wrong("model", f"a string of 1 to {_MOST_MODEL_CHARS} characters")
+    if not isinstance(model, str) or not 0 < len(model) <= _MOST_MODEL_CHARS or not model.isprintable():
+        raise _wrong("model", f"a string of 1 to {_MOST_MODEL_CHARS} printable characters")
     encoding = body.get("encoding_format")
     if encoding not in (None, "float", "base64"):
         raise _unsupported("encoding_format", "encoding_format is float or base64.")
@@ -365,13 +367,14 @@ def _vectors_of(raw: bytes, count: int) -> tuple[list[np.ndarray[Any, Any]], int
         raise InvalidReply("a reply with other embeddings than were asked for")
     usage = value.get("usage")
     tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    return vectors, tokens if _is_token(tokens) else None
+    return vectors, tokens if isinstance(tokens, int) and _is_token(tokens) and tokens <= _MOST_TOKENS else None
 
 
 def _vector_of(embedding: Any) -> np.ndarray[Any, Any]:
     if isinstance(embedding, str):
-        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
-    vector = np.array(embedding, "<f4")
+        vector = np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
+    else:
+        vector = np.array(embedding, "<f4")
     if not np.isfinite(vector).all():
         raise ValueError("not a number")
     return vector
