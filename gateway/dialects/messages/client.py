@@ -45,7 +45,7 @@ _TOOL_MEMBERS: Final = {
     "strict": "strict",
 }
 """Members of a tool that a function of chat completions has too, with their names there."""
-_THINKING: Final = frozenset({"enabled", "adaptive", "between_tools"})
+_THINKING: Final = ("enabled", "adaptive", "between_tools")
 _EFFORTS: Final = {"max": "xhigh"}
 _CACHE: Final = "cache_control"
 _ROLE_AND_CONTENT: Final = 2

@@ -305,13 +305,14 @@ def test_what_one_message_says_of_another() -> None:
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"thinking": {"type": []}}, "thinking.type"),
         ({"output_config": []}, "output_config"),
         ({"metadata": "u"}, "metadata"),
     ],
 )
-def test_wrong_fields_are_refused_by_their_path(wrong: dict[str, Any], param: str) -> None:
+async def test_wrong_fields_are_refused_by_their_path(wrong: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        chat_body({**BODY, **wrong}, {})
+        await MessagesClient({}, "req_1").read({**BODY, **wrong}, "default")
     assert refused.value.param == param
 
 
