@@ -45,7 +45,7 @@ class Messages:
 class CountTokens:
     """Estimate the tokens of a request, by the length of its texts: no model is called, and tokenizers differ.
 
-    The header `x-tierline-estimated: true` says so.
+    The header `x-tierline-estimated: 1` says so.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -73,7 +73,7 @@ class CountTokens:
             await send_json(send, error.status, [*told, *error.headers], refusal)
             return
         reply = orjson.dumps({"input_tokens": prompt_tokens(body)})
-        await send_json(send, 200, [*told, (b"x-tierline-estimated", b"true")], reply)
+        await send_json(send, 200, [*told, (b"x-tierline-estimated", b"1")], reply)
 
 
 def prompt_tokens(body: Mapping[str, Any]) -> int:
