@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ import orjson
 
 from cache.store.base import Command, NoStore, Operation, Store, StoreUnavailable, Write
 from gateway.errors import InvalidRequest, Overloaded, retry_after
+from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
 log = logging.getLogger("tierline.responses")
@@ -30,6 +32,12 @@ _SCHEMA: Final = "r1"
 _MOST_PENDING: Final = 1024
 _BATCH: Final = 32
 _LARGEST: Final = 8 << 20
+_MOST_BEFORE: Final = 1000
+"""Most responses of one conversation that are read to continue it."""
+_MOST_BYTES: Final = 16 << 20
+"""Most bytes of them, as stored."""
+_DECODED_AT_ONCE: Final = 256 << 10
+"""Bytes of responses that are decoded on the event loop; more are decoded in a thread."""
 _READ_S: Final = 0.25
 """Time limit of a read: more than a cache lookup's, as the request cannot be answered without."""
 _LOOK_AGAIN_S: Final = (0.02, 0.06)
@@ -94,6 +102,8 @@ class KeptResponses:
         last = await self.find(tenant, response_id)
         if last is None:
             return None
+        if len(last.before) > _MOST_BEFORE:
+            raise _too_long(f"{len(last.before)} responses; at most {_MOST_BEFORE} are read")
         before = await self._find(tenant, last.before)
         if len(before) < len(last.before):
             return None
@@ -125,10 +135,11 @@ class KeptResponses:
                 values = await self._store.ask([Command((b"GET", keys[one].encode())) for one in asked], _READ_S)
             except StoreUnavailable as down:
                 raise self._unavailable(down) from None
-            for one, value in zip(asked, values, strict=True):
-                kept = _decoded(value, tenant, one) if isinstance(value, bytes) else None
-                if kept is not None:
-                    found[one] = kept
+            size = sum(len(value) for value in values if isinstance(value, bytes))
+            if size > _MOST_BYTES:
+                raise _too_long(f"{size} bytes; at most {_MOST_BYTES} are read")
+            decode = partial(_all_decoded, values, tenant, asked)
+            found |= await off_loop(decode) if size > _DECODED_AT_ONCE else decode()
         return found
 
     async def delete(self, tenant: str, response_id: str) -> bool:
@@ -222,6 +233,22 @@ class KeptResponses:
             data = part.encode("utf-8", "surrogatepass")
             digest.update(b"%d:%b" % (len(data), data))
         return f"tierline:{_SCHEMA}:response:{digest.hexdigest()}"
+
+
+def _too_long(what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The conversation before has {what}. Begin a new one, with what matters of it in the input.",
+        code="unsupported_value",
+        param="previous_response_id",
+    )
+
+
+def _all_decoded(values: Sequence[Any], tenant: str, ids: Sequence[str]) -> dict[str, KeptResponse]:
+    """Return the responses in these values, by id, without those that are missing, damaged or another's."""
+    decoded = {
+        one: _decoded(value, tenant, one) for one, value in zip(ids, values, strict=True) if isinstance(value, bytes)
+    }
+    return {one: kept for one, kept in decoded.items() if kept is not None}
 
 
 def _decoded(value: bytes, tenant: str, response_id: str) -> KeptResponse | None:

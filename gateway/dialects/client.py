@@ -38,6 +38,3 @@ class ClientDialect(Protocol):
 
     def error(self, error: ApiError) -> bytes:
         """Return the JSON body of an error reply."""
-
-    def finish(self) -> None:
-        """Do what follows the reply, such as storing it, without waiting; called once the reply was sent whole."""

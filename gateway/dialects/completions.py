@@ -116,9 +116,6 @@ class CompletionsClient:
             param = "prompt"
         return envelope(error.message, error.type, param, error.code)
 
-    def finish(self) -> None:
-        """Do nothing: nothing follows a text completion."""
-
     def _choice(self, place: int, choice: Mapping[str, Any]) -> dict[str, Any]:
         text = _text(choice["message"])
         prompt = self._prompt if self._echo else ""

@@ -157,8 +157,6 @@ class Exchange:
         body = reply.body if self._dialect is None else self._dialect.whole(orjson.loads(reply.body))
         self._started = True
         await send_json(self._send, 200, headers, body)
-        if self._dialect is not None:
-            self._dialect.finish()
 
     async def _send_stream(self, reply: Reply, events: AsyncGenerator[bytes]) -> None:
         self.ledger.status = 200
@@ -181,8 +179,6 @@ class Exchange:
                     await send({"type": "http.response.body", "body": sent, "more_body": True})
             if reply.stream is not None and reply.stream.end != "done":
                 self.ledger.error = reply.stream.end
-            elif self._dialect is not None:
-                self._dialect.finish()
             # End the HTTP response normally: the last event was the error, and a torn connection would be a second one.
             self._events_open = False
             await send({"type": "http.response.body", "body": b""})

@@ -104,9 +104,6 @@ class MessagesClient:
         told = {"message": error.message, "param": error.param, "code": error.code}
         return orjson.dumps(error_body(told, error.status, self._request_id))
 
-    def finish(self) -> None:
-        """Do nothing: no reply is stored."""
-
 
 def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting: bool = False) -> dict[str, Any]:
     """Return the chat-completions body for a request. Raises InvalidRequest, by the field's own path.

@@ -119,9 +119,6 @@ class ResponsesClient:
         """Return OpenAI's error envelope, which this API has too."""
         return error.body()
 
-    def finish(self) -> None:
-        """Do nothing: a response is kept as soon as it is whole, as the client may refer to it at once."""
-
     def _begun(self) -> ResponseHead:
         if self._head is None:  # the error of a stream whose request could not be read
             self._head = ResponseHead({}, self._ids, store=False)

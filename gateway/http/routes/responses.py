@@ -143,6 +143,7 @@ async def count_tokens(request: Request) -> Response:
     """Estimate the tokens of what a request would give a model, as routing does; no tokenizer is asked."""
     steps: Steps = request.app.state.steps
     headers = known_headers(request.scope["headers"])
+    steps.gate.check()
     tenant = steps.tenants.of(headers)
     limits = steps.deployment.limits
     try:

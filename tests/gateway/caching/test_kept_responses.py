@@ -193,3 +193,21 @@ async def test_a_store_that_is_away() -> None:
     with pytest.raises(Overloaded) as caught:
         await kept.conversation("t", "resp_1")
     assert caught.value.code == "state_unavailable"
+
+
+async def test_a_conversation_that_is_too_long_is_refused_by_name(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its number of responses nor their bytes can hold up the worker that reads them."""
+    async with worker(store) as (kept, _):
+        kept.keep("t", made(1, "a" * 3000), given("q"), [], 60)
+        kept.keep("t", made(2, "b" * 3000), given("r"), ["resp_1"], 60)
+    async with worker(store) as (kept, _):
+        whole = await kept.conversation("t", "resp_2")
+        assert whole is not None and whole[1] == ["resp_1", "resp_2"]
+        for bound in ("_MOST_BEFORE", "_MOST_BYTES"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"gateway.caching.kept_responses.{bound}", 0)
+                with pytest.raises(InvalidRequest, match="Begin a new one") as refused:
+                    await kept.conversation("t", "resp_2")
+                assert refused.value.param == "previous_response_id"
