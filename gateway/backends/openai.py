@@ -12,7 +12,15 @@ from gateway.backends.http_backend import HttpBackend, SseReply, error_in_200, i
 from gateway.backends.quota import Quota
 from gateway.backends.tool_calls import ToolCallDeltas
 from gateway.chat.completions import fill_in, usage_of
-from gateway.dialects.chat_reasoning import MAY_HOLD_REASONING, own_reasoning, seal_reasoning
+from gateway.dialects.chat_reasoning import (
+    MAY_HOLD_REASONING,
+    TranslatedReasoning,
+    checks_calls,
+    own_reasoning,
+    seal_reasoning,
+    with_short_ids,
+    with_signed_calls,
+)
 from gateway.dialects.native import NATIVE, lost_fields
 from gateway.dialects.reasoning import NOBODY, Maker
 
@@ -39,10 +47,12 @@ class OpenAIBackend(HttpBackend):
         super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
         self._maker = maker
         self._reader = _ChatReader(model, maker)
+        self._checks_calls = checks_calls(model)
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, _ChatReader, tuple[str, ...]]:
         payload = {**request.body, "model": self._model}
-        payload.pop(NATIVE, None)
+        native = payload.pop(NATIVE, None)
+        reader = self._reader if native is None else _ChatReader(self._model, self._maker, native["dialect"])
         if request.ask_logprobs:
             # Always send a number: without one llama.cpp returns twenty alternatives per token.
             payload["logprobs"] = True
@@ -55,15 +65,24 @@ class OpenAIBackend(HttpBackend):
         if own is not None:
             payload["messages"] = own[0]
             dropped = (*dropped, "reasoning") if own[1] else dropped
-        return orjson.dumps(in_pieces(payload) if request.large else payload), self._reader, dropped
+        payload["messages"] = with_short_ids(payload["messages"]) or payload["messages"]
+        if self._checks_calls:
+            payload["messages"] = with_signed_calls(payload["messages"]) or payload["messages"]
+        return orjson.dumps(in_pieces(payload) if request.large else payload), reader, dropped
 
 
 class _ChatReader:
-    """Read replies of one model in the dialect of chat completions."""
+    """Read replies of one model in the dialect of chat completions. `dialect` is the client's, if it is another."""
 
-    def __init__(self, model: str, maker: Maker) -> None:
+    def __init__(self, model: str, maker: Maker, dialect: str | None = None) -> None:
         self._model = model
         self._maker = maker
+        self._dialect = dialect
+
+    def _translated(self) -> TranslatedReasoning | None:
+        if self._dialect is None:
+            return None
+        return TranslatedReasoning(self._maker, calls=self._dialect == "messages")
 
     def completion(self, raw: bytes) -> Completion:
         """Return the completion with missing members filled in; its bytes stay unchanged if none is missing."""
@@ -77,7 +96,10 @@ class _ChatReader:
         if not all(isinstance(finish := choice.get("finish_reason"), str) and finish for choice in choices):
             raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
         changed, sound = fill_in(value, self._model), True
+        translated = self._translated()
         for choice in choices:
+            if translated is not None:
+                changed = translated.turn(choice["message"]) or changed
             changed = seal_reasoning(choice["message"], self._maker) or changed
         if value.get("usage") is not None and usage_of(value) is None:
             # Drop impossible token counts, because clients add them up.
@@ -87,13 +109,14 @@ class _ChatReader:
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""
-        return _ChatStream(response, self._maker)
+        return _ChatStream(response, self._maker, self._translated())
 
 
 class _ChatStream(SseReply):
-    def __init__(self, response: Response, maker: Maker) -> None:
+    def __init__(self, response: Response, maker: Maker, translated: TranslatedReasoning | None) -> None:
         super().__init__(response)
         self._maker = maker
+        self._translated = translated
         self._tool_calls: ToolCallDeltas | None = None
 
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
@@ -118,6 +141,8 @@ class _ChatStream(SseReply):
             if type(delta) is dict:
                 calls_tools = calls_tools or "tool_calls" in delta
                 if not MAY_HOLD_REASONING.isdisjoint(delta):
+                    if self._translated is not None:
+                        changed = self._translated.turn(delta) or changed
                     changed = seal_reasoning(delta, self._maker) or changed
             elif delta is not None:
                 raise InvalidReply(_NO_CHOICES)

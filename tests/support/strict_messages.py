@@ -236,6 +236,7 @@ class StrictMessages(Upstream):
         _require(bool(messages), "messages: at least one message is required")
         _require(messages[0]["role"] == "user", "messages: first message must use the user role")
         called: set[str] = set()
+        seen: set[str] = set()
         for i, message in enumerate(messages):
             role = message["role"]
             _require(role in ("user", "assistant"), f"messages.{i}.role: {role}")
@@ -257,8 +258,9 @@ class StrictMessages(Upstream):
                 where = f"messages.{i}.content.{j}"
                 self._check_block(block, role, where)
                 if block["type"] == "tool_use":
-                    _require(block["id"] not in called, "`tool_use` ids must be unique")
+                    _require(block["id"] not in seen, f"{where}: `tool_use` ids must be unique")
                     called.add(block["id"])
+                    seen.add(block["id"])
         last = messages[-1]
         if last["role"] == "assistant":
             said = last["content"] if isinstance(last["content"], str) else last["content"][-1].get("text", "")

@@ -276,6 +276,7 @@ def _messages(
     """Return the turns, roles alternating, and add the texts of system messages to `system`."""
     turns: list[dict[str, Any]] = []
     called = ""
+    ids = CallIds()
     for i, message in enumerate(messages):
         role, content = message["role"], message.get("content")
         if "name" in message and message["name"] and role != "function":
@@ -284,15 +285,15 @@ def _messages(
             system += _blocks(content, i, dropped)
         elif role in ("tool", "function"):
             ident = message.get("tool_call_id") if role == "tool" else called
-            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(ident)}
+            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": ids.of_result(ident)}
             if content:
                 result["content"] = content if isinstance(content, str) else _blocks(content, i, dropped)
             _append(turns, "user", [result])
         elif role == "assistant":
-            blocks = _thinking(message, maker, dropped) + _said(message, i, dropped)
+            blocks = _thinking(message, maker, dropped) + _said(message, i, ids, dropped)
             if function := message.get("function_call"):
                 called = f"call_{i}"
-                blocks.append(_tool_use(called, function))
+                blocks.append(_tool_use(ids.of_call(called), function))
             _append(turns, "assistant", blocks)
         else:
             _append(turns, "user", _blocks(content, i, dropped))
@@ -307,7 +308,7 @@ def _messages(
     return turns
 
 
-def _said(message: Mapping[str, Any], at: int, dropped: list[str]) -> list[dict[str, Any]]:
+def _said(message: Mapping[str, Any], at: int, ids: CallIds, dropped: list[str]) -> list[dict[str, Any]]:
     """Return the texts and tool calls of an assistant's message, the one at this place."""
     blocks = _blocks(message.get("content"), at, dropped)
     if isinstance(refusal := message.get("refusal"), str) and refusal:
@@ -319,7 +320,9 @@ def _said(message: Mapping[str, Any], at: int, dropped: list[str]) -> list[dict[
         if function is None:
             dropped.append(f"messages[{at}].tool_calls[{j}]")
         else:
-            blocks.append(_tool_use(call.get("id"), function))
+            blocks.append(_tool_use(ids.of_call(call.get("id")), function))
+            if "extra_content" in call:
+                dropped.append(REASONING)  # Gemini's signature of the call
     return blocks
 
 
@@ -339,6 +342,8 @@ def _thinking(message: Mapping[str, Any], maker: Maker, dropped: list[str]) -> l
     """Return the thinking blocks of an assistant's message that this backend made."""
     blocks: list[dict[str, Any]] = []
     details = message.get(DETAILS)
+    if message.get("thinking_blocks"):
+        dropped.append(REASONING)  # another server's, in the words of LiteLLM's proxy
     if not isinstance(details, list) or not details:
         if message.get("reasoning_content") or message.get("reasoning"):
             dropped.append(REASONING)
@@ -392,12 +397,34 @@ def _tool_use(ident: Any, function: Mapping[str, Any]) -> dict[str, Any]:
         given = None
     # The API takes objects only; an invalid call is shown to the model as the text that it was.
     arguments = given if isinstance(given, dict) else {"arguments": function.get("arguments")}
-    return {"type": "tool_use", "id": _id(ident), "name": function.get("name"), "input": arguments}
+    return {"type": "tool_use", "id": ident, "name": function.get("name"), "input": arguments}
 
 
-def _id(ident: Any) -> Any:
-    """Return a tool call's id in the characters that the API allows."""
-    return _NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) else ident
+class CallIds:
+    """Give tool calls ids that the API takes: of few characters, and each once in a conversation."""
+
+    __slots__ = ("_given", "_used")
+
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        """Prepare for a conversation in which these ids are in use."""
+        self._used = set(used)
+        self._given: dict[Any, str] = {}
+
+    def of_call(self, ident: Any) -> str:
+        """Return the id of the next call, whose own id is `ident`."""
+        base = fitting = _NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) and ident else "call"
+        number = 1
+        while fitting in self._used:
+            number += 1
+            fitting = f"{base}_{number}"
+        self._used.add(fitting)
+        self._given[ident] = fitting
+        return fitting
+
+    def of_result(self, ident: Any) -> Any:
+        """Return the id of the latest call whose own id is `ident`."""
+        found = self._given.get(ident)
+        return found or (_NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) else ident)
 
 
 def _blocks(content: Any, at: int, dropped: list[str]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.messages.backend import BUDGETS
+from gateway.dialects.messages.backend import BUDGETS, CallIds
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
@@ -70,6 +70,8 @@ class MessagesClient:
         self._thinking = False
         self._model: str | None = None
         """The model that was asked for. Replies name it: Claude Code takes out the thinking of any other model."""
+        self._messages: list[dict[str, Any]] = []
+        """Those of the translated body."""
 
     async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
         """See `ClientDialect.read`."""
@@ -82,6 +84,7 @@ class MessagesClient:
         }
         chat = chat_body(body, protocol)
         self._model = body["model"] if isinstance(body["model"], str) else None
+        self._messages = chat["messages"]
         for capability, path in needs_of_body(chat[NATIVE]["lost"]).items():
             if capability not in self._offered:
                 raise InvalidRequest(
@@ -93,11 +96,15 @@ class MessagesClient:
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
-        return orjson.dumps(message_of(completion, thinking=self._thinking, model=self._model))
+        return orjson.dumps(message_of(completion, thinking=self._thinking, model=self._model, ids=self._ids()))
 
     def stream(self) -> MessageEvents:
         """See `ClientDialect.stream`."""
-        return MessageEvents(self._request_id, thinking=self._thinking, model=self._model)
+        return MessageEvents(self._request_id, thinking=self._thinking, model=self._model, ids=self._ids())
+
+    def _ids(self) -> CallIds:
+        """Return what gives ids to the reply's calls: clients tell results by them, through the whole conversation."""
+        return CallIds(call["id"] for message in self._messages for call in message.get("tool_calls") or ())
 
     def error(self, error: ApiError) -> bytes:
         """See `ClientDialect.error`."""

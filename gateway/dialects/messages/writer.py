@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import Assembler
-from gateway.dialects.messages.backend import joined_details
+from gateway.dialects.messages.backend import CallIds, joined_details
 from gateway.dialects.messages.replies import TEXT_CHARS
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
@@ -87,10 +87,13 @@ def message_id(ident: Any) -> str:
     return text if text.startswith(_MESSAGE_ID) else _MESSAGE_ID + text.removeprefix(_OF_CHAT)
 
 
-def message_of(completion: Mapping[str, Any], *, thinking: bool, model: str | None = None) -> dict[str, Any]:
+def message_of(
+    completion: Mapping[str, Any], *, thinking: bool, model: str | None = None, ids: CallIds | None = None
+) -> dict[str, Any]:
     """Return the message for a whole completion. `thinking`: whether the client asked for thinking.
 
-    `model` is the name that the message gives, by default the completion's.
+    `model` is the name that the message gives, by default the completion's. `ids` gives ids to its tool calls, if the
+    conversation has some already.
 
     The reply of a backend of the same dialect keeps its own form; thinking in it is always kept.
     """
@@ -101,7 +104,7 @@ def message_of(completion: Mapping[str, Any], *, thinking: bool, model: str | No
     if made is None:
         stopped, sequence = _stop(choice, bool(chat.get("tool_calls")))
         made = {
-            "content": _content(chat, thinking=thinking),
+            "content": _content(chat, ids or CallIds(), thinking=thinking),
             "stop_reason": stopped,
             "stop_sequence": sequence,
             "usage": messages_usage(completion.get("usage")),
@@ -127,7 +130,7 @@ def _stop(choice: Mapping[str, Any], calls_tools: bool) -> tuple[str, str | None
     return _STOP.get(finish or "", "end_turn"), None
 
 
-def _content(chat: Mapping[str, Any], *, thinking: bool) -> list[dict[str, Any]]:
+def _content(chat: Mapping[str, Any], ids: CallIds, *, thinking: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if thinking:
         blocks += thinking_blocks(chat)
@@ -137,7 +140,12 @@ def _content(chat: Mapping[str, Any], *, thinking: bool) -> list[dict[str, Any]]
     for call in chat.get("tool_calls") or ():
         function = call.get("function") or {}
         blocks.append(
-            {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": _input(function)}
+            {
+                "type": "tool_use",
+                "id": ids.of_call(call.get("id")),
+                "name": function.get("name"),
+                "input": _input(function),
+            }
         )
     return blocks
 
@@ -271,6 +279,7 @@ class MessageEvents:
         "_delta",
         "_detailed",
         "_ended",
+        "_ids",
         "_model",
         "_native_open",
         "_next",
@@ -285,8 +294,11 @@ class MessageEvents:
         "_usage",
     )
 
-    def __init__(self, request_id: str, *, thinking: bool, model: str | None = None) -> None:
-        """Prepare the writer. `thinking`: whether the client asked for thinking; `model`: see `message_of`."""
+    def __init__(
+        self, request_id: str, *, thinking: bool, model: str | None = None, ids: CallIds | None = None
+    ) -> None:
+        """Prepare the writer. `thinking`: whether the client asked for thinking; the others as in `message_of`."""
+        self._ids = ids or CallIds()
         self._request_id = request_id
         self._model = model
         self._thinking = thinking
@@ -354,7 +366,7 @@ class MessageEvents:
         out: list[bytes] = []
         if self._stored is not None:
             stored = self._stored.completion()
-            self._add_whole(message_of(stored, thinking=self._thinking), stored, out)
+            self._add_whole(message_of(stored, thinking=self._thinking, ids=self._ids), stored, out)
         if not self._started:
             self._begin({}, None, out)
         self._close(out)
@@ -483,7 +495,7 @@ class MessageEvents:
             if self._native_open and self._open is not None and self._open[0] == "tool_use":
                 index = self._open[1]  # the backend's own event has begun the block
             else:
-                block = {"type": "tool_use", "id": begun["id"], "name": begun["name"], "input": {}}
+                block = {"type": "tool_use", "id": self._ids.of_call(begun["id"]), "name": begun["name"], "input": {}}
                 index = self._start(block, out)
             self._calls[number] = index
         if arguments:

@@ -21,14 +21,12 @@ import orjson
 
 from gateway.dialects.native import NATIVE, native_body
 from gateway.dialects.reasoning import DETAILS, Maker
-from gateway.dialects.responses.items import joined_details
+from gateway.dialects.responses.items import EXTRA, joined_details
 from gateway.dialects.responses.reading import SAME
 from policies.value_type import value_type
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
-BEFORE: Final = "before"
-"""Key of a `reasoning.encrypted` detail: id of the tool call that followed the reasoning; absent before a message."""
 LEAST_OUTPUT_TOKENS: Final = 16
 """Smallest `max_output_tokens` that the API accepts."""
 ENCRYPTED_ITEMS: Final = frozenset({"reasoning", "compaction"})
@@ -344,9 +342,9 @@ class _InputItems:
         if legacy:
             sent = self._called[legacy.get("name")] = self._new_id(f"call_{i}")
             self._items.append(_function_call(sent, legacy))
+        if "thinking_blocks" in message:
+            self._lost["reasoning"] = None  # another provider's, in the words of LiteLLM's proxy
         if not message.keys() <= _ASSISTANT_KEYS:
-            if message.get("thinking_blocks"):
-                self._lost["reasoning"] = None  # another provider's, in the words of LiteLLM's proxy
             self._lose(message, _ASSISTANT_KEYS)
 
     def _message_item(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -377,7 +375,7 @@ class _InputItems:
         return item
 
     def _add_call(self, call: Mapping[str, Any]) -> None:
-        if "extra_content" in call:
+        if EXTRA in call:
             self._lost["reasoning"] = None  # Gemini's signature of the call
         sent = self._calls[call.get("id")] = self._new_id(call.get("id"))
         custom = call.get("custom")
@@ -431,11 +429,16 @@ class _InputItems:
             if detail.get("type") == "reasoning.encrypted":
                 data = detail.get("data")
                 text = self._maker.unseal(data) if isinstance(data, str) else None
-                before = detail.get(BEFORE)
-                if text is None or not isinstance(ident, str) or not (before in calls if before else has_text):
+                before, text = (None, None) if text is None else opened(text)
+                if text is None or not (before in calls if before else has_text):
                     foreign = True
-                else:
-                    sealed[ident] = (text, before or None)
+                    continue
+                if not isinstance(ident, str):
+                    # Other dialects have no ids: the texts just before belong to it.
+                    ident = f"rs_{hashlib.sha256(text.encode()).hexdigest()[:40]}"
+                    if None in readable:
+                        readable[ident] = [_summary_of(one) for one in readable.pop(None)]
+                sealed[ident] = (text, before)
             else:
                 foreign = foreign or bool(detail.get("signature"))
                 readable.setdefault(ident if isinstance(ident, str) else None, []).append(detail)
@@ -475,6 +478,24 @@ def _function_call(call_id: str, function: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(arguments, str):
         arguments = "{}" if arguments is None else orjson.dumps(arguments).decode()
     return {"type": "function_call", "call_id": call_id, "name": function.get("name"), "arguments": arguments}
+
+
+def placed_before(call_id: str, encrypted: str) -> str:
+    """Return what to seal for encrypted reasoning before a tool call, so that it finds its place again; see `opened`.
+
+    The call's id is sealed too, because clients return no other member of the detail for certain.
+    """
+    return f"{call_id}\n{encrypted}"
+
+
+def opened(text: str) -> tuple[str | None, str]:
+    """Return the id of the call after encrypted reasoning, None before a message, and the reasoning, without seal."""
+    before, found, encrypted = text.partition("\n")
+    return (before, encrypted) if found else (None, text)
+
+
+def _summary_of(detail: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "reasoning.summary", "summary": detail.get("summary") or detail.get("text") or ""}
 
 
 def _readable_message(text: str) -> dict[str, Any]:
@@ -557,13 +578,15 @@ def _own_items(items: Sequence[Any], maker: Maker, lost: dict[str, None]) -> lis
             sealed = item.get("encrypted_content")
             text = maker.unseal(sealed) if isinstance(sealed, str) else None
             if text is None:
-                lost["reasoning"] = None
+                readable = _readable(item)
+                if sealed is not None or not readable:
+                    lost["reasoning"] = None
                 other_ids = True
-                if readable := _readable(item):
+                if readable:
                     kept.append(_readable_message(readable))
                 continue
-            item = {**item, "encrypted_content": text}
-            if not text:
+            item = {**item, "encrypted_content": opened(text)[1]}
+            if not item["encrypted_content"]:
                 del item["encrypted_content"]
         elif other_ids and isinstance(item, dict):
             if item.get("role") == "user":
@@ -574,12 +597,19 @@ def _own_items(items: Sequence[Any], maker: Maker, lost: dict[str, None]) -> lis
         if kind in _CALLS:
             call_id = str(item.get("call_id"))
             sent = calls[call_id] = _unused(call_id, used)
-            if sent != call_id:
-                item = {**item, "call_id": sent}
+            item = _own_call(item, sent, lost)
         elif kind in _RESULTS and calls.get(item.get("call_id"), item.get("call_id")) != item.get("call_id"):
             item = {**item, "call_id": calls[item["call_id"]]}
         kept.append(item)
     return kept
+
+
+def _own_call(item: dict[str, Any], call_id: str, lost: dict[str, None]) -> dict[str, Any]:
+    """Return a call with this id, without Gemini's signature."""
+    if EXTRA in item:
+        lost["reasoning"] = None
+        item = {name: value for name, value in item.items() if name != EXTRA}
+    return item if item.get("call_id") == call_id else {**item, "call_id": call_id}
 
 
 def _readable(item: Mapping[str, Any]) -> str:

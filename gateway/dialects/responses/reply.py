@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
-from gateway.dialects.responses.backend import BEFORE, ENCRYPTED_ITEMS, ResponsesRequest
+from gateway.dialects.responses.backend import ENCRYPTED_ITEMS, ResponsesRequest, placed_before
 
 _FORMAT: Final = "openai-responses-v1"
 """Name in OpenRouter's `format` for the reasoning of this API."""
@@ -180,7 +180,7 @@ class _MessageParts:
         elif kind == "reasoning":
             details = readable_details(item)
             self._thoughts += [text for one in details if (text := one.get("summary") or one.get("text"))]
-            encrypted = encrypted_detail(item, self._maker)
+            encrypted = encrypted_detail(item)
             self._thought_parts = _number([*details, *encrypted], self._thought_parts)
             self._details += details
             self._encrypted += encrypted
@@ -214,11 +214,8 @@ class _MessageParts:
         return message
 
     def _place(self, before: str | None) -> None:
-        """Add the encrypted reasoning that came before this output, with the call's id."""
-        for detail in self._encrypted:
-            if before is not None:
-                detail[BEFORE] = before
-            self._details.append(detail)
+        """Add the encrypted reasoning that came before this output: the call with this id, or a message."""
+        self._details += _sealed(self._encrypted, before, self._maker)
         self._encrypted = []
 
     def _add_part(self, part: object) -> None:
@@ -279,8 +276,8 @@ def _number(details: list[dict[str, Any]], start: int) -> int:
     return start + len(details)
 
 
-def encrypted_detail(item: Mapping[str, Any], maker: Maker) -> list[dict[str, Any]]:
-    """Return the encrypted part of a reasoning item as a reasoning detail, sealed; none if there is nothing to it.
+def encrypted_detail(item: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the encrypted part of a reasoning item as a reasoning detail, not sealed yet; none if there is none.
 
     A server that shows its reasoning and encrypts nothing gets an empty text: it marks the readable parts as its own.
     """
@@ -289,7 +286,14 @@ def encrypted_detail(item: Mapping[str, Any], maker: Maker) -> list[dict[str, An
         if not item.get("content"):
             return []
         encrypted = ""
-    return [{"type": "reasoning.encrypted", "data": maker.seal(encrypted), "id": item.get("id"), "format": _FORMAT}]
+    return [{"type": "reasoning.encrypted", "data": encrypted, "id": item.get("id"), "format": _FORMAT}]
+
+
+def _sealed(details: list[dict[str, Any]], before: str | None, maker: Maker) -> list[dict[str, Any]]:
+    """Return encrypted details sealed, with their place: before the call with this id, or before the message."""
+    for detail in details:
+        detail["data"] = maker.seal(detail["data"] if before is None else placed_before(before, detail["data"]))
+    return details
 
 
 def _cut(message: Mapping[str, Any], stop: tuple[str, ...]) -> str | None:
@@ -602,7 +606,7 @@ class ResponseChunks:
                 place = (at, detail["type"], detail["index"])
                 if text and not self._lengths.get(place):
                     chunks += self._thoughts(place, text)
-            encrypted = encrypted_detail(item, self._maker)
+            encrypted = encrypted_detail(item)
             self._thought_parts = _number([*details, *encrypted], self._thought_parts)
             self._encrypted += encrypted
             if details:
@@ -625,10 +629,7 @@ class ResponseChunks:
         What no output follows is never sent: the API would not take it back.
         """
         details, self._encrypted = self._encrypted, []
-        if call_id is not None:
-            for detail in details:
-                detail[BEFORE] = call_id
-        return {DETAILS: details} if details else {}
+        return {DETAILS: _sealed(details, call_id, self._maker)} if details else {}
 
     def _last(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         response = event.get("response")

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.chat_reasoning import own_reasoning, seal_reasoning
-from gateway.dialects.reasoning import maker_name, maker_of
+from gateway.dialects.chat_reasoning import (
+    TranslatedReasoning,
+    checks_calls,
+    own_reasoning,
+    seal_reasoning,
+    with_short_ids,
+    with_signed_calls,
+)
+from gateway.dialects.reasoning import Maker, maker_name, maker_of
 
 ONE, OTHER = maker_of("one", "key"), maker_of("other", "key")
 SIGNED: dict[str, Any] = {
@@ -72,3 +79,97 @@ def test_what_nobody_sealed_is_left_alone() -> None:
     assert own_reasoning([USER, SIGNED], ONE) is None
     assert not seal_reasoning({"role": "assistant", "content": "hi"}, ONE)
     assert not seal_reasoning({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, ONE)
+
+
+# --- clients of other dialects, and what single models want otherwise -------------------------------------------------
+
+BLOCKS: list[dict[str, Any]] = [
+    {"type": "thinking", "thinking": "two and two", "signature": "c2ln"},
+    {"type": "redacted_thinking", "data": "Z2VoZWlt"},
+]
+CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+SIGNED_CALL: dict[str, Any] = {**CALL, "extra_content": {"google": {"thought_signature": "dGhvdWdodA=="}}}
+
+
+def as_details(message: dict[str, Any], maker: Maker, *, calls: bool = True) -> dict[str, Any]:
+    """The message as a client of another dialect gets it."""
+    TranslatedReasoning(maker, calls=calls).turn(message)
+    seal_reasoning(message, maker)
+    return message
+
+
+def test_other_spellings_become_details_and_come_back() -> None:
+    """Blocks and signatures of calls, which other dialects have no place for, return to where the server had them."""
+    message = {"role": "assistant", "content": None, "thinking_blocks": BLOCKS, "tool_calls": [SIGNED_CALL]}
+    handed_out = as_details(copy_of(message), ONE)
+    assert "thinking_blocks" not in handed_out and "extra_content" not in handed_out["tool_calls"][0]
+    assert [one["type"] for one in handed_out["reasoning_details"]] == [
+        "reasoning.text", "reasoning.encrypted", "reasoning.encrypted",
+    ]  # fmt: skip
+    found = own_reasoning([USER, handed_out], ONE)
+    assert found == ([USER, message], False)
+    elsewhere = own_reasoning([USER, handed_out], OTHER)
+    assert elsewhere == ([USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}], True)
+
+
+def test_signatures_of_calls_stay_where_a_dialect_has_a_place_for_them() -> None:
+    handed_out = as_details({"role": "assistant", "tool_calls": [copy_of(SIGNED_CALL)]}, ONE, calls=False)
+    assert "reasoning_details" not in handed_out
+    assert own_reasoning([handed_out], ONE) == ([{"role": "assistant", "tool_calls": [SIGNED_CALL]}], False)
+
+
+def test_pieces_of_a_streamed_block_have_one_index_up_to_its_signature() -> None:
+    turned = TranslatedReasoning(ONE, calls=True)
+    indexes = []
+    for piece in ({"thinking": "a"}, {"thinking": "b"}, {"thinking": "", "signature": "c2ln"}, {"thinking": "c"}):
+        delta: dict[str, Any] = {"thinking_blocks": [{"type": "thinking", **piece}]}
+        assert turned.turn(delta)
+        indexes += [one["index"] for one in delta["reasoning_details"]]
+    assert indexes == [0, 0, 0, 1]
+    assert not turned.turn({"content": "4"})
+
+
+@pytest.mark.parametrize(
+    ("model", "checks"),
+    [
+        ("gemini-3-pro-preview", True),
+        ("google/gemini-3.6-flash", True),
+        ("gemini-flash-latest", True),
+        ("gemini-2.5-pro", False),
+        ("gpt-5.6", False),
+    ],
+)
+def test_gemini_checks_calls_from_version_3_on(model: str, checks: bool) -> None:
+    assert checks_calls(model) is checks
+
+
+def test_calls_of_other_models_are_marked_in_the_turn_in_progress_alone() -> None:
+    """The first of each message; those that have a signature stay as they are."""
+    calls = {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "call_2"}]}
+    results = [{"role": "tool", "tool_call_id": ident, "content": "4"} for ident in ("call_1", "call_2")]
+    own = {"role": "assistant", "content": None, "tool_calls": [{**SIGNED_CALL, "id": "call_3"}]}
+    last = {"role": "tool", "tool_call_id": "call_3", "content": "4"}
+    assert with_signed_calls([USER, calls, *results, USER]) is None
+    assert with_signed_calls([USER, own, last]) is None
+    changed = with_signed_calls([USER, calls, *results, USER, calls, *results, own, last])
+    assert changed is not None
+    signed = {**CALL, "extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+    marked = {**calls, "tool_calls": [signed, {**CALL, "id": "call_2"}]}
+    assert changed == [USER, calls, *results, USER, marked, *results, own, last]
+
+
+def test_long_ids_of_calls_are_shortened_with_those_of_their_results() -> None:
+    """OpenAI takes 40 characters; vLLM's have 46."""
+    long = f"chatcmpl-tool-{'a' * 32}"
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": long}, CALL]},
+        {"role": "tool", "tool_call_id": long, "content": "4"},
+        {"role": "tool", "tool_call_id": "call_1", "content": "4"},
+    ]
+    changed = with_short_ids(messages)
+    assert changed is not None
+    (first, second), result = changed[1]["tool_calls"], changed[2]
+    assert first["id"] == result["tool_call_id"] != long and len(first["id"]) <= 40
+    assert (second, changed[3]) == (CALL, messages[3])
+    assert with_short_ids([messages[0], messages[3]]) is None

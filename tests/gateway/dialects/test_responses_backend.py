@@ -18,7 +18,7 @@ from openai.types.shared_params import FunctionDefinition
 
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
-from gateway.dialects.responses.backend import ResponsesRequest, Unsupported, request_of
+from gateway.dialects.responses.backend import ResponsesRequest, Unsupported, placed_before, request_of
 from tests.support.responses_upstream import ResponsesUpstream
 
 Json = dict[str, Any]
@@ -417,7 +417,7 @@ def test_own_reasoning_goes_back_to_its_places() -> None:
     details = [
         summary("first"),
         encrypted(MINE.seal("gAAA1")),
-        encrypted(MINE.seal("gAAA2"), "rs_2", before="call_2"),
+        encrypted(MINE.seal(placed_before("call_2", "gAAA2")), "rs_2"),
     ]
     message = called("call_1", "call_2", content="Looking.", reasoning_content="first", reasoning_details=details)
     items = inputs(USER, message)
@@ -433,7 +433,9 @@ def test_own_reasoning_goes_back_to_its_places() -> None:
 
 
 def test_reasoning_without_its_output_is_not_sent() -> None:
-    message = called("call_1", reasoning_details=[encrypted(MINE.seal("gAAA"), before="call_gone"), summary("why")])
+    message = called(
+        "call_1", reasoning_details=[encrypted(MINE.seal(placed_before("call_gone", "gAAA"))), summary("why")]
+    )
     items = inputs(message, dropped=("reasoning",))
     assert [item["type"] for item in items] == ["message", "function_call"]
     assert items[0]["content"] == "<reasoning>\nwhy\n</reasoning>"
