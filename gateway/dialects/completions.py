@@ -93,7 +93,7 @@ class CompletionsClient:
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
         choices = completion["choices"]
-        if self._best_of > self._n:
+        if self._best_of > self._n and len(choices) > self._n:
             choices = _best(choices, self._n)
         value = _head(completion)
         value["choices"] = [self._choice(place, choice) for place, choice in enumerate(choices)]
@@ -114,6 +114,8 @@ class CompletionsClient:
         param = error.param
         if self._chat and param is not None and param.startswith("messages"):
             param = "prompt"
+        if param == "n" and self._best_of > self._n:
+            param = "best_of"
         return envelope(error.message, error.type, param, error.code)
 
     def _choice(self, place: int, choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,6 +250,8 @@ def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropp
     _add_reasoning(body, sent, facts, dropped)
     _add_format(body, sent, dropped)
     _add_user(body, sent, dropped)
+    if (body.get("stream_options") or {}).get("include_obfuscation"):
+        dropped.append("stream_options.include_obfuscation")
     for name, value in body.items():
         if name in _READ or value is None:
             continue
@@ -275,11 +277,11 @@ def _messages(
 ) -> list[dict[str, Any]]:
     """Return the turns, roles alternating, and add the texts of system messages to `system`."""
     turns: list[dict[str, Any]] = []
-    called = ""
+    called = called_name = ""
     ids = CallIds()
     for i, message in enumerate(messages):
         role, content = message["role"], message.get("content")
-        if "name" in message and message["name"] and role != "function":
+        if "name" in message and message["name"] and (role != "function" or message["name"] != called_name):
             dropped.append(f"messages[{i}].name")
         if role in ("system", "developer"):
             system += _blocks(content, i, dropped)
@@ -292,7 +294,7 @@ def _messages(
         elif role == "assistant":
             blocks = _thinking(message, maker, dropped) + _said(message, i, ids, dropped)
             if function := message.get("function_call"):
-                called = f"call_{i}"
+                called, called_name = f"call_{i}", function.get("name")
                 blocks.append(_tool_use(ids.of_call(called), function))
             _append(turns, "assistant", blocks)
         else:
@@ -440,6 +442,9 @@ def _blocks(content: Any, at: int, dropped: list[str]) -> list[dict[str, Any]]:
         elif block["type"] != "text" or block["text"].strip():
             if "cache_control" in part and "cache_control" not in block:
                 block["cache_control"] = part["cache_control"]
+            if part.get("prompt_cache_breakpoint") is not None:
+                block.pop("prompt_cache_breakpoint", None)
+                dropped.append(f"{path}.prompt_cache_breakpoint")
             blocks.append(block)
     return blocks
 
@@ -594,6 +599,8 @@ def _add_format(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str
     if wanted.get("type") == "json_schema" and isinstance(schema, dict):
         config = sent.get("output_config") or {}
         sent["output_config"] = {**config, "format": {"type": "json_schema", "schema": schema}}
+        if wanted["json_schema"].get("description"):
+            dropped.append("response_format.json_schema.description")
     else:
         dropped.append("response_format")
 

@@ -53,6 +53,17 @@ _ROLE_AND_CONTENT: Final = 2
 _HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
 _HOSTED_BLOCKS: Final = frozenset({"image", "document", "container_upload"})
 """Blocks of a user that a chat completion cannot express because only the provider has, or fetches, the file."""
+_PLAIN_BLOCK: Final = 2
+"""Members of a block with a type and a text alone."""
+_EXPRESSED: Final[Mapping[str, frozenset[str]]] = {
+    "text": frozenset({"type", "text", _CACHE}),
+    "tool_use": frozenset({"type", "id", "name", "input", _CACHE}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", _CACHE}),
+    "image": frozenset({"type", "source", _CACHE}),
+    "document": frozenset({"type", "source", "title", "context", "citations", _CACHE}),
+    "search_result": frozenset({"type", "source", "title", "content", _CACHE}),
+}
+"""Members of each type of block that chat completions express, or that are listed by themselves."""
 
 
 class MessagesClient:
@@ -242,7 +253,7 @@ def _system(system: Any, path: str, lost: dict[str, Any]) -> str:
     for i, block in enumerate(_typed(system, list, path)):
         where = f"{path}[{i}]"
         texts.append(_typed(_typed(block, dict, where).get("text"), str, f"{where}.text"))
-        _note_cache(block, lost)
+        _note_others(block, "text", where, lost)
     return "\n\n".join(texts)
 
 
@@ -252,6 +263,14 @@ def _note_cache(block: Mapping[str, Any], lost: dict[str, Any]) -> None:
         lost[_CACHE] = True
 
 
+def _note_others(block: Mapping[str, Any], kind: str, path: str, lost: dict[str, Any]) -> None:
+    """List the members of a block of this type that its translation does not express, by their paths."""
+    _note_cache(block, lost)
+    known = _EXPRESSED.get(kind)
+    if known is not None and not block.keys() <= known:
+        lost.update({f"{path}.{name}": block[name] for name in block.keys() - known if block[name] is not None})
+
+
 def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
     message: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[str] = []
@@ -259,8 +278,8 @@ def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict
     details: list[dict[str, Any]] = []
     for j, block in enumerate(content):
         kind = block["type"]
-        if _CACHE in block:
-            _note_cache(block, lost)
+        if len(block) > _PLAIN_BLOCK:
+            _note_others(block, kind, f"{path}.content[{j}]", lost)
         if kind == "text":
             text = block.get("text")
             texts.append(text if type(text) is str else _typed(text, str, f"{path}.content[{j}].text"))
@@ -298,8 +317,8 @@ def _user(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str,
     parts: list[dict[str, Any]] = []
     for j, block in enumerate(content):
         kind = block["type"]
-        if _CACHE in block:
-            _note_cache(block, lost)
+        if len(block) > _PLAIN_BLOCK:
+            _note_others(block, kind, f"{path}.content[{j}]", lost)
         if kind == "text" and type(block.get("text")) is str:
             parts.append({"type": "text", "text": block["text"]})
         elif kind == "tool_result":
@@ -334,6 +353,7 @@ def _parts_of(content: Any, path: str, lost: dict[str, Any]) -> list[dict[str, A
     for k, inner in enumerate(_typed(content, list, path)):
         where = f"{path}[{k}]"
         _typed(_typed(inner, dict, where).get("type"), str, f"{where}.type")
+        _note_others(inner, inner["type"], where, lost)
         parts += _parts(inner, where, lost)
     return parts
 

@@ -80,6 +80,8 @@ _SERVER_RECORDS: Final = frozenset(
 )  # fmt: skip
 """Records of what a provider's own tools did in earlier turns: the answers that follow hold what came of it."""
 _CHOICES: Final = frozenset({"auto", "none", "required"})
+_REASONING_TEXTS: Final = frozenset({"summary", "generate_summary", "mode", "context"})
+"""Members of `reasoning` that are texts, which the reply repeats."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict")
 _KNOWN_KEYS: Final = {
     "message": frozenset({"type", "role", "content", "id", "status"}),
@@ -181,6 +183,9 @@ def chat_body(
         elif name in IDLE:
             reading.lost[name] = None
         elif name in NEEDED and value is not None:
+            if type(value) is not dict:
+                raise wrong_type(name, "an object")
+            _text(value, "id", name)
             reading.need(name, "a stored prompt", name, value)
     _refuse(body)
     reading.add_options(body, chat)
@@ -481,6 +486,8 @@ class _Reading:
             if name == "effort" and value is not None:
                 chat["reasoning_effort"] = _text(reasoning, name, "reasoning")
             elif value is not None:
+                if name in _REASONING_TEXTS:
+                    _text(reasoning, name, "reasoning")
                 self.lost[_path("reasoning", name)] = value
 
     def _add_tools(self, body: Mapping[str, Any], chat: Json) -> None:
