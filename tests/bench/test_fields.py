@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.bench.fields import INTO, OUT, Variant, matrix, run
+
+
+async def test_no_field_is_dropped_in_silence(tmp_path: Path) -> None:
+    """A sample of what `python -m tests.bench.fields` does with every field."""
+    cells = await run(tmp_path, INTO, OUT, every=241)
+    assert [(cell.into, cell.out, cell.left_out) for cell in cells if cell.left_out] == []
+    assert len(cells) == len(INTO) * len(OUT)
+
+
+async def test_a_field_that_makes_no_difference_is_found(tmp_path: Path, monkeypatch: Any) -> None:
+    same = Variant("seed", {"messages": []}, {"messages": []})
+    monkeypatch.setattr("tests.bench.fields._variants", lambda into: [same])
+    async with matrix(tmp_path) as sender:
+        cell = await sender.cell("chat", "openai")
+    assert cell.left_out == ["seed (dropped: )"]
