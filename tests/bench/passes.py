@@ -8,7 +8,8 @@ Compared: each request's values with those the server got, with their types and 
 reply's bytes; each event's bytes. The gateway may change this and nothing else:
 
     request   `model`; `stream_options.include_usage` of a stream; `prompt_cache_key`, which it hashes with the tenant;
-              output limits above the policy's, or none where it has one; white space and escapes of the JSON text
+              output limits above the policy's, or none where it has one; ids of tool calls beyond the 40 characters
+              that OpenAI takes (not sent here); white space and escapes of the JSON text
     reply     texts of signed or encrypted reasoning, which it seals: such a reply is compared by its values
     stream    the usage's own chunk, sent only to a client that asked for it (compared by its values), and for such a
               client `"usage":null` in the chunks that lack it; comment lines
@@ -106,6 +107,7 @@ class Cases:
                 "stream_options": lambda rng: rng.choice([None, {}, {"include_usage": True}, {"include_usage": False}]),
                 "usage": _usage,
                 "id": lambda rng: f"id_{rng.getrandbits(32):x}",  # an empty one is filled in
+                "tool_call_id": lambda rng: f"call_{rng.getrandbits(64):x}",  # longer than OpenAI takes: shortened
                 "created": lambda rng: rng.randrange(1, 1 << 31),
             },
         )
