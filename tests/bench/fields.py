@@ -77,17 +77,19 @@ NOTHING: Final = {
     ("strict", "false"),
     ("reasoning_effort", "none"),
     ("reasoning.effort", "none"),
+    ("thinking.type", "adaptive"),  # whether it thinks is left to the model
     ("text.format.type", "text"),
     ("text.format.strict", "true"),  # Anthropic's schemas are always strict
     ("include_obfuscation", "false"),
 }
 """Fields, by the end of their path, with the values that ask for what is done anyway."""
 _SAYS_NOTHING: Final = re.compile(
-    r"input\[0\](\.id|\.status|\.content\[0\]\.(annotations|logprobs)(\[0\].*)?)"
-    r"|(text\.format|response_format\.json_schema)\.name|tool_choice\.tools\[0\]"
+    r"input\[0\](\.id|\.status|\.type|\.name|\.content\[0\]\.(annotations|logprobs)(\[0\].*)?)"
+    r"|(text\.format|response_format\.json_schema)\.name|tool_choice\.(tools\[0\]|type)"
 )
 """What says nothing to a model: the Responses API's records of earlier turns (ids, status, log-probabilities, what was
-cited), the name of a schema, and further members of a tool that is named as allowed."""
+cited), the type of a message, the function that an output is of, the name of a schema, and a choice of tools that names
+none by its members."""
 _SKIPPED: Final = frozenset({"model", "stream"})
 """Fields that every request of every other test has."""
 _USAGE: Final = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
