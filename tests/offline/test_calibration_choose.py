@@ -60,6 +60,7 @@ def measured(setting: Setting, target: Target) -> tuple[bool, float]:
     return bool(keeps(table, target)[0]), float(cost_of(table)[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "level", "n"), [("quality", 0.95, 400), ("quality", 0.97, 1000), ("error", 0.05, 400), ("cost", 0.5, 400)]
 )
@@ -76,6 +77,7 @@ def test_the_target_is_broken_in_delta_of_the_calibrations_at_most(kind: TargetK
     assert len(kept) >= 0.9 * DRAWS
 
 
+@pytest.mark.long
 def test_more_labels_leave_less_on_the_table() -> None:
     """With more labels the chosen setting comes nearer to the cheapest that keeps the target."""
     target = Target("quality", 0.95)

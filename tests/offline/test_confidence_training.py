@@ -170,6 +170,7 @@ def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -
     return made
 
 
+@pytest.mark.long
 def test_a_head_learns_what_the_mean_hides() -> None:
     """With labels enough, a head over all features tells right from wrong better than the mean log-probability."""
     head = fit_head(written(700), "tiny", 0, silent)
@@ -199,6 +200,7 @@ def test_each_prefix_long_enough_in_the_data_has_a_scorer() -> None:
     assert head.metrics["parts"]["24"]["n"] < head.metrics["parts"]["8"]["n"] < 500
 
 
+@pytest.mark.long
 def test_alternatives_are_used_only_where_they_help_and_every_token_has_them() -> None:
     """The head asks for as many alternatives as all of its labelled answers had, and for none that tell it nothing."""
     telling = written(600, tokens=7, alternatives=3)
@@ -209,6 +211,7 @@ def test_alternatives_are_used_only_where_they_help_and_every_token_has_them() -
     assert fit_head(telling[:60], "tiny", 0, silent).numbers["alternatives"] == 0
 
 
+@pytest.mark.long
 def test_a_classifier_that_knows_more_moves_the_head() -> None:
     """A prior that tells right answers from wrong gets a weight; one that tells nothing, or none, gets none."""
     answered = written(500, tokens=7)

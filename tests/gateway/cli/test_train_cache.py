@@ -51,6 +51,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
     return code, said.out, said.err
 
 
+@pytest.mark.long
 def test_an_artefact_is_fitted_and_judged_on_what_it_did_not_see(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
