@@ -126,6 +126,14 @@ def test_c2_leaves_while_it_waits(
     assert not rig.cached(lane)
 
 
+def _is_shed(connection: socket.socket) -> bool:
+    """Return whether the gateway has refused this connection's request as one too many."""
+    try:
+        return connection.recv(12, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"HTTP/1.1 503"
+    except BlockingIOError:
+        return False
+
+
 def test_c1_many_leave_at_once(rig: Rig, local_upstream: Upstream) -> None:
     """Fifty clients that leave at the same time leave no call behind, and the next one is answered."""
     lane = rig.take("lone")
@@ -134,7 +142,9 @@ def test_c1_many_leave_at_once(rig: Rig, local_upstream: Upstream) -> None:
     for seed, connection in enumerate(connections):
         body = body_of(lane, stream=True, seed=seed)  # equal ones would share one call
         connection.sendall(head(rig, body) + body)
-    local_upstream.wait_for(50)
+    # On a busy machine the gateway may shed some of them; all others must be with the model.
+    until(lambda: len(local_upstream.requests) + sum(map(_is_shed, connections)) >= 50, 5, "50 model calls")
+    assert len(local_upstream.requests) >= 10
     for connection in connections:
         connection.close()
     until(lambda: local_upstream.in_flight == 0, 5, "every upstream call ended")

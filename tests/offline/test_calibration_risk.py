@@ -76,6 +76,7 @@ def test_the_best_level_is_proven_and_its_neighbour_is_not() -> None:
     assert (level > seen.mean(axis=0)).all() and (level < seen.mean(axis=0) + 0.05).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mean", [-0.03, -0.1])
 def test_the_number_of_labels_needed_is_about_right(mean: float) -> None:
     """With so many, about every second draw proves it; with half as many few do, with twice as many nearly all."""

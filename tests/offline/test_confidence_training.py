@@ -193,6 +193,7 @@ def test_few_labels_give_a_head_in_the_order_of_the_mean() -> None:
     assert said == sorted(said)
 
 
+@pytest.mark.long
 def test_each_prefix_long_enough_in_the_data_has_a_scorer() -> None:
     """Answers of at most 29 tokens make heads for 8, 16 and 24 first tokens, and none for 48."""
     head = fit_head(written(500), "tiny", 0, silent)

@@ -109,6 +109,7 @@ def test_it_prints_the_curve_and_a_diff_to_review(
         assert f"uncalibrated_below {policy.escalate.when.uncalibrated_below:g}" in " ".join(out.split())
 
 
+@pytest.mark.long
 def test_it_changes_the_policy_in_place_when_asked(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +126,7 @@ def test_it_changes_the_policy_in_place_when_asked(
     assert [old.split("#")[1:] for old in before] == [new.split("#")[1:] for new in after]
 
 
+@pytest.mark.long
 def test_json_is_one_object_with_everything(calibrate: Calibrate, capsys: pytest.CaptureFixture[str]) -> None:
     """Target, chosen thresholds, labels, confidence, bound and curve."""
     assert calibrate("error=0.05", "--json", "--delta", "0.2", "--check", "5") == 0
@@ -137,6 +139,7 @@ def test_json_is_one_object_with_everything(calibrate: Calibrate, capsys: pytest
     assert said["check"]["rounds"] == 5 and said["check"]["n"] == 400
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("as_json", [False, True])
 def test_it_refuses_what_the_data_cannot_support(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str], as_json: bool
@@ -154,6 +157,7 @@ def test_it_refuses_what_the_data_cannot_support(
         assert found["chosen"] is None and found["missing"] > 0 and found["curve"]
 
 
+@pytest.mark.long
 def test_it_refuses_what_no_number_of_labels_would_support(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +209,7 @@ def test_one_tier_has_nothing_to_calibrate(
     assert "one tier" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_costs_are_the_rows_or_the_configs_or_counted(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,6 +232,7 @@ def test_costs_are_the_rows_or_the_configs_or_counted(
     assert cheapest["recorded"] == pytest.approx(0.2)
 
 
+@pytest.mark.long
 def test_labels_of_other_models_are_told_from_the_surfaces_own(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +261,7 @@ def test_a_classifier_trained_on_the_labels_is_told(
     assert any("was fitted on rows.jsonl" in note for note in chosen(capsys)["notes"])
 
 
+@pytest.mark.long
 def test_a_fitted_heads_threshold_is_the_calibrated_one(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,6 +289,7 @@ def test_answers_the_judge_turns_down_are_escalated_at_any_threshold(
     assert chosen(capsys)["curve"][0]["kept"] == pytest.approx(0.75)
 
 
+@pytest.mark.long
 def test_answers_can_be_judged_as_streams_are(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,6 +308,7 @@ def test_answers_can_be_judged_as_streams_are(
     assert "--stream needs the logprobs" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_of_three_tiers_the_first_step_is_calibrated(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,6 +322,7 @@ def test_of_three_tiers_the_first_step_is_calibrated(
     assert "the first step of local -> hosted -> best; always-large means always hosted" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_check_is_printed(calibrate: Calibrate, capsys: pytest.CaptureFixture[str]) -> None:
     """How often calibrating on half of the labels broke the target."""
     assert calibrate("quality=0.95", "--check", "20") == 0
@@ -320,6 +330,7 @@ def test_the_check_is_printed(calibrate: Calibrate, capsys: pytest.CaptureFixtur
     assert "check: 20 random halves of 400 labels" in out and "(allowed 10%)" in out
 
 
+@pytest.mark.long
 def test_the_curve_is_drawn(calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A picture, where matplotlib is installed."""
     pytest.importorskip("matplotlib")
@@ -522,6 +533,7 @@ def test_a_broken_ledger_is_told_by_file_and_line(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_the_gateway_records_can_be_calibrated(
     cached_gateway: Gateway, store: LocalStore, local_upstream: Upstream, capsys: pytest.CaptureFixture[str]
 ) -> None:

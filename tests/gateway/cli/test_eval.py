@@ -89,6 +89,7 @@ def test_route_prints_the_object_that_was_promised(evaluate: Run) -> None:
     assert report["data"][0]["file"] == SAMPLE.name
 
 
+@pytest.mark.long
 def test_whole_groups_are_held_out_when_asked(evaluate: Run) -> None:
     """The table of groups then knows none of them, and is exactly random."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")
@@ -97,6 +98,7 @@ def test_whole_groups_are_held_out_when_asked(evaluate: Run) -> None:
     assert report["group_out"] is True
 
 
+@pytest.mark.long
 def test_several_files_are_pooled_and_told_apart(evaluate: Run, answers: Path) -> None:
     """Figures for each data set stand beside those of all."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")
@@ -125,6 +127,7 @@ def test_a_served_artefact_is_scored_without_a_fit(evaluate: Run) -> None:
     assert set(report["apgr"]) == ROUTED
 
 
+@pytest.mark.long
 def test_figures_on_what_an_artefact_was_trained_on_say_so(
     evaluate: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -178,6 +181,7 @@ def test_files_to_fit_on_that_hold_only_prompts_of_the_data_are_refused(
     assert "every prompt of --fit is in --data too" in " ".join(error.split())
 
 
+@pytest.mark.long
 def test_first_tokens_are_judged_like_whole_answers(evaluate: Run, tmp_path: Path) -> None:
     """Here only what comes after eight tokens tells right from wrong: more of a stream is worth more."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")
@@ -193,6 +197,7 @@ def test_first_tokens_are_judged_like_whole_answers(evaluate: Run, tmp_path: Pat
     assert "ours" in report["prefix"]["24"]["calls95"]
 
 
+@pytest.mark.long
 def test_equal_seeds_print_equal_objects(evaluate: Run) -> None:
     """Anyone can rerun the proof."""
     command = ("route", "--data", SAMPLE, "--artefact", "static", "--seed", "3")
@@ -240,6 +245,7 @@ def test_the_tables_fit_a_hundred_columns(capsys: pytest.CaptureFixture[str], an
     assert "nan" not in captured.out.lower()
 
 
+@pytest.mark.long
 def test_the_picture_is_a_png(capsys: pytest.CaptureFixture[str], answers: Path, tmp_path: Path) -> None:
     """Against dollars where the data gives costs, else against the share of large calls."""
     pytest.importorskip("matplotlib", reason="the train extra is not installed")
@@ -250,6 +256,7 @@ def test_the_picture_is_a_png(capsys: pytest.CaptureFixture[str], answers: Path,
         assert picture.stat().st_size > 20_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [("route", "--artefact", "static"), ("cascade", "--calibration", "60")])
 def test_a_picture_that_cannot_be_written_costs_no_figures(
     capsys: pytest.CaptureFixture[str], answers: Path, tmp_path: Path, command: tuple[str, ...]

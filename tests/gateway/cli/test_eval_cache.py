@@ -170,6 +170,7 @@ def test_a_table_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> No
     assert "cosine 0.90" in out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("row", "wrong"),
     [

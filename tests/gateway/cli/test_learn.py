@@ -99,6 +99,7 @@ def test_it_proposes_a_policy_that_pins_the_new_classifier(
     assert launch.policy_source(launch.deployment()).load().default.route.pinned is not None
 
 
+@pytest.mark.long
 def test_what_is_not_better_is_not_proposed(
     deployed: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
