@@ -30,6 +30,8 @@ from typing import Final
 import orjson
 
 Headers = Sequence[tuple[bytes, bytes]]
+CLIENT_GONE: Final = 499
+"""Status of the record of a request whose client left before it had a reply; nobody gets it."""
 _MAX_RETRY_AFTER_S: Final = 60
 
 

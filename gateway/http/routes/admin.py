@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
-from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized
+from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound, Overloaded, Unauthorized
 from gateway.http.messages import read_body
 from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
@@ -93,7 +93,7 @@ def cache_routes(steps: Steps, admin: Admin) -> list[Route]:
         try:
             raw = await read_body(request.receive, known_headers(request.scope["headers"]), _MAX_BODY)
         except ClientGone:
-            return Response(status_code=499)
+            return Response(status_code=CLIENT_GONE)
         return _json(await _purged(steps, _checked(parse_json(raw))))
 
     return [

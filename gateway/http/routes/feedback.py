@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cache.store.base import Append, StoreUnavailable
-from gateway.errors import InvalidRequest, NotFound, Overloaded
+from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound, Overloaded
 from gateway.http.messages import read_body
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone
@@ -41,7 +41,6 @@ _MAX_WAITING: Final = 64
 _WRONG: Final = 0.5
 _KEYS: Final = frozenset({"request_id", "score", "correct", "comment"})
 _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
-_CLIENT_GONE: Final = 499
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def feedback_route() -> Route:
         try:
             body = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
         except ClientGone:
-            return Response(status_code=_CLIENT_GONE)
+            return Response(status_code=CLIENT_GONE)
         async with turn:
             stored, removed = await _store(steps, tenant, body)
         reply = {"object": "feedback", "request_id": stored.request_id, "score": stored.score}

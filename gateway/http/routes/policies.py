@@ -41,7 +41,7 @@ from starlette.routing import Route
 
 from cache.store.base import StoreUnavailable
 from gateway.config.warnings import findings_in
-from gateway.errors import Conflict, InvalidRequest, NotFound, Overloaded
+from gateway.errors import CLIENT_GONE, Conflict, InvalidRequest, NotFound, Overloaded
 from gateway.http.messages import read_body
 from gateway.http.routes.admin import gatekeeper
 from gateway.http.routes.live_view import LiveRequest, live_view, text_in
@@ -91,7 +91,7 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
             try:
                 raw = await read_body(request.receive, known_headers(request.scope["headers"]), max(most, _MAX_BODY))
             except ClientGone:
-                return Response(status_code=499)
+                return Response(status_code=CLIENT_GONE)
             body = parse_json(raw)
             if not isinstance(body, dict):
                 raise InvalidRequest("The body must be a JSON object.", code="invalid_type")

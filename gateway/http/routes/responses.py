@@ -17,7 +17,7 @@ from gateway.caching.kept_responses import KeptResponse
 from gateway.dialects.responses.client import ResponsesClient
 from gateway.dialects.responses.items import without_encrypted
 from gateway.dialects.responses.reading import HOSTED, unsupported
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound
 from gateway.http.messages import read_body
 from gateway.http.routes.translated import TranslatedEndpoint
 from gateway.request.body import ChatBodies
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
 
 PATHS: Final = ("/v1/responses", "/responses")
-_CLIENT_GONE: Final = 499
 _MOST_LISTED: Final = 100
 
 
@@ -149,7 +148,7 @@ async def count_tokens(request: Request) -> Response:
     try:
         raw = await read_body(request.receive, headers, limits.body, typed=steps.guard.active)
     except ClientGone:
-        return Response(status_code=_CLIENT_GONE)
+        return Response(status_code=CLIENT_GONE)
     bodies = ChatBodies(limits)
     given, _ = await bodies.read_object(raw)
     for name in ("stream", "background"):
