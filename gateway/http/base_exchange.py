@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, retry_after
@@ -25,7 +26,7 @@ _CUT_OFF_S: Final = 0.5
 
 
 class BaseExchange:
-    """One request, its trace and its ledger. An endpoint implements `exchange` and `fail`."""
+    """One request, its trace and its ledger. An endpoint implements `answer`, `fail` and, for replies, `deliver`."""
 
     def __init__(self, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
         self.steps = steps
@@ -39,8 +40,12 @@ class BaseExchange:
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""
 
-    async def exchange(self) -> None:
-        """Read the request and send its reply. Raises ApiError, or ClientGone, where that fails."""
+    async def answer(self) -> Reply | None:
+        """Read the request and return what `deliver` is to send; None if all is sent. Raises ApiError or ClientGone."""
+        raise NotImplementedError
+
+    def deliver(self, reply: Reply) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that sends the reply: no frame of its own, as a stream resumes all of them per chunk."""
         raise NotImplementedError
 
     async def fail(self, error: ApiError) -> None:
@@ -48,12 +53,14 @@ class BaseExchange:
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Do the exchange, and leave the rest to `write_behind`, whatever happens."""
+        """Answer the request, and leave the rest to `write_behind`, whatever happens."""
         steps = self.steps
         steps.gate.enter()
         steps.metrics.request_started()
         try:
-            await self.exchange()
+            self.reply = reply = await self.answer()
+            if reply is not None:
+                await self.deliver(reply)
         except ClientGone:
             self.client_left()
         except ApiError as error:

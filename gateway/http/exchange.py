@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from gateway import pipeline
 from gateway.chat.completions import wants_usage
 from gateway.errors import ApiError, RequestTooLarge
 from gateway.http.base_exchange import BaseExchange
@@ -23,7 +24,6 @@ from gateway.http.messages import (
     with_null_usage,
 )
 from gateway.http.translated_events import translated
-from gateway.pipeline import answer
 from gateway.request.context import ClientGone
 
 if TYPE_CHECKING:
@@ -58,13 +58,9 @@ class Exchange(BaseExchange):
         """Whether chunks get `usage: null`, as the client asked for its stream's usage."""
         self._early_head: EarlyHead | None = None
 
-    async def exchange(self) -> None:
-        """Read the request, answer it and send the reply."""
-        self.reply = reply = await self._answer()
-        if reply.events is None:
-            await self._send_body(reply)
-        else:
-            await self._send_stream(reply, reply.events)
+    def deliver(self, reply: Reply) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that sends the reply, whole or as a stream."""
+        return self._send_body(reply) if reply.events is None else self._send_stream(reply, reply.events)
 
     def close(self) -> None:
         """Record the request's times; an early head that waits for its first event is given up."""
@@ -72,7 +68,8 @@ class Exchange(BaseExchange):
             self._early_head.abandon()
         super().close()
 
-    async def _answer(self) -> Reply:
+    async def answer(self) -> Reply:
+        """Read the request, give it to the pipeline, and return the pipeline's reply."""
         steps, headers = self.steps, self.headers
         self.admit()
         raw = await read_body(self.receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
@@ -88,7 +85,7 @@ class Exchange(BaseExchange):
         if request.features.stream and request.policy.escalate.stream.alive != "none":
             self._early_head = EarlyHead(request, self.send, in_chat=self._dialect is None)
             self._early_head.begin()
-        reply = await answer(request, steps)
+        reply = await pipeline.answer(request, steps)
         if self.client.absent:  # the client left, and the answer was made for followers
             self.reply = reply
             if reply.stream is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SideExchange(BaseExchange):
-    """One request and its reply; an endpoint implements `exchange`, which calls `start` before its first part."""
+    """One request and its reply; an endpoint implements `answer`, which calls `start` before its first part."""
 
     def __init__(self, steps: Steps, endpoint: str, scope: Any, receive: Any, send: Any) -> None:
         super().__init__(steps, scope, receive, send)

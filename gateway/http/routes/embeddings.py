@@ -100,7 +100,7 @@ class _Embedding(SideExchange):
         super().__init__(steps, ENDPOINT, scope, receive, send)
         self._route = route
 
-    async def exchange(self) -> None:
+    async def answer(self) -> None:
         self.accept()
         limits = self.steps.deployment.limits
         raw = await read_body(self.receive, self.headers, limits.body, typed=self.steps.guard.active)
