@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 1 << 20
 _TEXTS: Final = ("id", "model", "system_fingerprint", "service_tier")
 _REASONING: Final = ("reasoning_content", "reasoning")
+_MESSAGE_TEXTS: Final = ("content", *_REASONING)
+_TEXT_OR_NONE: Final = frozenset({str, NoneType})
 
 
 def why_not_kept(completion: Mapping[str, Any], choices_asked: int = 1, *, tool_calls: bool = False) -> str:
@@ -46,15 +48,17 @@ def why_not_kept(completion: Mapping[str, Any], choices_asked: int = 1, *, tool_
         return "malformed"
     if _filtered(completion.get("prompt_filter_results")):
         return "content_filter"
-    reasons = (_why_not_this(choice, place, tool_calls) for place, choice in enumerate(choices))
-    return next(filter(None, reasons), "")
+    for place, choice in enumerate(choices):
+        if reason := _why_not_this(choice, place, tool_calls):
+            return reason
+    return ""
 
 
 def _is_plain(completion: Mapping[str, Any]) -> bool:
     """Return whether the fields around the choices, where present, have the types that clients expect."""
     return (
         completion.get("object") in (None, "chat.completion")
-        and all(isinstance(completion.get(name), str | NoneType) for name in _TEXTS)
+        and _TEXT_OR_NONE.issuperset(map(type, map(completion.get, _TEXTS)))
         and _is_count(completion.get("created"))
         and _is_usage(completion.get("usage"))
     )
@@ -63,9 +67,10 @@ def _is_plain(completion: Mapping[str, Any]) -> bool:
 def _is_usage(usage: Any) -> bool:
     if usage is None:
         return True
-    return isinstance(usage, Mapping) and all(
-        type(usage.get(name)) is int and usage[name] >= 0 for name in ("prompt_tokens", "completion_tokens")
-    )
+    if not isinstance(usage, dict):
+        return False
+    tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return type(tokens_in) is int and tokens_in >= 0 and type(tokens_out) is int and tokens_out >= 0
 
 
 def _is_count(value: Any) -> bool:
@@ -73,7 +78,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _why_not_this(choice: Any, place: int, tool_calls: bool) -> str:
-    if not isinstance(choice, Mapping) or not isinstance(message := choice.get("message") or {}, Mapping):
+    if not isinstance(choice, dict) or not isinstance(message := choice.get("message") or {}, dict):
         return "malformed"
     if choice.get("index", place) != place or message.get("role", "assistant") != "assistant":
         return "malformed"
@@ -84,9 +89,9 @@ def _why_not_this(choice: Any, place: int, tool_calls: bool) -> str:
         return "refusal"
     if _filtered(choice.get("content_filter_results")):
         return "content_filter"
-    if not isinstance(choice.get("logprobs"), Mapping | NoneType):
+    if not isinstance(choice.get("logprobs"), dict | NoneType):
         return "malformed"
-    if not all(isinstance(message.get(name), str | NoneType) for name in ("content", *_REASONING)):
+    if not _TEXT_OR_NONE.issuperset(map(type, map(message.get, _MESSAGE_TEXTS))):
         return "malformed"
     if message.get("function_call"):
         return "tool_calls"
@@ -102,8 +107,8 @@ def _why_not_these(calls: Any) -> str:
 
 
 def _is_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not _is_text(call.get("id")) or not _is_text(function.get("name")):
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not _is_text(call.get("id")) or not _is_text(function.get("name")):
         return False
     try:
         return isinstance(orjson.loads(function.get("arguments") or ""), dict)
@@ -118,10 +123,10 @@ def _is_text(value: Any) -> bool:
 def _filtered(results: Any) -> bool:
     """Return whether a provider's filter removed something (Azure's `content_filter_results`, of choice or prompt)."""
     if isinstance(results, list):
-        return any(_filtered(one.get("content_filter_results")) for one in results if isinstance(one, Mapping))
-    if not isinstance(results, Mapping):
+        return any(_filtered(one.get("content_filter_results")) for one in results if isinstance(one, dict))
+    if not isinstance(results, dict):
         return False
-    return any(isinstance(one, Mapping) and one.get("filtered") is True for one in results.values())
+    return any(isinstance(one, dict) and one.get("filtered") is True for one in results.values())
 
 
 @dataclass(slots=True)

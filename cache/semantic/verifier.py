@@ -114,7 +114,7 @@ class Trees:
         while len(values) > 1:
             first = len(values) // 2 - 1
             values = [np.where(below[first + i], values[2 * i], values[2 * i + 1]) for i in range(len(values) // 2)]
-        return self._base + float(values[0].sum())
+        return self._base + float(np.add.reduce(values[0]))
 
 
 class Verifier:

@@ -52,7 +52,7 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     details, tier = usage.get("prompt_tokens_details"), value.get("service_tier")
     if not details and not tier:
         return Usage(tokens_in, tokens_out)
-    cached, written = (_part(details, name, tokens_in) for name in ("cached_tokens", "cache_write_tokens"))
+    cached, written = _part(details, "cached_tokens", tokens_in), _part(details, "cache_write_tokens", tokens_in)
     tier = tier if isinstance(tier, str) else ""
     return Usage(tokens_in, tokens_out, False, cached, min(written, tokens_in - cached), tier)
 

@@ -307,7 +307,7 @@ class DifficultyModel:
         chosen = int(chosen_kinds(logits[None], near[None])[0])
         if chosen < 0:
             return None, 0.0, int(logits.argmax())
-        return chosen, float(1.0 / np.exp(logits - logits[chosen]).sum()), chosen
+        return chosen, float(1.0 / np.add.reduce(np.exp(logits - logits[chosen]))), chosen
 
 
 def kernel(cosines: NDArray[Any]) -> NDArray[Any]:
@@ -321,9 +321,9 @@ def mix(logits: NDArray[Any]) -> NDArray[Any]:
     if logits.shape[1] == 1:
         return np.asarray(right[:, 0])
     groups = logits[:, :, -1]
-    weights = np.exp(groups - groups.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return np.asarray((weights[:, :, None] * right).sum(axis=1))
+    weights = np.exp(groups - np.maximum.reduce(groups, axis=1, keepdims=True))
+    weights /= np.add.reduce(weights, axis=1, keepdims=True)
+    return np.asarray(np.add.reduce(weights[:, :, None] * right, axis=1))
 
 
 def chosen_kinds(logits: NDArray[Any], near: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -331,9 +331,9 @@ def chosen_kinds(logits: NDArray[Any], near: NDArray[np.bool_]) -> NDArray[np.in
 
     `logits` and `near` have shape (texts, kinds).
     """
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    odds = np.exp(logits - np.maximum.reduce(logits, axis=1, keepdims=True))
     likely = np.where(near, odds, 0.0)
-    enough = likely.max(axis=1) >= _LEAST_LIKELY * odds.sum(axis=1)
+    enough = np.maximum.reduce(likely, axis=1) >= _LEAST_LIKELY * np.add.reduce(odds, axis=1)
     return np.where(enough, likely.argmax(axis=1), -1)
 
 

@@ -252,7 +252,7 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
     shares = [digits / size, maths / size, brackets / size, capitals / size, non_ascii / size]
     word_count = max(len(words), 1)
     style = [sum(map(len, words)) / word_count, len(set(words)) / word_count]
-    code = any(mark in text for mark in _CODE)
+    code = any(map(text.__contains__, _CODE))
     request = [*logs[8:11], features.parallel_tools, features.wants_json]
     topic = [*logs[11:13], listed[1] / word_count, *logs[13:]]
     return np.array([*logs[:5], *shares, code, *logs[5:8], with_digits, *style, *request, *topic], np.float32)
