@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ _TYPE_OF_CODE: Final = {
 }
 _MESSAGE_ID: Final = "msg_"
 _OF_CHAT: Final = "chatcmpl-"
+_WRITTEN: Final = frozenset({DETAILS, "reasoning_content", "reasoning", "content", "refusal"})
+"""Members of a delta that are written, its tool calls apart."""
 
 
 def error_body(error: Mapping[str, Any], status: int | None, request_id: str) -> dict[str, Any]:
@@ -271,8 +274,51 @@ def encoded(event: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
+class _StreamedCall:
+    """A tool call of a stream, as far as it has come."""
+
+    __slots__ = ("braces", "ended", "id", "index", "name", "pieces", "written")
+
+    def __init__(self) -> None:
+        self.id: Any = None
+        self.name = ""
+        self.pieces: list[str] = []
+        """Pieces of its arguments."""
+        self.written = 0
+        """Number of pieces that were sent."""
+        self.index: int | None = None
+        """Index of its block, once that has begun."""
+        self.braces = 0
+        """Opening braces in the arguments less closing ones."""
+        self.ended = False
+        """Whether its block was closed."""
+
+    def add(self, call: Mapping[str, Any]) -> None:
+        """Add a piece of the call."""
+        function = call.get("function") or {}
+        self.id = self.id or call.get("id")
+        self.name = self.name or function.get("name") or ""
+        if arguments := function.get("arguments"):
+            self.pieces.append(arguments)
+            self.braces += arguments.count("{") - arguments.count("}")
+
+    def is_whole(self) -> bool:
+        """Return whether the arguments are a whole JSON value; may be False for one with lone braces in a string."""
+        if self.braces or not self.pieces:
+            return False
+        try:
+            orjson.loads("".join(self.pieces))
+        except orjson.JSONDecodeError:
+            return False
+        return True
+
+
 class MessageEvents:
-    """Write one stream's events in the API's order; see `StreamWriter`."""
+    """Write one stream's events in the API's order; see `StreamWriter`.
+
+    The API sends one block after the other. So while a tool call is under way, whatever else comes (another call, as
+    backends may send several in turns, or text) waits until the call's arguments are whole, or the stream ends.
+    """
 
     __slots__ = (
         "_calls",
@@ -284,13 +330,13 @@ class MessageEvents:
         "_native_open",
         "_next",
         "_open",
+        "_queue",
         "_refused",
         "_request_id",
         "_started",
         "_stop",
         "_stored",
         "_thinking",
-        "_unnamed",
         "_usage",
     )
 
@@ -308,10 +354,10 @@ class MessageEvents:
         self._native_open = False
         """Whether the open block was begun by the backend's own event, whose end will come too."""
         self._next = 0
-        self._calls: dict[int, int] = {}
-        """Indexes of the blocks of tool calls, by the calls' own."""
-        self._unnamed: dict[int, dict[str, Any]] = {}
-        """Beginnings of tool calls whose names have not come yet."""
+        self._calls: dict[int, _StreamedCall] = {}
+        """Tool calls by their own indexes."""
+        self._queue: deque[_StreamedCall | Mapping[str, Any]] = deque()
+        """The tool call under way, and the calls and deltas that wait for its end."""
         self._stored: Assembler | None = None
         """The chunks of a stored answer whose own form came at once, before what its chunks hold of it."""
         self._detailed = False
@@ -346,10 +392,24 @@ class MessageEvents:
             if not self._ended:
                 self._add_delta(delta, out)
             if choice.get("finish_reason"):
+                self._end_calls(out)
                 self._stop = _stop(choice, bool(self._calls))
         return b"".join(out)
 
     def _add_delta(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
+        if self._queue:
+            beside = {name: value for name, value in delta.items() if value and name in _WRITTEN}
+            if beside:
+                self._queue.append(beside)
+        else:
+            self._add_content(delta, out)
+        if calls := delta.get("tool_calls"):
+            for call in calls:
+                self._queue_call(call)
+        if self._queue:
+            self._advance(out)
+
+    def _add_content(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
         if DETAILS in delta or "reasoning_content" in delta or "reasoning" in delta:
             self._add_reasoning(delta, out)
         if content := delta.get("content"):
@@ -358,8 +418,6 @@ class MessageEvents:
             self._refused = (self._refused or "") + refusal
             if self._delta is None:
                 self._add_text(refusal, out)
-        for call in delta.get("tool_calls") or ():
-            self._add_call(call, out)
 
     def done(self) -> bytes:
         """See `StreamWriter.done`."""
@@ -369,6 +427,7 @@ class MessageEvents:
             self._add_whole(message_of(stored, thinking=self._thinking, ids=self._ids), stored, out)
         if not self._started:
             self._begin({}, None, out)
+        self._end_calls(out)
         self._close(out)
         if self._delta is not None:
             out.append(encoded(self._delta))
@@ -408,11 +467,13 @@ class MessageEvents:
             if not self._started:
                 self._begin(chunk, event["message"], out)
         elif kind == "content_block_start":
+            self._end_calls(out)
             self._close(out)
             block = event["content_block"]
             self._start(block, out)
             self._native_open = True
         elif kind == "content_block_stop":
+            self._end_calls(out)
             self._close(out)
         elif kind == "message_delta":
             self._delta = {**event}
@@ -478,29 +539,53 @@ class MessageEvents:
             self._start({"type": "text", "text": ""}, out)
         self._block_delta({"type": "text_delta", "text": text}, out)
 
-    def _add_call(self, call: Mapping[str, Any], out: list[bytes]) -> None:
+    def _queue_call(self, call: Mapping[str, Any]) -> None:
+        """Add a piece of a tool call to it; a new call waits for its turn. One that has ended takes no more."""
         number = call.get("index") or 0
-        function = call.get("function") or {}
-        arguments = function.get("arguments") or ""
-        index = self._calls.get(number)
-        if index is None:
-            begun = self._unnamed.setdefault(number, {"id": None, "name": "", "arguments": ""})
-            begun["id"] = begun["id"] or call.get("id")
-            begun["name"] = begun["name"] or function.get("name") or ""
-            begun["arguments"] += arguments
-            if not begun["name"]:
-                return
-            del self._unnamed[number]
-            arguments = begun["arguments"]
-            if self._native_open and self._open is not None and self._open[0] == "tool_use":
-                index = self._open[1]  # the backend's own event has begun the block
+        streamed = self._calls.get(number)
+        if streamed is None:
+            streamed = self._calls[number] = _StreamedCall()
+            self._queue.append(streamed)
+        if not streamed.ended:
+            streamed.add(call)
+
+    def _advance(self, out: list[bytes]) -> None:
+        """Write what may be written of the queue: up to a call that is not whole, or the last, which may go on."""
+        while self._queue:
+            first = self._queue[0]
+            if isinstance(first, _StreamedCall):
+                self._write_call(first, out)
+                if len(self._queue) == 1 or not first.is_whole():
+                    return
+                first.ended = True
             else:
-                block = {"type": "tool_use", "id": self._ids.of_call(begun["id"]), "name": begun["name"], "input": {}}
-                index = self._start(block, out)
-            self._calls[number] = index
-        if arguments:
+                self._add_content(first, out)
+            self._queue.popleft()
+
+    def _end_calls(self, out: list[bytes]) -> None:
+        """Write all that waits, as no call goes on; a call whose name never came is left out."""
+        while self._queue:
+            first = self._queue.popleft()
+            if isinstance(first, _StreamedCall):
+                self._write_call(first, out)
+                first.ended = True
+            else:
+                self._add_content(first, out)
+
+    def _write_call(self, call: _StreamedCall, out: list[bytes]) -> None:
+        """Begin the call's block once its name is known, and write what has come of its arguments."""
+        if not call.name:
+            return
+        if call.index is None:
+            if self._native_open and self._open is not None and self._open[0] == "tool_use":
+                call.index = self._open[1]  # the backend's own event has begun the block
+            else:
+                block = {"type": "tool_use", "id": self._ids.of_call(call.id), "name": call.name, "input": {}}
+                call.index = self._start(block, out)
+        if arguments := "".join(call.pieces[call.written :]):
+            call.written = len(call.pieces)
             delta = {"type": "input_json_delta", "partial_json": arguments}
-            out.append(encoded({"type": "content_block_delta", "index": index, "delta": delta}))
+            out.append(encoded({"type": "content_block_delta", "index": call.index, "delta": delta}))
 
     def _start(self, block: Mapping[str, Any], out: list[bytes]) -> int:
         self._close(out)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -72,20 +74,25 @@ def assembled(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read(written: bytes) -> dict[str, Any]:
-    """The message that the SDK puts together from a stream's events; their order is checked here."""
+    """The message that the SDK puts together from a stream's events; their order is checked here: block by block."""
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     opened: list[int] = []
+    current: int | None = None
     for event in filter(None, written.decode().split("\n\n")):
         name, _, data = event.partition("\n")
         value = json.loads(data.removeprefix("data: "))
         assert name == f"event: {value['type']}"
         if value["type"] == "content_block_start":
-            assert value["index"] == len(opened)
+            assert (current, value["index"]) == (None, len(opened))
+            current = value["index"]
             opened.append(value["index"])
+        elif value["type"] in ("content_block_delta", "content_block_stop"):
+            assert value["index"] == current
+            current = None if value["type"] == "content_block_stop" else current
         snapshot = accumulate_event(event=value, current_snapshot=snapshot, json_bufs=buffers)
     assert written.rstrip().endswith(b'data: {"type":"message_stop"}')
-    assert written.count(b"event: content_block_stop") == len(opened)
+    assert current is None
     made: dict[str, Any] = json.loads(snapshot.model_dump_json(warnings=False, exclude_unset=True))
     return made
 
@@ -209,6 +216,50 @@ def test_a_stream_of_another_backend() -> None:
     ]
     assert (made["id"], made["model"], made["stop_reason"]) == ("msg_1", "small", "tool_use")
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (3, 4)
+
+
+def call_piece(number: int, arguments: str, name: str | None = None) -> dict[str, Any]:
+    """A chunk with a piece of one tool call."""
+    function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+    call = (
+        {"index": number, "function": function} if name is None else {"index": number, "id": name, "function": function}
+    )
+    return chunk({"tool_calls": [call]})
+
+
+def test_calls_sent_in_turns_become_one_block_after_the_other() -> None:
+    """Random turns of four calls and text, with empty arguments, nested ones, and braces within strings."""
+    arguments = ['{"a": {"b": [1, {}]}}', '{"c": "}{ {"}', "", '{"d": "\\"}"}']
+    inputs = [json.loads(each or "{}") for each in arguments]
+    for seed in range(150):
+        turns = random.Random(seed)
+        pieces = {number: [call_piece(number, "", f"c{number}")] for number in range(4)}
+        for number, whole in enumerate(arguments):
+            cuts = sorted(turns.choices(range(len(whole) + 1), k=3))
+            cut = [whole[start:end] for start, end in itertools.pairwise([0, *cuts, len(whole)])]
+            pieces[number] += [call_piece(number, piece) for piece in cut]
+        pieces[4] = [chunk({"content": piece}) for piece in ("one ", "two ", "three")]
+        sent, begun = [], []
+        while left := [number for number in pieces if pieces[number]]:
+            number = turns.choice(left)
+            if number not in begun:
+                begun.append(number)
+            sent.append(pieces[number].pop(0))
+        content = written([*sent, chunk({}, "tool_calls")])["content"]
+        calls = [block for block in content if block["type"] == "tool_use"]
+        assert [(block["name"], block["input"]) for block in calls] == [
+            (f"c{number}", inputs[number]) for number in begun if number < 4
+        ]
+        assert "".join(block["text"] for block in content if block["type"] == "text") == "one two three"
+
+
+def test_a_call_after_a_whole_one_is_not_held_back() -> None:
+    writer = MessageEvents("req_1", thinking=False)
+    writer.chunk(call_piece(0, '{"a":1}', "look"))
+    events = writer.chunk(call_piece(1, '{"b"', "stop"))
+    assert events.count(b"event: content_block_stop") == events.count(b"event: content_block_start") == 1
+    assert b'{\\"b\\"' in events
+    assert b"content_block_delta" in writer.chunk(call_piece(1, ":2}"))
 
 
 def test_thinking_goes_to_clients_that_asked_for_it() -> None:
