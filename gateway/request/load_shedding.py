@@ -1,10 +1,11 @@
 """Reject requests that would overload the worker process, before their bodies are read.
 
 Requests that wait for a backend are limited by that backend's queue and their surface's policy. This module protects
-the worker: it rejects requests beyond `limits.in_flight`, and while the event loop is late, which would delay every
-stream; rejecting is cheap, so the loop catches up. As memory fills up, it gives up features in steps: answers are no
-longer kept for the cache, then connections are no longer kept alive, and last new requests are rejected, so that
-streams in progress can finish.
+the worker: it rejects requests beyond `limits.in_flight`, and, with many in progress, while the event loop is late,
+which would delay every stream; rejecting is cheap, so the loop catches up. A loop that is late with few requests in
+progress is one that the machine gives no time: rejecting would not help, so they are served, late. As memory fills up,
+it gives up features in steps: answers are no longer kept for the cache, then connections are no longer kept alive, and
+last new requests are rejected, so that streams in progress can finish.
 
 In a container, the memory in use is the control group's working set divided by its limit, or a parent group's share if
 that is higher. Without a limit, it is this process's resident memory divided by that memory plus what the machine has
@@ -27,6 +28,10 @@ _EVERY_S: Final = 0.05
 _LOOKS: Final = 4
 MOST_LAG_S: Final = 0.1
 """Event-loop delay in seconds, in each of the last four measurements, above which new requests are rejected."""
+
+FEW: Final = 32
+"""Most requests in progress that are never rejected for the loop's delay: at a few milliseconds of CPU time each, they
+are not its cause."""
 
 KEEP_ANSWERS_BELOW: Final = 0.85
 KEEP_ALIVE_BELOW: Final = 0.92
@@ -89,12 +94,15 @@ class LoadShedder:
         self.in_hand -= 1
 
     def check(self) -> None:
-        """Raise Overloaded if a new request must be rejected: too many in progress, memory short, or the loop late."""
+        """Raise Overloaded if the request that has just entered must be rejected.
+
+        That is with too many in progress, with memory short, or with more than FEW in progress while the loop is late.
+        """
         if self.in_hand > self._most:
             raise Overloaded(f"This gateway has {self._most} requests in progress.", headers=retry_after(1))
         if self.memory >= TAKE_BELOW:
             raise Overloaded("This gateway is short of memory.", headers=retry_after(5))
-        if self.lag_s > MOST_LAG_S:
+        if self.in_hand > FEW and self.lag_s > MOST_LAG_S:
             raise Overloaded("This gateway is overloaded: its event loop is late.", headers=retry_after(1))
 
     def _wait(self) -> None:
