@@ -286,7 +286,7 @@ def known_bases(folder: Path) -> set[str]:
 
 def _all_segments(folder: Path, table: str) -> list[Segment]:
     found = []
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         match = _SEGMENT.fullmatch(path.name)
         if match is not None and match[1] == table:
             first, last = (int(match[2]), int(match[3])), (int(match[4]), int(match[5]))

@@ -9,7 +9,7 @@ once more for nobody; in no other view), `feedback` (the latest on each request 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,21 +52,9 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
 
     with duckdb.connect(config={"threads": threads}) as database:
         for table in TABLES:
-            _view(database, folder, table)
-        for name, arm in (("requests", "IS DISTINCT FROM"), ("shadows", "=")):
-            database.execute(f"CREATE VIEW {name} AS {_REQUESTS} FROM requests_all WHERE arm {arm} '{SHADOW}'")
-        database.execute(_FEEDBACK)
-        database.execute(_LABELS)
-        database.execute(_SHADOW_LABELS)
-        bases = folder / BASES
-        read = (
-            f"read_json({quoted(bases)}, format = 'newline_delimited', columns = {{'id': 'VARCHAR', 'basis': 'JSON'}})"
-        )
-        database.execute(
-            f"CREATE TABLE bases AS SELECT * FROM {read}"
-            if bases.exists()
-            else "CREATE TABLE bases (id VARCHAR, basis JSON)"
-        )
+            union_view(database, table, hot_table(database, folder, table))
+        create_views(database)
+        create_bases(database, folder)
         database.execute(f"SET allowed_directories = [{quoted(folder.resolve())}]")
         if write_to is not None:
             database.execute(f"SET allowed_paths = [{quoted(write_to.absolute())}]")
@@ -103,8 +91,8 @@ def export_to(
     return int(count)
 
 
-def _view(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -> None:
-    """Create the view of a table: its hot rows, copied, and its segments; an archive of before the table has neither.
+def hot_table(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -> list[Path]:
+    """Copy a table's hot rows into memory and return the files of its segments; it may have neither.
 
     While files are listed and read, the keeper may turn the hot file into a segment: then both are read again.
     """
@@ -116,9 +104,32 @@ def _view(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -> No
             columns = ", ".join(f'"{name}" {kind}' for name, kind in table.columns.items())
             database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot ({columns})")
         if segments_of(folder, table.name) == segments:
-            break
+            return [segment.path.resolve() for segment in segments]
+
+
+def union_view(database: duckdb.DuckDBPyConnection, table: Table, segments: Iterable[Path]) -> None:
+    """Create, or replace, the view of all rows of a table."""
     parts = [f"SELECT * FROM {table.name}_hot"]
-    if segments:
-        files = quoted_list(segment.path.resolve() for segment in segments)
+    if files := quoted_list(segments).removeprefix("[]"):
         parts.insert(0, f"SELECT * FROM read_parquet({files}, union_by_name = true)")
-    database.execute(f"CREATE VIEW {table.name}_all AS {' UNION ALL BY NAME '.join(parts)}")
+    database.execute(f"CREATE OR REPLACE VIEW {table.name}_all AS {' UNION ALL BY NAME '.join(parts)}")
+
+
+def create_views(database: duckdb.DuckDBPyConnection) -> None:
+    """Create the views over the tables' rows."""
+    for name, arm in (("requests", "IS DISTINCT FROM"), ("shadows", "=")):
+        database.execute(f"CREATE VIEW {name} AS {_REQUESTS} FROM requests_all WHERE arm {arm} '{SHADOW}'")
+    database.execute(_FEEDBACK)
+    database.execute(_LABELS)
+    database.execute(_SHADOW_LABELS)
+
+
+def create_bases(database: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Copy the bases of decisions that the folder has into memory."""
+    bases = folder / BASES
+    read = f"read_json({quoted(bases)}, format = 'newline_delimited', columns = {{'id': 'VARCHAR', 'basis': 'JSON'}})"
+    database.execute(
+        f"CREATE TABLE bases AS SELECT * FROM {read}"
+        if bases.exists()
+        else "CREATE TABLE bases (id VARCHAR, basis JSON)"
+    )
