@@ -6,6 +6,7 @@
     ├── Forbidden              403  permission_error        the Origin is another site, or the Host is not this machine
     ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
+    ├── RequestTimeout         408  invalid_request_error   the client stopped sending its body
     ├── Conflict               409  invalid_request_error   the admin API: what is there does not allow the change
     ├── RequestTooLarge        413  invalid_request_error
     ├── UnsupportedMediaType   415  invalid_request_error
@@ -112,6 +113,14 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_supported"
+
+
+class RequestTimeout(ApiError):
+    """408; the connection is closed, because the rest of the body was not read."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
 
 
 class Conflict(ApiError):

@@ -26,18 +26,54 @@ _ERROR_BODY: Final = 64 << 10
 _ERROR_BODY_S: Final = 1.0
 _WAIT_S: Final = 2.0
 """Longest wait in seconds for one of the service's `max_in_flight` places."""
+_PAUSE_S: Final = 1.0
+"""Seconds without a part of a streamed body after which its call gives its place to others."""
 _BUFFER: Final = 1 << 17
 _IDENTITY: Final = (None, "identity")
+
+
+class _Place:
+    """One call's place among the service's `max_in_flight`: taken, given to others for a while, or ended."""
+
+    def __init__(self, places: asyncio.Semaphore, full: str) -> None:
+        self._places = places
+        self._full = full
+        self._taken = self._ended = False
+
+    async def take(self) -> None:
+        """Wait for a place, unless the call has one or has ended. Raises Saturated."""
+        if self._taken or self._ended:
+            return
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Saturated(self._full, 1.0) from None
+        if self._ended:
+            self._places.release()
+        else:
+            self._taken = True
+
+    def lend(self) -> None:
+        """Let others have the place until `take` is called again."""
+        if self._taken:
+            self._taken = False
+            self._places.release()
+
+    def end(self) -> None:
+        """Give the place back for good."""
+        self.lend()
+        self._ended = True
 
 
 class ServiceReply:
     """A reply of status 2xx whose head has come. Close it."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, places: asyncio.Semaphore, *, max_reply: int, idle_timeout_s: float
+        self, response: aiohttp.ClientResponse, place: _Place, *, max_reply: int, idle_timeout_s: float
     ) -> None:
         self._response = response
-        self._places = places
+        self._place = place
         self._left = max_reply
         self._idle_s = idle_timeout_s
         self._open = True
@@ -70,7 +106,7 @@ class ServiceReply:
         if not self._open:
             return
         self._open = False
-        self._places.release()
+        self._place.end()
         if self._response.content.at_eof():
             self._response.release()
         else:
@@ -112,15 +148,13 @@ class ServiceClient:
     ) -> ServiceReply:
         """Return the reply of status 2xx, its body unread. Raises BackendError; BadStatus for any other status.
 
-        `path` follows the base URL, percent-encoded as it came. What `body` raises while it is read is raised here.
+        `path` follows the base URL, percent-encoded as it came. What `body` raises while it is read is raised here. The
+        time that `body` takes for a part is not the service's silence, and the call holds no place for most of it.
         """
+        place = _Place(self._places, f"the service has {self._max_in_flight} calls in flight")
+        await place.take()
         try:
-            async with asyncio.timeout(_WAIT_S):
-                await self._places.acquire()
-        except TimeoutError:
-            raise Saturated(f"the service has {self._max_in_flight} calls in flight", 1.0) from None
-        try:
-            response = await self._request(method, path, headers, body, query)
+            response = await self._request(method, path, headers, body, query, place)
             try:
                 if not 200 <= response.status < 300:
                     raise await self._refusal(response)
@@ -130,9 +164,9 @@ class ServiceClient:
                 response.close()
                 raise
         except BaseException:
-            self._places.release()
+            place.end()
             raise
-        return ServiceReply(response, self._places, max_reply=self._max_reply, idle_timeout_s=self._idle_s)
+        return ServiceReply(response, place, max_reply=self._max_reply, idle_timeout_s=self._idle_s)
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -140,7 +174,13 @@ class ServiceClient:
             await self._session.close()
 
     async def _request(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | AsyncIterator[bytes] | None, query: str
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | AsyncIterator[bytes] | None,
+        query: str,
+        place: _Place,
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -159,7 +199,7 @@ class ServiceClient:
         if isinstance(body, AsyncIterator):
             # A connection of its own: one from the pool may be stale, and what was read of the body cannot be repeated.
             sent["Connection"] = "close"
-        given = _StreamedBody(body, self._idle_s) if isinstance(body, AsyncIterator) else None
+        given = _StreamedBody(body, self._idle_s, place) if isinstance(body, AsyncIterator) else None
         try:
             async with asyncio.timeout(self._idle_s) as limit:
                 data: object = body
@@ -184,23 +224,42 @@ class ServiceClient:
 
 
 class _StreamedBody:
-    """A request body that is streamed: each part starts the time limit anew, and what its source raises is kept."""
+    """A request body that is streamed from `source`; what that raises is kept in `error`.
 
-    def __init__(self, source: AsyncIterator[bytes], idle_s: float) -> None:
+    The service's time limit stands still while a part is awaited, and the call's place is lent to others meanwhile.
+    """
+
+    def __init__(self, source: AsyncIterator[bytes], idle_s: float, place: _Place) -> None:
         self._source = source
         self._idle_s = idle_s
+        self._place = place
         self.error: Exception | None = None
 
     async def parts(self, limit: asyncio.Timeout) -> AsyncIterator[bytes]:
         """Yield the parts."""
+        loop = asyncio.get_running_loop()
         try:
-            async for part in self._source:
-                with contextlib.suppress(RuntimeError):  # the reply has come before the end of the body
-                    limit.reschedule(asyncio.get_running_loop().time() + self._idle_s)
+            while True:
+                _move(limit, None)
+                pause = loop.call_later(_PAUSE_S, self._place.lend)
+                try:
+                    part = await anext(self._source, None)
+                finally:
+                    pause.cancel()
+                await self._place.take()
+                _move(limit, loop.time() + self._idle_s)
+                if part is None:
+                    return
                 yield part
         except Exception as error:
             self.error = error
             raise
+
+
+def _move(limit: asyncio.Timeout, when: float | None) -> None:
+    """Move a time limit, unless it has ended: the reply may come before the end of the body."""
+    with contextlib.suppress(RuntimeError):
+        limit.reschedule(when)
 
 
 def _failure(error: Exception) -> BackendError:

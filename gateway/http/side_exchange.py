@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import ApiError, NotFound, RequestTooLarge
+from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
 from gateway.http.base_exchange import BaseExchange
 from gateway.http.messages import linger, send_error
 from gateway.request.options import RequestOptions, read_options
@@ -85,7 +85,7 @@ class SideExchange(BaseExchange):
             return
         self.ledger.status = error.status
         self._started = True
-        before_end = partial(linger, self.receive) if isinstance(error, RequestTooLarge) else None
+        before_end = partial(linger, self.receive) if isinstance(error, RequestTimeout | RequestTooLarge) else None
         await send_error(self.send, error, self.explained(), before_end)
 
     async def _break_off(self) -> None:

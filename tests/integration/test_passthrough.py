@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import openai
 import orjson
 import pytest
 
+from gateway.backends import service
 from gateway.backends.service import ServiceClient
+from gateway.http.routes import passthrough
 from tests.bench.passed_on import run
 from tests.integration.endpoints import EndpointsSetup
 from tests.support.account import Account
@@ -135,6 +138,41 @@ def test_a_client_that_leaves_in_its_upload_ends_the_call(running: EndpointsSetu
         connection.sendall(head.encode() + b"x" * 1000)
         until(lambda: bool(running.account.calls) and running.account.calls[0].size == 1000, 5, "the first part")
     assert running.account.calls[0].gone.wait(5)
+
+
+async def test_a_client_that_stalls_in_its_upload_is_at_fault_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets a 408, and others have the service meanwhile, which may be called once at a time here."""
+    monkeypatch.setattr(service, "_PAUSE_S", 0.01)
+    goes_on = asyncio.Event()
+
+    async def stalls() -> AsyncIterator[bytes]:
+        yield b"a" * 1000
+        await goes_on.wait()
+        yield b"b" * 500
+
+    with Account() as account:
+        one = {"base_url": account.url, "max_in_flight": 1, "idle_timeout": "100ms"}
+        policy = CHAT + "endpoints: {files: account}\n"
+        async with in_process(
+            tmp_path, "http://127.0.0.1:9/v1", policies={"chat": policy}, settings={"services": {"account": one}}
+        ) as app:
+            upload = asyncio.create_task(app.client.post("/v1/files", content=stalls()))
+            while not account.calls or account.calls[0].size < 1000:
+                await asyncio.sleep(0.005)
+            others = [await app.client.get("/v1/files/x") for _ in range(3)]
+            assert [reply.status_code for reply in others] == [200, 200, 200]
+            await asyncio.sleep(0.15)  # longer than the service itself may be silent
+            goes_on.set()
+            assert (await upload).json()["bytes"] == 1500
+
+            goes_on.clear()
+            monkeypatch.setattr(passthrough, "_STALL_S", 0.1)
+            reply = await app.client.post("/v1/files", content=stalls())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (408, "request_timeout")
+            assert await asyncio.to_thread(account.calls[-1].gone.wait, 5)
+            assert (await app.client.get("/v1/files/x")).status_code == 200
 
 
 @pytest.mark.parametrize("announced", [True, False])

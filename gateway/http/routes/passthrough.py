@@ -16,7 +16,7 @@ import orjson
 
 from gateway.backends.base import BackendError
 from gateway.cascade.client_errors import exhausted
-from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTooLarge, UnsupportedMediaType
+from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.http.messages import read_body
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
@@ -60,6 +60,8 @@ _REPLY_HEADERS: Final = (
     "openai-version",
 )
 _JSON: Final = b"application/json"
+_STALL_S: Final = 10.0
+"""Longest wait in seconds for the next part of a client's upload."""
 
 
 def endpoint_of(path: str) -> str | None:
@@ -196,10 +198,16 @@ class _PassedRequest(SideExchange):
         return raw
 
     async def _parts(self, limit: int) -> AsyncIterator[bytes]:
-        """Yield the client's body as it comes. Raises ClientGone and RequestTooLarge."""
+        """Yield the client's body as it comes. Raises ClientGone, RequestTimeout and RequestTooLarge."""
         left, more = limit, True
         while more:
-            message = await self.receive()
+            try:
+                async with asyncio.timeout(_STALL_S):
+                    message = await self.receive()
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"No part of the body came for {_STALL_S:g} seconds.", headers=((b"connection", b"close"),)
+                ) from None
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
