@@ -27,8 +27,11 @@ class ClientDialect(Protocol):
     `read` comes first. The others may use what it has noted of the request.
     """
 
-    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
-        """Return the chat-completions body of a parsed JSON object. Raises ApiError, by the field's own path."""
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
+        """Return the chat-completions body of a parsed JSON object, and whether it is large, as this one may be.
+
+        A large body is translated in a thread (`gateway.off_loop`). Raises ApiError, by the field's own path.
+        """
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Return the JSON body of a whole reply."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, envelope
+from gateway.off_loop import off_loop
 
 _DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's own default for this endpoint."""
@@ -64,9 +66,10 @@ class CompletionsClient:
         self._chat = False
         """Whether the body was read, so that what is wrong with its messages is wrong with the prompt."""
 
-    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
         """See `ClientDialect.read`."""
-        return self.chat_of(body)
+        translate = partial(self.chat_of, body)
+        return await off_loop(translate) if large else translate(), large
 
     def chat_of(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the chat-completions body of a body with one prompt. Raises InvalidRequest."""

@@ -78,8 +78,8 @@ class Exchange(BaseExchange):
             self._null_usage = wants_usage(body)
         else:
             given, large = await self._bodies.read_object(raw)
-            body = await self._dialect.read(given, self.ledger.tenant)
-            self._bodies.check(body)
+            body, large = await self._dialect.read(given, self.ledger.tenant, large=large)
+            await self._bodies.check(body, large=large)
         self.ledger.requested_model = body["model"]
         request = build_context(steps, headers, body, self.trace, self.ledger, self.client, large=large)
         if request.features.stream and request.policy.escalate.stream.alive != "none":

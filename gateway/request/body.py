@@ -185,9 +185,12 @@ class ChatBodies:
             return await off_loop(partial(_object_of, self._parse_large, raw)), True
         return _object_of(parse_json, raw), False
 
-    def check(self, body: Mapping[str, Any]) -> None:
+    async def check(self, body: Mapping[str, Any], *, large: bool) -> None:
         """Check the fields of a translated body. Raises InvalidRequest."""
-        self._fields.check(body)
+        if large:
+            await off_loop(partial(self._fields.check, body))
+        else:
+            self._fields.check(body)
 
     def _is_large(self, raw: bytes) -> bool:
         return len(raw) > self._small or raw.count(b"{") + raw.count(b"[") > _FEW_BRACKETS

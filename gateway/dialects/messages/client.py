@@ -15,6 +15,7 @@ Each field of a request is expressed in chat completions, refused by name, or li
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -24,6 +25,7 @@ from gateway.dialects.messages.writer import MessageEvents, error_body, message_
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
 from gateway.errors import ApiError, InvalidRequest
+from gateway.off_loop import off_loop
 
 _PROTOCOL: Final = ("anthropic-version", "anthropic-beta")
 _AS_IN_CHAT: Final = ("model", "temperature", "top_p", "top_k")
@@ -84,7 +86,7 @@ class MessagesClient:
         self._messages: list[dict[str, Any]] = []
         """Those of the translated body."""
 
-    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
         """See `ClientDialect.read`."""
         thinking = body.get("thinking")
         self._thinking = isinstance(thinking, dict) and thinking.get("type") in _THINKING
@@ -93,7 +95,8 @@ class MessagesClient:
             for name in _PROTOCOL
             if (value := self._headers.get(name.encode())) is not None
         }
-        chat = chat_body(body, protocol)
+        translate = partial(chat_body, body, protocol)
+        chat = await off_loop(translate) if large else translate()
         self._model = body["model"] if isinstance(body["model"], str) else None
         self._messages = chat["messages"]
         for capability, path in needs_of_body(chat[NATIVE]["lost"]).items():
@@ -103,7 +106,7 @@ class MessagesClient:
                     code="unsupported_value",
                     param=path,
                 )
-        return chat
+        return chat, large
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""

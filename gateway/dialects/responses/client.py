@@ -73,11 +73,11 @@ class ResponsesClient:
         self._ttl_s = 0.0
         self._logprobs = self._encrypted = False
 
-    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
-        """Return the chat completion's body. Raises ApiError."""
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
+        """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
         self._ttl_s = self._kept_for(body)
-        entries = entries_of(body)
+        entries = await off_loop(partial(entries_of, body)) if large else entries_of(body)
         references = {at: item for at, item in entries if is_reference(item)}
         if references:
             found = await self._referenced(references)
@@ -94,13 +94,14 @@ class ResponsesClient:
                 missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
             )
         translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
-        chat, names = await off_loop(translate) if len(entries) > _MANY_ITEMS else translate()
+        large = large or len(entries) > _MANY_ITEMS
+        chat, names = await off_loop(translate) if large else translate()
         check_limits(chat["messages"], self._most)
         include = body.get("include") or ()
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
         self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names)
-        return chat
+        return chat, large
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Return the Response object of a whole reply, as JSON, and keep it if it is to be kept."""

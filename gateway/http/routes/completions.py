@@ -10,6 +10,7 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -19,6 +20,7 @@ from gateway.errors import ApiError, InvalidRequest
 from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
 from gateway.http.routes.passthrough import PassedOn
+from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientConnection, ClientGone
 from gateway.request.options import known_headers
@@ -81,7 +83,7 @@ class TextCompletions:
             self._steps.tenants.of(headers)
             limit = self._steps.deployment.limits.body
             raw = await read_body(given.receive, headers, limit, typed=self._steps.guard.active)
-            given.body, _ = await self._bodies.read_object(raw)
+            given.body, given.large = await self._bodies.read_object(raw)
             model = given.body.get("model")
             given.model = model if isinstance(model, str) else None
             return prompts_of(given.body)
@@ -104,6 +106,7 @@ class _Given:
         self._again = 0
         self._rewound = False
         self.body: dict[str, Any] = {}
+        self.large = False
         self.model: str | None = None
         """The body's model, once it was read."""
 
@@ -128,8 +131,8 @@ class _Given:
 class _Part:
     """One prompt of several: the ASGI messages of its exchange, and its place in the request's connection."""
 
-    def __init__(self, body: bytes, on_event: Callable[[bytes], Coroutine[Any, Any, None]] | None) -> None:
-        self._body = body
+    def __init__(self, on_event: Callable[[bytes], Coroutine[Any, Any, None]] | None) -> None:
+        self.body = b""
         self._on_event = on_event
         self._on_gone: Callable[[], None] | None = None
         self.status = 0
@@ -138,7 +141,7 @@ class _Part:
         """The body of a whole reply or an error."""
 
     async def receive(self) -> Any:
-        return {"type": "http.request", "body": self._body, "more_body": False}
+        return {"type": "http.request", "body": self.body, "more_body": False}
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -191,10 +194,10 @@ class _Batch:
         n = count if isinstance(count, int) and count > 0 else 1
         stream = body.get("stream") is True
         on_event = self._event if stream else None
-        self._parts = [_Part(orjson.dumps({**body, "prompt": prompt}), on_event) for prompt in prompts]
+        self._parts = [_Part(on_event) for _ in prompts]
         self._given.when_gone(self._left)
         free = asyncio.Semaphore(_AT_ONCE)
-        tasks = [asyncio.create_task(self._answer(place, n, free)) for place in range(len(prompts))]
+        tasks = [asyncio.create_task(self._answer(place, prompt, n, free)) for place, prompt in enumerate(prompts)]
         try:
             await asyncio.gather(*tasks)
         except asyncio.CancelledError:  # the gateway stops: each exchange says so in its reply
@@ -208,16 +211,20 @@ class _Batch:
         if not self._gone:
             await (self._end_stream() if self._head_sent else self._send_whole(stream=stream))
 
-    async def _answer(self, place: int, n: int, free: asyncio.Semaphore) -> None:
+    async def _answer(self, place: int, prompt: str, n: int, free: asyncio.Semaphore) -> None:
         """Answer one prompt, unless another has failed before its turn."""
         part = self._parts[place]
         async with free:
             if self._failed or self._gone:
                 return
+            # Made now, not for all prompts at once: what is beside the prompt may be large.
+            write = partial(orjson.dumps, {**self._given.body, "prompt": prompt})
+            part.body = await off_loop(write) if self._given.large else write()
             headers = [(name, value) for name, value in self._scope["headers"] if name not in _OF_REQUEST]
             headers.append((b"x-request-id", f"{self._request_id[:_MOST_ID]}.{place}".encode("latin-1")))
             scope, dialect = {**self._scope, "headers": headers}, CompletionsClient(place * n)
             await Exchange(self._steps, self._bodies, scope, part.receive, part.send, dialect).run()
+            part.body = b""
             self._failed = self._failed or part.status != 200
 
     def _left(self) -> None:

@@ -104,8 +104,9 @@ class _Embedding(SideExchange):
         self.accept()
         limits = self.steps.deployment.limits
         raw = await read_body(self.receive, self.headers, limits.body, typed=self.steps.guard.active)
-        body, _ = await self._route.bodies.read_object(raw)
-        request = checked(body)
+        body, large = await self._route.bodies.read_object(raw)
+        check = partial(checked, body)
+        request = await off_loop(check) if large else check()
         self.client.watch()
         self.ledger.requested_model = request.model
         policy = self.policy(request.model)
@@ -117,7 +118,8 @@ class _Embedding(SideExchange):
             _check_for_encoder(self.steps, request)
             ledger.dropped = request.more
         cache = self.steps.cache.vectors
-        keys = cache.keys(ledger.tenant, policy, _settings(policy, model, request), request.inputs)
+        find_keys = partial(cache.keys, ledger.tenant, policy, _settings(policy, model, request), request.inputs)
+        keys = await off_loop(find_keys) if large else find_keys()
         found = await self._stored(policy, keys)
         missing = [i for i, one in enumerate(found) if one is None]
         if missing and self.options.cache.only_if_cached:
@@ -131,7 +133,7 @@ class _Embedding(SideExchange):
                     made = await (
                         self._encoded(inputs, missing, policy)
                         if endpoint.service is None
-                        else self._called(endpoint.service, model, request, inputs, policy)
+                        else self._called(endpoint.service, model, request, inputs, policy, large=large)
                     )
             except TimeoutError:
                 raise exhausted([], timed_out=True) from None
@@ -203,7 +205,14 @@ class _Embedding(SideExchange):
         return made
 
     async def _called(
-        self, service: str, model: str, request: EmbeddingsRequest, inputs: list[Any], policy: Policy
+        self,
+        service: str,
+        model: str,
+        request: EmbeddingsRequest,
+        inputs: list[Any],
+        policy: Policy,
+        *,
+        large: bool,
     ) -> list[StoredVector]:
         """Return the vectors of a service."""
         client = client_of(self.steps, service)
@@ -213,11 +222,13 @@ class _Embedding(SideExchange):
             "model": model,
             "input": request.body["input"] if whole else inputs,
         }
+        write = partial(orjson.dumps, body)
+        sent = await off_loop(write) if large else write()
         price = self.steps.deployment.services[service].prices.get(model)
         hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
         headers = {"Content-Type": "application/json", "traceparent": self.trace.traceparent(hop)}
         try:
-            reply = await client.send("POST", "/embeddings", headers, orjson.dumps(body))
+            reply = await client.send("POST", "/embeddings", headers, sent)
             try:
                 raw = await reply.read()
             finally:
@@ -232,14 +243,15 @@ class _Embedding(SideExchange):
             hop.attributes[names.OUTCOME] = "cancelled"
             hop.end("cancelled")
             raise
-        shares = _shares(inputs, tokens)
+        share = partial(_shares, inputs, tokens)
+        shares = await off_loop(share) if large else share()
         used = Usage(sum(shares), 0, estimated=tokens is None)
         settle(self.ledger, 1)
         charge(self.ledger, hop, None if price is None else Price(input=price), used)
         hop.attributes[names.OUTCOME] = "answered"
         hop.end()
         now = self.steps.cache.vectors.clock()
-        return [_stored(vector, share, now, policy) for vector, share in zip(vectors, shares, strict=True)]
+        return [_stored(vector, one, now, policy) for vector, one in zip(vectors, shares, strict=True)]
 
 
 def checked(body: Mapping[str, Any]) -> EmbeddingsRequest:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,6 +21,7 @@ import orjson
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.build_context import build_context, deadline_s, ttft_deadline
+from gateway.off_loop import off_loop
 from gateway.request.access import bearer_key
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, RequestContext
@@ -62,7 +64,7 @@ async def live_view(steps: Steps, asked: LiveRequest) -> dict[str, Any]:
         health = _health(steps, policy, asked.tokens_in)
         given = DecisionInput(None, Features("", 1, asked.tokens_in), health, policy.slo.deadline)
     else:
-        request = _context(steps, asked)
+        request = await _context(steps, asked)
         policy, arm = request.policy, request.ledger.arm or ""
         given = await _input(steps, request)
     artefacts = {} if given.difficulty is None else {CLASSIFIER: given.difficulty.model_version}
@@ -110,7 +112,7 @@ def _of_surface(steps: Steps, asked: LiveRequest) -> Policy:
     return found
 
 
-def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
+async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
     """Return the request's context, as it would be built for a client of its tenant."""
     headers = dict(asked.headers or {})
     ledger = Ledger("explain")
@@ -125,9 +127,10 @@ def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
         raise InvalidRequest(message, code="missing_required_parameter", param="tenant")
     else:
         ledger.tenant = steps.tenants.of(headers)
-    body = ChatBodies(steps.deployment.limits).parse(orjson.dumps(asked.body))
+    raw = await off_loop(partial(orjson.dumps, asked.body))
+    body, large = await ChatBodies(steps.deployment.limits).read(raw)
     trace = Trace(names.REQUEST, 0, 0)
-    return build_context(steps, headers, body, trace, ledger, Client(None, 1.0), instead=asked.policy)
+    return build_context(steps, headers, body, trace, ledger, Client(None, 1.0), large=large, instead=asked.policy)
 
 
 async def _input(steps: Steps, request: RequestContext) -> DecisionInput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,6 +12,7 @@ from gateway.dialects.messages.client import MessagesClient, chat_body
 from gateway.errors import ApiError
 from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body, request_id_of, send_json
+from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
@@ -63,16 +65,18 @@ class CountTokens:
             steps.guard.check(headers)
             steps.tenants.of(headers)
             raw = await read_body(receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
-            given, _ = await self._bodies.read_object(raw)
-            body = chat_body(given, {}, counting=True)
-            self._bodies.check(body)
+            given, large = await self._bodies.read_object(raw)
+            translate = partial(chat_body, given, {}, counting=True)
+            body = await off_loop(translate) if large else translate()
+            await self._bodies.check(body, large=large)
+            tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
         except ClientGone:
             return
         except ApiError as error:
             refusal = MessagesClient({}, request_id).error(error)
             await send_json(send, error.status, [*told, *error.headers], refusal)
             return
-        reply = orjson.dumps({"input_tokens": prompt_tokens(body)})
+        reply = orjson.dumps({"input_tokens": tokens})
         await send_json(send, 200, [*told, (b"x-tierline-estimated", b"1")], reply)
 
 

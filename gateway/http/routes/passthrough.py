@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,6 +21,7 @@ from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout
 from gateway.http.messages import read_body
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
+from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.telemetry import names
@@ -187,13 +189,14 @@ class _PassedRequest(SideExchange):
         if not config.models or not is_json:
             return self._parts(config.max_request)
         raw = await read_body(self.receive, self.headers, self.steps.deployment.limits.body)
-        value, _ = await self._bodies.read_object(raw)
+        value, large = await self._bodies.read_object(raw)
         model = value.get("model")
         if isinstance(model, str):
             self.ledger.requested_model = model[:256]
             if model in config.models:
                 self.ledger.model = config.models[model]
-                raw = orjson.dumps(value | {"model": self.ledger.model})
+                write = partial(orjson.dumps, value | {"model": self.ledger.model})
+                raw = await off_loop(write) if large else write()
         headers["Content-Length"] = str(len(raw))
         return raw
 

@@ -48,7 +48,7 @@ from gateway.http.routes.live_view import LiveRequest, live_view, text_in
 from gateway.registry.apply import apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
-from gateway.request.body import parse_json
+from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
 from policies.errors import ConfigError, Problem
@@ -75,6 +75,7 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
     """Return the routes for policies; each requires the admin key."""
     admitted = gatekeeper(admin)
     api = _PolicyApi(steps)
+    bodies = ChatBodies(steps.deployment.limits)
 
     def read(handler: _Read, *, removed: bool = False) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -92,9 +93,7 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
                 raw = await read_body(request.receive, known_headers(request.scope["headers"]), max(most, _MAX_BODY))
             except ClientGone:
                 return Response(status_code=CLIENT_GONE)
-            body = parse_json(raw)
-            if not isinstance(body, dict):
-                raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+            body, _ = await bodies.read_object(raw)
             return _json(await _answered(handler(request, body)))
 
         return answer

@@ -6,6 +6,8 @@ POST /v1/responses/input_tokens    an estimate, without a tokenizer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,6 +22,7 @@ from gateway.dialects.responses.reading import HOSTED, unsupported
 from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound
 from gateway.http.messages import read_body
 from gateway.http.routes.translated import TranslatedEndpoint
+from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import TIER_PREFIX, known_headers
@@ -150,23 +153,27 @@ async def count_tokens(request: Request) -> Response:
     except ClientGone:
         return Response(status_code=CLIENT_GONE)
     bodies = ChatBodies(limits)
-    given, _ = await bodies.read_object(raw)
+    given, large = await bodies.read_object(raw)
     for name in ("stream", "background"):
         given.pop(name, None)
     given = {"model": AUTO, **given, "store": False}
     if given["model"] is None:
         given["model"] = AUTO
-    chat = await _client(steps, headers).read(given, tenant)
-    bodies.check(chat)
-    tools: dict[str, Any] = {name: chat[name] for name in ("tools", "response_format") if name in chat}
-    tokens = features_of(chat).approx_tokens
-    if tools:
-        tokens += room_needed({**tools, "messages": [], "max_tokens": 0})
+    chat, large = await _client(steps, headers).read(given, tenant, large=large)
+    await bodies.check(chat, large=large)
+    tokens = await off_loop(partial(_tokens_of, chat)) if large else _tokens_of(chat)
     return Response(
         orjson.dumps({"object": "response.input_tokens", "input_tokens": tokens}),
         media_type="application/json",
         headers={"x-tierline-estimated": "1"},
     )
+
+
+def _tokens_of(chat: Mapping[str, Any]) -> int:
+    """Estimate the tokens of a chat completion's messages, tools and schema."""
+    tokens = features_of(chat).approx_tokens
+    tools: dict[str, Any] = {name: chat[name] for name in ("tools", "response_format") if name in chat}
+    return tokens + room_needed({**tools, "messages": [], "max_tokens": 0}) if tools else tokens
 
 
 def _asked(request: Request) -> tuple[Steps, str, str]:

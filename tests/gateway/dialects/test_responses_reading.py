@@ -15,10 +15,10 @@ from gateway.dialects.native import NATIVE, lost_fields, native_body, needs_of
 from gateway.dialects.responses import reading
 from gateway.dialects.responses.reading import chat_body, entries_of
 from gateway.errors import InvalidRequest
-from gateway.request.body import ChatBodies
+from gateway.request.body import ChatFields
 
 Json = dict[str, Any]
-CHECKED = ChatBodies(Limits())
+CHECKED = ChatFields(Limits())
 
 
 def read(body: Json, *, hosted: bool = False, kept: bool = False) -> Json:

@@ -312,7 +312,7 @@ def test_what_one_message_says_of_another() -> None:
 )
 async def test_wrong_fields_are_refused_by_their_path(wrong: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await MessagesClient({}, "req_1").read({**BODY, **wrong}, "default")
+        await MessagesClient({}, "req_1").read({**BODY, **wrong}, "default", large=False)
     assert refused.value.param == param
 
 
@@ -334,9 +334,9 @@ async def test_what_no_backend_can_do_is_refused_by_its_path(
     needing: dict[str, Any], path: str, capability: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=capability) as refused:
-        await MessagesClient({}, "req_1", {"tools"}).read({**BODY, **needing}, "default")
+        await MessagesClient({}, "req_1", {"tools"}).read({**BODY, **needing}, "default", large=False)
     assert refused.value.param == path
-    made = await MessagesClient({}, "req_1", {capability}).read({**BODY, **needing}, "default")
+    made, _ = await MessagesClient({}, "req_1", {capability}).read({**BODY, **needing}, "default", large=False)
     assert made[NATIVE]["needs"] == [capability]
 
 
@@ -397,7 +397,7 @@ def test_odd_values_anywhere_are_refused_or_translated() -> None:
 
 async def test_errors_have_the_apis_envelope() -> None:
     client = MessagesClient({b"anthropic-beta": b"x"}, "req_1")
-    made = await client.read(dict(BODY), "default")
+    made, _ = await client.read(dict(BODY), "default", large=False)
     assert made[NATIVE]["headers"] == {"anthropic-beta": "x"}
     assert made[NATIVE]["lost"] == {"anthropic-beta": "x"}
     refused = InvalidRequest("No.", code="unsupported_value", param="tools[0]")
