@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +21,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Command, NoStore, Operation, Store, StoreUnavailable, Write
+from gateway.caching.batches import BatchTask
 from gateway.errors import InvalidRequest, Overloaded, retry_after
 from gateway.off_loop import off_loop
 from policies.value_type import value_type
@@ -30,7 +30,6 @@ log = logging.getLogger("tierline.responses")
 
 _SCHEMA: Final = "r1"
 _MOST_PENDING: Final = 1024
-_BATCH: Final = 32
 _LARGEST: Final = 8 << 20
 _MOST_BEFORE: Final = 1000
 """Most responses of one conversation that are read to continue it."""
@@ -42,7 +41,6 @@ _READ_S: Final = 0.25
 """Time limit of a read: more than a cache lookup's, as the request cannot be answered without."""
 _LOOK_AGAIN_S: Final = (0.02, 0.06)
 _SECRET_BYTES: Final = 64
-_CLOSE_S: Final = 1.0
 
 Json = dict[str, Any]
 
@@ -67,18 +65,15 @@ class KeptResponse:
         return [*self.given, *self.response["output"]]
 
 
-class KeptResponses:
+class KeptResponses(BatchTask[str]):
     """Keep responses. Reading raises Overloaded if the store does not answer, InvalidRequest if there is none."""
 
     def __init__(self, store: Store, secret: bytes) -> None:
         """Take the store; keys of tenants are hashed with the deployment's secret, of any length."""
+        super().__init__("tierline.responses")
         self._store = store
         self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self._pending: dict[str, KeptResponse] = {}
-        self._queue: deque[str] = deque()
-        self._waiting = asyncio.Event()
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def configured(self) -> bool:
@@ -177,43 +172,24 @@ class KeptResponses:
         self._queue.append(key)
         self._waiting.set()
 
-    def start(self) -> None:
-        """Start the task on the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="tierline.responses")
-
-    async def aclose(self) -> None:
-        """Write what is queued, within a time limit, and stop."""
-        self._closing = True
-        self._waiting.set()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=_CLOSE_S)
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        while self._queue or not self._closing:
-            await self._waiting.wait()
-            self._waiting.clear()
-            while self._queue:
-                await self._write([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
-
-    async def _write(self, keys: Sequence[str]) -> None:
+    async def _finish(self, batch: list[str]) -> None:
         """Write a batch. The replies are out: an error here may lose these responses, but nothing after them."""
-        batch = {key: kept for key in keys if (kept := self._pending.get(key)) is not None}
+        writing = {key: kept for key in batch if (kept := self._pending.get(key)) is not None}
         operations: list[Operation] = []
         try:
-            for key, kept in batch.items():
+            for key, kept in writing.items():
                 operations += self._operations(key, kept)
             if operations:
                 await self._store.apply(operations)
-            for key in keys:
-                if key not in self._pending and key in batch:  # deleted while it was being written
+            for key in batch:
+                if key not in self._pending and key in writing:  # deleted while it was being written
                     await self._store.delete(key)
         except StoreUnavailable as down:
-            log.warning("%d responses are not kept: the store does not answer (%s)", len(batch), down.reason)
+            log.warning("%d responses are not kept: the store does not answer (%s)", len(writing), down.reason)
         except Exception:
-            log.exception("%d responses are not kept", len(batch))
+            log.exception("%d responses are not kept", len(writing))
         finally:
-            for key in keys:
+            for key in batch:
                 self._pending.pop(key, None)
 
     def _operations(self, key: str, kept: KeptResponse) -> list[Operation]:

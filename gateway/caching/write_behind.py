@@ -9,9 +9,7 @@ is recorded all the same.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.entry import StoredAnswer, WriteOutcome
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.write import CacheWrite, PendingWrite
+from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import evidence_of
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
@@ -41,9 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.write_behind")
 
 _QUEUE: Final = 1024
-_BATCH: Final = 32
 _LINGER_S: Final = 0.01
-_CLOSE_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +53,7 @@ class Finished:
     shared: SharedAnswer | None = None
 
 
-class WriteBehind:
+class WriteBehind(BatchTask[Finished]):
     """One background task that finishes finished requests."""
 
     def __init__(
@@ -67,15 +64,12 @@ class WriteBehind:
         comparer: Comparer,
         shadows: ShadowRunner,
     ) -> None:
+        super().__init__("tierline.write_behind", _LINGER_S)
         self._comparer = comparer
         self._shadows = shadows
         self._cache = cache
         self._telemetry = telemetry
         self._finalizer = finalizer
-        self._queue: deque[Finished] = deque()
-        self._waiting = asyncio.Event()
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
         self._open: dict[AnswerEnd, Finished] = {}  # their answers go on for other readers
 
     def reply_with(self, request: RequestContext, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
@@ -151,30 +145,13 @@ class WriteBehind:
             self._queue.append(finished)
             self._waiting.set()
 
-    def start(self) -> None:
-        """Start the task on the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="tierline.write_behind")
-
     async def aclose(self) -> None:
-        """Finish what is queued, within a time limit, and stop."""
-        self._closing = True
-        self._waiting.set()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=_CLOSE_S)
-            self._task.cancel()
+        """Finish what is queued, within a time limit, record the rest, and stop."""
+        await super().aclose()
         for finished in self._open.values():
             self._settle(finished)
         for finished in (*self._queue, *self._open.values()):
             self._record(finished, written=False)
-
-    async def _run(self) -> None:
-        while self._queue or not self._closing:
-            await self._waiting.wait()
-            if not self._closing:
-                await asyncio.sleep(_LINGER_S)
-            self._waiting.clear()
-            while self._queue:
-                await self._finish([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
 
     async def _finish(self, batch: list[Finished]) -> None:
         written: set[Finished] = set()
