@@ -13,6 +13,11 @@ from uvicorn.supervisors.multiprocess import Process
 class Worker(Process):
     """A uvicorn worker process that serves with `server.Server`."""
 
+    def start(self) -> None:
+        """Start the process. Its end then ends the pipe of the health check, so that nobody waits for an answer."""
+        super().start()
+        self.child_conn.close()
+
     @property
     def server(self) -> Server:
         """The worker process's server, created on first use."""
