@@ -190,6 +190,14 @@ class ResponsesUpstream(Upstream):
 
     # --- what it takes
 
+    def refusal_of(self, body: Json) -> str | None:
+        """What a request with this body is refused for; None if it is taken."""
+        try:
+            self._check(body)
+        except Refused as refused:
+            return f"{refused.body['param']}: {refused}"
+        return None
+
     def _check(self, body: Any) -> None:
         """Raises Refused as the provider would."""
         if not isinstance(body, dict):

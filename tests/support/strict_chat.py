@@ -89,6 +89,14 @@ class StrictChat(Upstream):
             return Reply(status=400, body=json.dumps({"error": told}).encode())
         return self._rendered(self.say(request.body), request.body)
 
+    def refusal_of(self, body: Json) -> str | None:
+        """What a request with this body is refused for; None if it is taken."""
+        try:
+            self._check(body)
+        except _NotTaken as refused:
+            return f"{refused.param}: {refused}"
+        return None
+
     def signature(self, text: str) -> str:
         """The signature of a text."""
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()

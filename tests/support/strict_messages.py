@@ -118,6 +118,14 @@ class StrictMessages(Upstream):
         events = b"".join(_encoded(event) for event in events_of(message))
         return Reply(body=events, headers={"content-type": "text/event-stream"})
 
+    def refusal_of(self, body: Any) -> str | None:
+        """What a request with this body is refused for; None if it is taken."""
+        try:
+            self._check(body, {"anthropic-version": "2023-06-01"})
+        except _RefusedError as refused:
+            return str(refused)
+        return None
+
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
         if not self._script:
             self.say(text("The scripted Claude says hello."))
@@ -147,12 +155,13 @@ class StrictMessages(Upstream):
 
     def _signed(self, block: Block) -> Block:
         if block["type"] == "thinking":
-            return {**block, "signature": self._signature(block["thinking"])}
+            return {**block, "signature": self.signature(block["thinking"])}
         if block["type"] == "redacted_thinking":
-            return {**block, "data": f"{block['data']}.{self._signature(block['data'])}"}
+            return {**block, "data": f"{block['data']}.{self.signature(block['data'])}"}
         return block
 
-    def _signature(self, thought: str) -> str:
+    def signature(self, thought: str) -> str:
+        """The signature of a thought."""
         return hashlib.sha256(f"{self.secret}\0{thought}".encode()).hexdigest()[:24]
 
     # --- what the provider checks -------------------------------------------------------------------------------------
@@ -172,7 +181,8 @@ class StrictMessages(Upstream):
         if not facts.sampling:
             for name in _SAMPLING:
                 _require(name not in body, f"`{name}` is deprecated for this model.")
-        _require(not ("temperature" in body and "top_p" in body), "`temperature` and `top_p` cannot both be specified")
+        both = "temperature" in body and "top_p" in body and facts.max_output is not None
+        _require(not both, "`temperature` and `top_p` cannot both be specified")
         _require(0 <= body.get("temperature", 1) <= 1, "temperature: range: 0..1")
         _require(all(one.strip() for one in body.get("stop_sequences", ())), "stop_sequences: whitespace only")
         self._check_tools(body)
@@ -193,11 +203,23 @@ class StrictMessages(Upstream):
 
     def _check_tools(self, body: dict[str, Any]) -> None:
         tools = body.get("tools") or []
+        parts = [block for one in body["messages"] if isinstance(one["content"], list) for block in one["content"]]
+        called = any(part["type"] in ("tool_use", "tool_result") for part in parts)
+        _require(
+            bool(tools) or not called, "Requests which include `tool_use` or `tool_result` blocks must define tools"
+        )
+        markers = json.dumps(body).count('"cache_control":')
+        _require(markers <= 4, f"A maximum of 4 blocks with cache_control may be provided. Found {markers}.")
         for i, tool in enumerate(tools):
             if tool.get("type") not in (None, "custom"):
                 continue
             _require(_NAME.fullmatch(tool.get("name") or "") is not None, f"tools.{i}.name: wrong pattern")
             _require(tool.get("input_schema", {}).get("type") == "object", f"tools.{i}.input_schema.type: required")
+            if tool.get("strict"):
+                _check_schema(tool["input_schema"], f"tools.{i}.input_schema")
+        wanted = (body.get("output_config") or {}).get("format")
+        if wanted is not None:
+            _check_schema(wanted["schema"], "output_config.format.schema")
         choice = body.get("tool_choice")
         if choice is not None:
             _require(bool(tools), "tool_choice may only be specified while providing tools")
@@ -250,9 +272,16 @@ class StrictMessages(Upstream):
             _require(
                 not missing, f"messages.{i}: `tool_use` ids were found without `tool_result` blocks immediately after"
             )
+            _require(
+                len(set(results)) == len(results), f"messages.{i}: found multiple `tool_result` blocks with one id"
+            )
             _require(set(results) <= called, f"messages.{i}: unexpected `tool_use_id` found in `tool_result` blocks")
             first = [block["type"] for block in blocks[: len(results)]]
             _require(set(first) <= {"tool_result"}, f"messages.{i}: `tool_result` blocks must come first")
+            final = blocks[-1]["type"]
+            _require(
+                final not in _THINKING, f"messages.{i}: The final block in an assistant message cannot be `{final}`."
+            )
             called = set()
             for j, block in enumerate(blocks):
                 where = f"messages.{i}.content.{j}"
@@ -261,6 +290,7 @@ class StrictMessages(Upstream):
                     _require(block["id"] not in seen, f"{where}: `tool_use` ids must be unique")
                     called.add(block["id"])
                     seen.add(block["id"])
+        _require(not called, f"messages.{len(messages)}: `tool_use` ids were found without `tool_result` blocks")
         last = messages[-1]
         if last["role"] == "assistant":
             said = last["content"] if isinstance(last["content"], str) else last["content"][-1].get("text", "")
@@ -277,11 +307,11 @@ class StrictMessages(Upstream):
                 _require(_IDENT.fullmatch(block["id"]) is not None, f"{where}.id: wrong pattern")
                 _require(isinstance(block["input"], dict), f"{where}.input: Input should be a valid dictionary")
             elif kind == "thinking":
-                signed = block["signature"] == self._signature(block["thinking"])
+                signed = block["signature"] == self.signature(block["thinking"])
                 _require(signed, f"{where}: Invalid `signature` in `thinking` block")
             else:
                 thought, _, tag = block["data"].rpartition(".")
-                _require(tag == self._signature(thought), f"{where}: Invalid `data` in `redacted_thinking` block")
+                _require(tag == self.signature(thought), f"{where}: Invalid `data` in `redacted_thinking` block")
         elif kind == "tool_result":
             _require(role == "user", f"{where}: `tool_result` blocks can only be in user messages")
             if isinstance(block.get("content"), list):
@@ -301,6 +331,22 @@ def _known(block: Block, where: str) -> None:
     _require(kind in _BLOCKS, f"{where}: Input tag '{kind}' does not match any of the expected tags")
     for name in block:
         _require(name in _BLOCKS[kind], f"{where}.{kind}.{name}: Extra inputs are not permitted")
+
+
+def _check_schema(schema: Any, where: str) -> None:
+    """Refuse the keywords that structured outputs do not have."""
+    if isinstance(schema, list):
+        for one in schema:
+            _check_schema(one, where)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "object":
+            closed = schema.get("additionalProperties") is False
+            _require(closed, f"{where}: For 'object' type, 'additionalProperties' must be explicitly set to false")
+        for name in ("minimum", "maximum", "multipleOf", "minLength", "maxLength", "maxItems", "uniqueItems", "oneOf"):
+            _require(name not in schema, f"{where}: property '{name}' is not supported")
+        _require(schema.get("minItems", 0) in (0, 1), f"{where}: 'minItems' values other than 0 or 1 are not supported")
+        for name, inner in schema.items():
+            _check_schema(list(inner.values()) if name in ("properties", "$defs") else inner, where)
 
 
 def _turn(messages: list[Any]) -> list[Any]:

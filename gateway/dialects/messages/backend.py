@@ -8,15 +8,18 @@ what it takes, or left out and listed.
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 
 from gateway.dialects.messages.models import ClaudeFacts
 from gateway.dialects.native import NATIVE, lost_fields, native_body
 from gateway.dialects.reasoning import DETAILS, Maker
+from gateway.dialects.schemas import fit_for_anthropic
 from policies.value_type import value_type
 
 REASONING: Final = "reasoning"
@@ -33,6 +36,14 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 VERSION: Final = "2023-06-01"
 """Version of the API for requests that are not a client's own: the last that takes `temperature`."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_CACHE: Final = "cache_control"
+_NOTHING_SAID: Final = "."
+"""Text for the user where the API requires a turn with some: at the beginning, and for a message without any."""
+_GO_ON: Final = "Go on."
+"""Text of the user after a reply that is to be continued, for models that do not go on with one themselves."""
+_MOST_MARKERS: Final = 4
+"""Most markers of the prompt cache that the API takes in a request."""
 _DATA_URL: Final = re.compile(r"data:([a-z0-9.+-]+/[a-z0-9.+-]+)?(?:;[a-z0-9=-]+)*?(;base64)?,", re.IGNORECASE)
 
 _READ: Final = frozenset(
@@ -121,6 +132,8 @@ def _name_in_chat(path: str, body: Mapping[str, Any]) -> str:
         return path
     if path == "output_config.format":
         return "response_format"
+    if field.startswith("messages["):  # the last one
+        return f"messages[{len(body['messages']) - 1}].role"
     if field in ("thinking", "output_config"):
         return "reasoning_effort" if body.get("reasoning_effort") is not None else "reasoning"
     return path
@@ -154,7 +167,7 @@ def _own(
         _append(messages, message["role"], _blocks(message.get("content"), i, dropped))
     sent["messages"] = messages
     sent["max_tokens"] = _limit(body) or own["max_tokens"]
-    if stop := _listed(body.get("stop")):
+    if stop := _stop_sequences(body, dropped, "stop_sequences"):
         sent["stop_sequences"] = stop
     else:
         sent.pop("stop_sequences", None)
@@ -182,8 +195,9 @@ def _readable(message: Any, maker: Maker, dropped: list[str]) -> Any:
         if readable is not None:
             kept.append(readable)
         else:
-            dropped.append(REASONING)
             unreadable.add(block.get("tool_use_id", ""))
+        if readable is None or ("citations" in block and "citations" not in readable):
+            dropped.append(REASONING)
     if unreadable - {""}:
         # A server tool's call is sent with its result or not at all.
         kept = [block for block in kept if block.get("id") not in unreadable]
@@ -200,7 +214,8 @@ def _unsealed(block: Any, maker: Maker) -> Any:
         return None if data is None else {**block, "data": data}
     if kind in ("text", "tool_use") and not block.get("citations"):
         return block
-    return _each_encrypted(block, maker.unseal)
+    own = _each_encrypted(block, maker.unseal)
+    return {"type": kind, "text": block["text"]} if own is None and kind == "text" else own
 
 
 def sealed(block: Any, maker: Maker) -> Any:
@@ -236,17 +251,20 @@ def _each_encrypted(value: Any, change: Any) -> Any:
 
 def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropped: list[str]) -> dict[str, Any]:
     sent: dict[str, Any] = {"max_tokens": _limit(body) or facts.default_output}
-    system: list[dict[str, Any]] = []
-    sent["messages"] = _messages(body["messages"], system, maker, dropped)
-    if system:
+    turns = _Turns(maker, dropped)
+    sent["messages"] = turns.of(body["messages"])
+    if system := turns.system:
         plain = len(system) == 1 and system[0].keys() == {"type", "text"}
         sent["system"] = system[0]["text"] if plain else system
     for name in _SAMPLING:
         if body.get(name) is not None:
             sent[name] = body[name]
-    if stop := _listed(body.get("stop")):
+    if stop := _stop_sequences(body, dropped, "stop"):
         sent["stop_sequences"] = stop
     _add_tools(body, sent, dropped)
+    if "tools" not in sent:
+        _define_called_tools(sent)
+    _keep_last_markers(sent, dropped)
     _add_reasoning(body, sent, facts, dropped)
     _add_format(body, sent, dropped)
     _add_user(body, sent, dropped)
@@ -267,65 +285,112 @@ def _limit(body: Mapping[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def _listed(stop: Any) -> list[str]:
-    # The API refuses a sequence of spaces alone.
-    return [one for one in ([stop] if isinstance(stop, str) else stop or ()) if one.strip()]
+def _stop_sequences(body: Mapping[str, Any], dropped: list[str], name: str) -> list[str]:
+    """Return the stop sequences, less those of white space alone, which the API refuses; `name` is the field's."""
+    stop = body.get("stop")
+    given = [stop] if isinstance(stop, str) else stop or []
+    taken = [one for one in given if one.strip()]
+    if len(taken) < len(given):
+        dropped.append(name)
+    return taken
 
 
-def _messages(
-    messages: Iterable[Mapping[str, Any]], system: list[dict[str, Any]], maker: Maker, dropped: list[str]
-) -> list[dict[str, Any]]:
-    """Return the turns, roles alternating, and add the texts of system messages to `system`."""
-    turns: list[dict[str, Any]] = []
-    called = called_name = ""
-    ids = CallIds()
-    for i, message in enumerate(messages):
-        role, content = message["role"], message.get("content")
-        if "name" in message and message["name"] and (role != "function" or message["name"] != called_name):
-            dropped.append(f"messages[{i}].name")
-        if role in ("system", "developer"):
-            system += _blocks(content, i, dropped)
-        elif role in ("tool", "function"):
-            ident = message.get("tool_call_id") if role == "tool" else called
-            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": ids.of_result(ident)}
-            if content:
-                result["content"] = content if isinstance(content, str) else _blocks(content, i, dropped)
-            _append(turns, "user", [result])
-        elif role == "assistant":
-            blocks = _thinking(message, maker, dropped) + _said(message, i, ids, dropped)
-            if function := message.get("function_call"):
-                called, called_name = f"call_{i}", function.get("name")
-                blocks.append(_tool_use(ids.of_call(called), function))
-            _append(turns, "assistant", blocks)
-        else:
-            _append(turns, "user", _blocks(content, i, dropped))
-    if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
-        # A text to continue must not end in white space.
-        last = turns[-1]["content"][-1]
-        turns[-1]["content"][-1] = {**last, "text": last["text"].rstrip()}
-    for turn in turns:
-        content = turn["content"]
-        if len(content) == 1 and content[0].keys() == {"type", "text"}:
-            turn["content"] = content[0]["text"]
-    return turns
+class _Turns:
+    """Make the turns of a conversation from its messages, in their order."""
 
+    def __init__(self, maker: Maker, dropped: list[str]) -> None:
+        self.system: list[dict[str, Any]] = []
+        """The texts of all system messages."""
+        self._maker = maker
+        self._dropped = dropped
+        self._turns: list[dict[str, Any]] = []
+        self._ids = CallIds()
+        self._legacy: dict[Any, str] = {}
+        """Id of the last call without an id of each function: messages of role `function` answer by name."""
 
-def _said(message: Mapping[str, Any], at: int, ids: CallIds, dropped: list[str]) -> list[dict[str, Any]]:
-    """Return the texts and tool calls of an assistant's message, the one at this place."""
-    blocks = _blocks(message.get("content"), at, dropped)
-    if isinstance(refusal := message.get("refusal"), str) and refusal:
-        blocks.append({"type": "text", "text": refusal})
-    if message.get("audio"):
-        dropped.append(f"messages[{at}].audio")
-    for j, call in enumerate(message.get("tool_calls") or ()):
-        function = call.get("function")
-        if function is None:
-            dropped.append(f"messages[{at}].tool_calls[{j}]")
-        else:
-            blocks.append(_tool_use(ids.of_call(call.get("id")), function))
+    def of(self, messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the turns, roles alternating."""
+        for i, message in enumerate(messages):
+            role = message["role"]
+            if message.get("name") and role != "function":
+                self._dropped.append(f"messages[{i}].name")
+            if role in ("system", "developer"):
+                self.system += _blocks(message.get("content"), i, self._dropped)
+            elif role == "assistant":
+                self._add_assistant(message, i)
+            elif role == "tool":
+                self._add_result(self._ids.of_result(message.get("tool_call_id")), message, i)
+            elif role == "function":
+                self._add_function_result(message, i)
+            else:
+                self._add_user(message, i)
+        self._fit_ends()
+        for turn in self._turns:
+            content = turn["content"]
+            if len(content) == 1 and content[0].keys() == {"type", "text"}:
+                turn["content"] = content[0]["text"]
+        return self._turns
+
+    def _add_user(self, message: Mapping[str, Any], i: int) -> None:
+        blocks = _blocks(message.get("content"), i, self._dropped)
+        if not blocks and self._turns and self._turns[-1]["role"] == "assistant":
+            blocks = [{"type": "text", "text": _NOTHING_SAID}]
+        _append(self._turns, "user", blocks)
+
+    def _add_assistant(self, message: Mapping[str, Any], i: int) -> None:
+        said = self._said(message, i)
+        thinking = _thinking(message, self._maker, self._dropped)
+        _append(self._turns, "assistant", thinking + said if said else [])
+        if thinking and not said:
+            self._dropped.append(REASONING)  # the API refuses thinking that nothing follows, as in a reply that was cut
+
+    def _said(self, message: Mapping[str, Any], i: int) -> list[dict[str, Any]]:
+        """Return the texts and tool calls of an assistant's message."""
+        blocks = _blocks(message.get("content"), i, self._dropped)
+        if isinstance(refusal := message.get("refusal"), str) and refusal:
+            blocks.append({"type": "text", "text": refusal})
+        if message.get("audio"):
+            self._dropped.append(f"messages[{i}].audio")
+        for j, call in enumerate(message.get("tool_calls") or ()):
+            if (function := call.get("function")) is not None:
+                blocks.append(_tool_use(self._ids.of_call(call.get("id")), function))
+            elif (custom := call.get("custom")) is not None:  # of a tool that takes a text
+                given = {"input": custom.get("input") or ""}
+                ident = self._ids.of_call(call.get("id"))
+                blocks.append({"type": "tool_use", "id": ident, "name": custom.get("name"), "input": given})
+            else:
+                self._dropped.append(f"messages[{i}].tool_calls[{j}]")
             if "extra_content" in call:
-                dropped.append(REASONING)  # Gemini's signature of the call
-    return blocks
+                self._dropped.append(REASONING)  # Gemini's signature of the call
+        if function := message.get("function_call"):
+            ident = self._legacy[function.get("name")] = self._ids.of_call(f"call_{i}")
+            blocks.append(_tool_use(ident, function))
+        return blocks
+
+    def _add_result(self, ident: Any, message: Mapping[str, Any], i: int) -> None:
+        result: dict[str, Any] = {"type": "tool_result", "tool_use_id": ident}
+        if content := message.get("content"):
+            result["content"] = content if isinstance(content, str) else _blocks(content, i, self._dropped)
+        _append(self._turns, "user", [result])
+
+    def _add_function_result(self, message: Mapping[str, Any], i: int) -> None:
+        ident = self._legacy.pop(message.get("name"), None)
+        if ident is None:  # chat completions take such a message alone, the API only after its call
+            ident = self._ids.of_call(f"call_{i}")
+            _append(self._turns, "assistant", [_tool_use(ident, message)])
+        self._add_result(ident, message, i)
+
+    def _fit_ends(self) -> None:
+        """Let the conversation begin with the user, and no text to continue end in white space."""
+        turns = self._turns
+        if not turns and self.system:
+            turns.append({"role": "user", "content": self.system})
+            self.system = []
+        elif not turns or turns[0]["role"] == "assistant":
+            turns.insert(0, {"role": "user", "content": [{"type": "text", "text": _NOTHING_SAID}]})
+        last = turns[-1]["content"][-1]
+        if turns[-1]["role"] == "assistant" and last["type"] == "text":
+            turns[-1]["content"][-1] = {**last, "text": last["text"].rstrip()}
 
 
 def _append(turns: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
@@ -440,8 +505,8 @@ def _blocks(content: Any, at: int, dropped: list[str]) -> list[dict[str, Any]]:
         if block is None:
             dropped.append(path)
         elif block["type"] != "text" or block["text"].strip():
-            if "cache_control" in part and "cache_control" not in block:
-                block["cache_control"] = part["cache_control"]
+            if _CACHE in part and _CACHE not in block:
+                block[_CACHE] = part[_CACHE]
             if part.get("prompt_cache_breakpoint") is not None:
                 block.pop("prompt_cache_breakpoint", None)
                 dropped.append(f"{path}.prompt_cache_breakpoint")
@@ -479,11 +544,13 @@ def _document(file: Mapping[str, Any]) -> dict[str, Any] | None:
     data, name = file.get("file_data"), file.get("filename")
     if isinstance(data, str):
         match = _DATA_URL.match(data)
-        source = {
-            "type": "base64",
-            "media_type": (match and match[1]) or "application/pdf",
-            "data": data[match.end() :] if match else data,
-        }
+        kind = (match and match[1]) or "application/pdf"
+        encoded = data[match.end() :] if match else data
+        if kind.startswith("text/"):  # the API takes such files as texts only
+            text = base64.b64decode(encoded).decode(errors="replace") if match and match[2] else unquote(encoded)
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+        else:
+            source = {"type": "base64", "media_type": kind, "data": encoded}
     elif isinstance(ident := file.get("file_id"), str):
         source = {"type": "file", "file_id": ident}
     else:
@@ -500,6 +567,8 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
         kind, function = tool.get("type"), tool.get("function")
         if isinstance(function, dict):
             tools.append(_tool(function, tool))
+            if function.get("strict") and "strict" not in tools[-1]:
+                dropped.append(f"tools[{i}].function.strict")
         elif kind in (None, "function") or (kind == "custom" and "input_schema" not in tool):
             dropped.append(f"tools[{i}]")
         else:
@@ -526,6 +595,34 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
         sent["tool_choice"] = chosen
 
 
+def _define_called_tools(sent: dict[str, Any]) -> None:
+    """Define the tools of the conversation's calls for a request without tools, which the API refuses otherwise."""
+    names = dict.fromkeys(block["name"] for block in _content_blocks(sent) if block["type"] == "tool_use")
+    if names:
+        sent["tools"] = [{"name": name, "input_schema": {"type": "object", "properties": {}}} for name in names]
+        sent["tool_choice"] = {"type": "none"}
+
+
+def _keep_last_markers(sent: dict[str, Any], dropped: list[str]) -> None:
+    """Leave the markers of the prompt cache where the longest beginnings end, if there are too many."""
+    system = sent.get("system")
+    blocks = [*sent.get("tools", ()), *(system if isinstance(system, list) else ()), *_content_blocks(sent)]
+    marked = [block for block in blocks if _CACHE in block]
+    for block in marked[:-_MOST_MARKERS]:
+        del block[_CACHE]
+        dropped.append(_CACHE)
+
+
+def _content_blocks(sent: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of the messages, and those within tools' results."""
+    for message in sent["messages"]:
+        if isinstance(message["content"], list):
+            for block in message["content"]:
+                if block["type"] == "tool_result" and isinstance(block.get("content"), list):
+                    yield from block["content"]
+                yield block
+
+
 def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters")
     made: dict[str, Any] = {
@@ -535,9 +632,11 @@ def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any
     if function.get("description"):
         made["description"] = function["description"]
     if function.get("strict"):
-        made["strict"] = True
-    if "cache_control" in tool:
-        made["cache_control"] = tool["cache_control"]
+        fitted = fit_for_anthropic(schema or _NO_PARAMETERS)
+        if fitted is not None and fitted.whole:
+            made |= {"strict": True, "input_schema": fitted.schema}
+    if _CACHE in tool:
+        made[_CACHE] = tool[_CACHE]
     return made
 
 
@@ -577,7 +676,7 @@ def _add_reasoning(body: Mapping[str, Any], sent: dict[str, Any], facts: ClaudeF
     if facts.thinking != "budget":
         sent["thinking"] = {"type": "adaptive"}
     else:
-        wanted = budget if isinstance(budget, int) else _budget_of(effort)
+        wanted = max(budget, LEAST_BUDGET) if isinstance(budget, int) else _budget_of(effort)
         sent["thinking"] = {"type": "enabled", "budget_tokens": wanted}
     if isinstance(effort, str) and facts.efforts:
         level = _EFFORT_OF.get(effort, effort)
@@ -596,9 +695,12 @@ def _add_format(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str
     if wanted is None or wanted.get("type") == "text":
         return
     schema = (wanted.get("json_schema") or {}).get("schema")
-    if wanted.get("type") == "json_schema" and isinstance(schema, dict):
+    fitted = fit_for_anthropic(schema) if isinstance(schema, dict) else None
+    if wanted.get("type") == "json_schema" and fitted is not None:
         config = sent.get("output_config") or {}
-        sent["output_config"] = {**config, "format": {"type": "json_schema", "schema": schema}}
+        sent["output_config"] = {**config, "format": {"type": "json_schema", "schema": fitted.schema}}
+        if not fitted.whole:
+            dropped.append("response_format.json_schema.schema")
         if wanted["json_schema"].get("description"):
             dropped.append("response_format.json_schema.description")
     else:
@@ -628,6 +730,7 @@ def _fit(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str], *, remove
     """Change, in place, what the model would refuse; `removed`: whether another backend's thinking was left out."""
     if facts.max_output is not None and sent["max_tokens"] > facts.max_output:
         sent["max_tokens"] = facts.max_output
+    _fit_last_turn(sent, facts, dropped)
     _fit_thinking(sent, facts, dropped, removed=removed)
     _fit_output(sent, facts, dropped)
     thinks = _thinks(sent, facts)
@@ -646,6 +749,14 @@ def _fit(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str], *, remove
     if isinstance(heat := sent.get("temperature"), int | float) and heat > 1:
         sent["temperature"] = 1  # the API's range ends at 1, OpenAI's at 2
         dropped.append("temperature")
+
+
+def _fit_last_turn(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str]) -> None:
+    """Ask for the rest of a reply that the last message begins, where the model does not go on with it by itself."""
+    messages = sent["messages"]
+    if not facts.prefill and messages[-1]["role"] == "assistant":
+        sent["messages"] = [*messages, {"role": "user", "content": _GO_ON}]
+        dropped.append(f"messages[{len(messages) - 1}].role")
 
 
 def _thinks(sent: Mapping[str, Any], facts: ClaudeFacts) -> bool:

@@ -24,6 +24,7 @@ from gateway.dialects.messages.backend import BUDGETS, CallIds
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
+from gateway.dialects.schemas import fits_openai_strict
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 
@@ -451,6 +452,8 @@ def _function(tool: Mapping[str, Any], path: str, lost: dict[str, Any]) -> dict[
     if type(given.get("input_schema", given)) is not dict:
         _typed(given["input_schema"], dict, f"{path}.input_schema")
     function = {_TOOL_MEMBERS[name]: value for name, value in given.items() if name in _TOOL_MEMBERS}
+    if function.get("strict") and not fits_openai_strict(given.get("input_schema")):
+        lost[f"{path}.strict"] = function.pop("strict")
     if len(function) < len(given):
         _note_cache(given, lost)
         more = [name for name in given if name not in _TOOL_MEMBERS and name not in ("type", _CACHE)]
@@ -464,7 +467,8 @@ def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str,
     if wanted is not None:
         schema = _typed(wanted, dict, "output_config.format").get("schema")
         _typed(schema, dict, "output_config.format.schema")
-        named = {"name": "output", "schema": schema, "strict": True}
+        # In strict mode OpenAI refuses schemas with optional members, which Anthropic takes.
+        named = {"name": "output", "schema": schema, "strict": fits_openai_strict(schema)}
         chat["response_format"] = {"type": "json_schema", "json_schema": named}
     effort = config.get("effort")
     if effort is not None:

@@ -36,6 +36,8 @@ _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _OUTPUT_ITEMS: Final = frozenset({"message", "function_call", "custom_tool_call"})
 _FITTING_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+_OPENROUTERS: Final = frozenset({"enabled", "exclude", "max_tokens"})
+"""Members of OpenRouter's `reasoning` that this API's lacks."""
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 _TEXT_ROLES: Final = frozenset({"user", "system", "developer"})
 _MESSAGE_KEYS: Final = frozenset({"role", "content"})
@@ -100,12 +102,13 @@ def request_of(
     limit = next((limit for name in _LIMITS if (limit := body.get(name)) is not None), None)
     if limit is not None:
         sent["max_output_tokens"] = _enough(limit, body, lost)
-    if (effort := body.get("reasoning_effort")) is not None:
-        sent["reasoning"] = {**(sent.get("reasoning") or {}), "effort": effort}
+    _put_reasoning(body, sent, lost)
     for name, harmless in _CANNOT_SAY.items():
         value = body.get(name)
         if value is not None and value not in harmless:
             lost[name] = None
+    if NATIVE in body and sent.pop("top_k", None) is not None:
+        lost["top_k"] = None  # of a client of another dialect, which knows it; others are told that this API does not
     wants = bool(body.get("logprobs"))
     _put_common(sent, wants=wants or alternatives is not None, alternatives=alternatives, stream=stream)
     return ResponsesRequest(
@@ -184,6 +187,23 @@ def _put_common(sent: dict[str, Any], *, wants: bool, alternatives: int | None, 
 
 
 # --- tools and text ---------------------------------------------------------------------------------------------------
+
+
+def _put_reasoning(body: Mapping[str, Any], sent: dict[str, Any], lost: dict[str, None]) -> None:
+    """Set `reasoning` from `reasoning_effort`, or from the object that OpenRouter's clients send."""
+    given = body.get("reasoning")
+    if isinstance(given, dict):
+        reasoning = {name: value for name, value in given.items() if name not in _OPENROUTERS}
+        if given.get("enabled") is False:
+            reasoning.setdefault("effort", "none")
+        for name in ("exclude", "max_tokens"):
+            if given.get(name):
+                lost[f"reasoning.{name}"] = None
+        sent["reasoning"] = reasoning
+    if (effort := body.get("reasoning_effort")) is not None:
+        sent["reasoning"] = {**(sent.get("reasoning") or {}), "effort": effort}
+    if not sent.get("reasoning", True):
+        del sent["reasoning"]
 
 
 def _put_tools(body: Mapping[str, Any], sent: dict[str, Any], lost: dict[str, None]) -> None:

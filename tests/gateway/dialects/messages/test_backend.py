@@ -424,3 +424,94 @@ def test_system_turns_of_a_client_are_the_users_where_a_model_knows_none() -> No
 def test_fields_of_another_dialect_that_were_lost_are_listed() -> None:
     native_of = {"dialect": "responses", "body": {}, "lost": ["truncation"], "needs": []}
     assert sent(**{NATIVE: native_of}).dropped == ("truncation",)
+
+
+def test_a_conversation_begins_with_the_user() -> None:
+    greeted = [{"role": "assistant", "content": "How can I help?"}, {"role": "user", "content": "hi"}]
+    assert sent(messages=greeted).body["messages"] == [{"role": "user", "content": "."}, *greeted]
+    alone = sent(messages=[{"role": "system", "content": "Write a haiku."}]).body
+    assert alone["messages"] == [{"role": "user", "content": "Write a haiku."}]
+    assert "system" not in alone
+
+
+def test_a_message_of_the_user_without_text_keeps_its_turn() -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hi."}]
+    made = sent(messages=[*messages, {"role": "user", "content": " "}])
+    assert made.body["messages"] == [*messages, {"role": "user", "content": "."}]
+
+
+def test_a_model_that_continues_no_reply_is_asked_to() -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Paris is"}]
+    for made in (sent("claude-opus-4-8", messages=messages), native("claude-opus-4-8", messages=messages)):
+        assert made.body["messages"] == [*messages, {"role": "user", "content": "Go on."}]
+        assert made.dropped == ("messages[1].role",)
+    assert sent(messages=messages).body["messages"] == messages
+
+
+def test_calls_of_text_tools_stay_with_their_results() -> None:
+    call = {"id": "call_1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Done."},
+    ]
+    made = sent(messages=messages).body
+    assert made["messages"][1]["content"] == [
+        {"type": "tool_use", "id": "call_1", "name": "patch", "input": {"input": "*** Begin"}}
+    ]
+    # The API takes calls only of tools that the request defines.
+    assert made["tools"] == [{"name": "patch", "input_schema": {"type": "object", "properties": {}}}]
+    assert made["tool_choice"] == {"type": "none"}
+
+
+def test_thinking_that_nothing_follows_is_left_out() -> None:
+    detail = {"type": "reasoning.encrypted", "data": OWN.seal("data")}
+    cut = {"role": "assistant", "content": None, "reasoning_details": [detail]}
+    made = sent(messages=[{"role": "user", "content": "hi"}, cut, {"role": "user", "content": "well?"}])
+    assert [block["text"] for block in made.body["messages"][0]["content"]] == ["hi", "well?"]
+    assert made.dropped == ("reasoning",)
+
+
+def test_the_last_four_markers_of_the_prompt_cache_are_kept() -> None:
+    marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    turns = [{"role": role, "content": [marked]} for role in ("user", "assistant") * 3]
+    made = sent(messages=[{"role": "system", "content": [marked]}, *turns])
+    kept = ["cache_control" in str(turn) for turn in made.body["messages"]]
+    assert (kept, made.body["system"]) == ([False, False, *[True] * 4], [{"type": "text", "text": "a"}])
+    assert made.dropped == ("cache_control",)
+
+
+def test_a_stop_sequence_of_white_space_is_listed() -> None:
+    assert sent(stop=["\n", "END"]).dropped == ("stop",)
+    assert native(stop_sequences=["\n", "END"]).dropped == ("stop_sequences",)
+
+
+def test_a_text_file_is_sent_as_a_text() -> None:
+    def source(data: str) -> Any:
+        part = {"type": "file", "file": {"filename": "a.txt", "file_data": data}}
+        return sent(messages=[{"role": "user", "content": [part]}]).body["messages"][0]["content"][0]["source"]
+
+    text = {"type": "text", "media_type": "text/plain", "data": "hello"}
+    assert source("data:text/markdown;base64,aGVsbG8=") == text
+    assert source("data:text/plain,hello") == text
+
+
+def test_a_text_keeps_its_words_without_the_citations_of_another_backend() -> None:
+    cited = {"type": "web_search_result_location", "url": "u", "encrypted_index": FOREIGN.seal("index")}
+    content = [{"type": "text", "text": "It rains.", "citations": [cited]}]
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
+    made = native(messages=[*turns, {"role": "user", "content": "still?"}])
+    assert made.body["messages"][1]["content"] == [{"type": "text", "text": "It rains."}]
+    assert made.dropped == ("reasoning",)
+
+
+def test_a_schema_is_fitted_and_what_it_loses_is_listed() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
+    made = sent(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    fitted = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
+    assert made.body["output_config"]["format"]["schema"] == fitted
+    assert made.dropped == ("response_format.json_schema.schema",)
+    strict = {"type": "function", "function": {"name": "look", "parameters": schema, "strict": True}}
+    made = sent(tools=[strict])
+    assert made.body["tools"] == [{"name": "look", "input_schema": schema}]
+    assert made.dropped == ("tools[0].function.strict",)

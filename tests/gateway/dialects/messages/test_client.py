@@ -24,7 +24,8 @@ from gateway.request.body import ChatFields
 BODY: dict[str, Any] = {"model": "chat", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
-LOOK = {"name": "look", "description": "Look.", "input_schema": {"type": "object"}, "strict": True}
+SCHEMA = {"type": "object", "properties": {"at": {}}, "required": ["at"], "additionalProperties": False}
+LOOK = {"name": "look", "description": "Look.", "input_schema": SCHEMA, "strict": True}
 
 
 def chat(**more: Any) -> tuple[dict[str, Any], list[str]]:
@@ -43,15 +44,15 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     "metadata": ({"user_id": "u"}, {"user": "u"}),
     "service_tier": ("standard_only", {"service_tier": "default"}),
     "tools": ([LOOK], {"tools": [{"type": "function", "function": {"name": "look", "description": "Look.",
-        "parameters": {"type": "object"}, "strict": True}}]}),
+        "parameters": SCHEMA, "strict": True}}]}),
     "tool_choice": ({"type": "auto"}, {}),
     "thinking": ({"type": "adaptive"}, {}),
     "output_config": ({"effort": "low"}, {"reasoning_effort": "low"}),
     "temperature": (0.5, {"temperature": 0.5}),
     "top_p": (0.5, {"top_p": 0.5}),
     "top_k": (5, {"top_k": 5}),
-    "output_format": ({"type": "json_schema", "schema": {"type": "object"}}, {"response_format": {"type": "json_schema",
-        "json_schema": {"name": "output", "schema": {"type": "object"}, "strict": True}}}),
+    "output_format": ({"type": "json_schema", "schema": SCHEMA}, {"response_format": {"type": "json_schema",
+        "json_schema": {"name": "output", "schema": SCHEMA, "strict": True}}}),
 }  # fmt: skip
 """A value of each field that chat completions have too, and what becomes of it."""
 LOST: dict[str, Any] = {
