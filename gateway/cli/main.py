@@ -57,6 +57,7 @@ COMMANDS = {
     "cache": _Command("gateway.cli.commands.cache", "show and purge cached answers"),
     "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),
     "prices": _Command("gateway.cli.commands.prices", "say what each backend costs, and who says so"),
+    "console": _Command("gateway.cli.commands.console", "show requests and policies as web pages"),
     "collect": _Command("gateway.cli.commands.collect", "record and grade a model's answers to prompts"),
     "train": _Command(
         "gateway.cli.commands.train",

@@ -508,6 +508,21 @@ class Admin(Section):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
+class ConsoleConfig(Section):
+    """Address and keys of the console, a process of its own. Without a key it serves this machine alone."""
+
+    enabled: bool = True
+    """Whether `tierline up` starts it."""
+    host: str = "127.0.0.1"
+    port: Annotated[Whole, Field(ge=0, le=65535)] = 8790
+    key_env: Annotated[str, Field(min_length=1)] | None = None
+    """Variable with the key of those who may also change policies."""
+    viewer_key_env: Annotated[str, Field(min_length=1)] | None = None
+    """Variable with the key of those who may look."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which this machine may be called where no key is required."""
+
+
 class Deployment(Section):
     """The whole config of one deployment. Without `tenants` there is one, `default`, and no key is required."""
 
@@ -539,6 +554,7 @@ class Deployment(Section):
     admin: Admin | None = None
     """None for no admin API."""
     access: Access = Access()
+    console: ConsoleConfig = ConsoleConfig()
     warnings: tuple[Problem, ...] = ()
     """Warnings about valid but doubtful values; set by the loader."""
 

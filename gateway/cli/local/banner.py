@@ -30,6 +30,7 @@ class BannerFacts:
     surfaces: Sequence[str]
     default_surface: str
     state: str
+    console: str | None = None
     key_env: str | None = None
 
 
@@ -38,13 +39,14 @@ def render(facts: BannerFacts) -> str:
     width = max(len(row.tier) for row in facts.tiers)
     tiers = f"\n{_INDENT}".join(f"{row.tier:<{width}}  {row.state}" for row in facts.tiers)
     surfaces = ", ".join(facts.surfaces)
+    console = f"\n  console   {facts.console}" if facts.console else ""
     return f"""
 Tierline is up: {facts.url}/v1
 
   tiers     {tiers}
   store     {facts.store}
   surfaces  {surfaces} (auto is {facts.default_surface})
-  state     {facts.state}
+  state     {facts.state}{console}
 
   Try it:
 

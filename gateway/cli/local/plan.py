@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import BannerFacts, BannerRow
 from gateway.cli.local.child import Child, ChildSpec
+from gateway.cli.local.console_child import NAME as CONSOLE
+from gateway.cli.local.console_child import console_child
 from gateway.cli.local.gateway_child import Listen, gateway_child
 from gateway.cli.local.judge_child import judge_child
 from gateway.cli.local.ledger_child import ledger_child
@@ -59,13 +61,24 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
     if deployment.policies.source == "store":
         specs.append(judge_child(deployment.ledger.folder, store_url, state))
     specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
+    console = _console(deployment)
+    if console is not None:
+        specs.append(console_child(launch.config, console, store_url, extra_env, state))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
         raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
     admin = deployment.admin
-    reached = (None, None) if admin is None else (admin.url, admin.key_env)
-    return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid(), *reached), deployment)
+    up = Up(
+        url=listen.url,
+        store_url=store_url,
+        local_base_url=local_base_url,
+        pid=os.getpid(),
+        admin_url=admin.url if admin else None,
+        admin_key_env=admin.key_env if admin else None,
+        console_url=console.url if console else None,
+    )
+    return Plan(tuple(specs), up, deployment)
 
 
 def _listen(deployment: Deployment, workers: int) -> Listen:
@@ -77,6 +90,18 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
     if reason := why_not_listen(host, port):
         raise CannotStart(f"cannot listen on {host} port {port}: {reason} (choose another with --port)")
     return Listen(host, port, workers)
+
+
+def _console(deployment: Deployment) -> Listen | None:
+    """Return where the console will listen: at a free port where another program has its own. None for no console."""
+    config = deployment.console
+    if not config.enabled:
+        return None
+    try:
+        port = config.port if config.port and not why_not_listen(config.host, config.port) else free_port(config.host)
+    except OSError as error:
+        raise CannotStart(f"the console cannot listen on {config.host}: {error.strerror or error}") from error
+    return Listen(config.host, port, 1)
 
 
 async def gather_facts(
@@ -92,6 +117,7 @@ async def gather_facts(
         surfaces=surfaces,
         default_surface=plan.deployment.default_surface,
         state=f"{state.path} (logs in {state.logs})",
+        console=plan.up.console_url if ready.get(CONSOLE) else None,
         key_env=next((name for tenant in tenants for name in tenant.key_env), "TIERLINE_KEY") if tenants else None,
     )
 

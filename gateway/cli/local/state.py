@@ -36,6 +36,8 @@ class Up:
     """Address of the admin API; None without one."""
     admin_key_env: str | None = None
     """Name of the variable that has its key."""
+    console_url: str | None = None
+    """Address of the console; None without one."""
 
 
 class StateFolder:

@@ -251,7 +251,7 @@ def _each_encrypted(value: Any, change: Any) -> Any:
 
 def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropped: list[str]) -> dict[str, Any]:
     sent: dict[str, Any] = {"max_tokens": _limit(body) or facts.default_output}
-    turns = _Turns(maker, dropped)
+    turns = _MessageTurns(maker, dropped)
     sent["messages"] = turns.of(body["messages"])
     if system := turns.system:
         plain = len(system) == 1 and system[0].keys() == {"type", "text"}
@@ -295,7 +295,7 @@ def _stop_sequences(body: Mapping[str, Any], dropped: list[str], name: str) -> l
     return taken
 
 
-class _Turns:
+class _MessageTurns:
     """Make the turns of a conversation from its messages, in their order."""
 
     def __init__(self, maker: Maker, dropped: list[str]) -> None:

@@ -1,0 +1,56 @@
+"""Run `tierline console`: web pages on what requests met, in a process and on a port of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import Subparsers, add_command, whole
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
+
+_EXAMPLES = """examples:
+  tierline console                          on the store and the ledger of a running `tierline up`
+  tierline console --config my.yaml         on those of a config, at the address that its `console` section names
+  tierline console --store redis://10.0.0.5:6379/0 --dir /var/lib/tierline/ledger --port 9000
+
+It listens on this machine alone. To reach it from others, set a key: `console: {host: 0.0.0.0, key_env: VAR}` in the
+config. Ctrl-C stops it; gateways do not notice."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `console` to the command line."""
+    parser = add_command(
+        subparsers,
+        "console",
+        "show requests and policies as web pages",
+        "Show what requests met and what policies do as web pages. Reads the ledger's files and the store, and asks no "
+        "gateway, so it may run anywhere that reaches them, any number of times.",
+        _EXAMPLES,
+    )
+    add_store_flags(parser)
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
+    parser.add_argument("--host", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=whole(0), metavar="N", help="the port (default: 8790; 0 for any free one)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; return the exit code. Raises CommandError and ConfigError."""
+    from gateway.config.loader import load_deployment  # slow to import
+    from gateway.config.schema import ConsoleConfig, LedgerConfig
+    from gateway.console.server import CannotServeConsole, serve_console
+
+    deployment = load_deployment(args.config) if args.config else None
+    config = deployment.console if deployment is not None else ConsoleConfig()
+    ledger = deployment.ledger if deployment is not None else LedgerConfig()
+    given = {name: value for name in ("host", "port") if (value := getattr(args, name)) is not None}
+    folder = args.dir or ledger.folder or Path(args.state) / "ledger"
+    try:
+        asyncio.run(serve_console(store_url(args), folder, config.model_copy(update=given), dict(os.environ)))
+    except (CannotServeConsole, ValueError) as error:
+        raise CommandError(str(error)) from None
+    return Exit.OK

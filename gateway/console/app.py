@@ -1,0 +1,218 @@
+"""The console's ASGI app: routes, the headers of every reply, errors, and signing in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from gateway.archive.live import LiveArchive
+from gateway.archive.query import QueryError
+from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
+from gateway.console.assets import Assets
+from gateway.console.filters import BadFilter, filter_of
+from gateway.console.render import Renderer
+from gateway.console.svg import small, waterfall
+from gateway.console.views.request import NoSuchRequest, RequestView
+from gateway.console.views.requests import requests_page
+
+log = logging.getLogger("tierline.console")
+
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_MOST_FORM: Final = 4096
+
+_VIEWS: Final = (("/requests", "Requests", "r"),)
+"""The pages of the navigation: path, name, and the key that leads there after `g`."""
+
+View = Callable[[Request], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its path, the template that shows it, and the coroutine that makes its data."""
+
+    path: str
+    template: str
+    view: View
+
+
+class ConsoleApp:
+    """Make the app for one archive."""
+
+    def __init__(self, archive: LiveArchive, access: ConsoleAccess) -> None:
+        self._archive = archive
+        self._access = access
+        self._assets = Assets()
+        self._render = Renderer(
+            self._assets,
+            {
+                "svg": waterfall,
+                "small": small,
+                "failing": lambda: archive.failing,
+                "signed_in": access.needs_key,
+                "views": _VIEWS,
+            },
+        )
+        self._requests = RequestView(archive)
+
+    def asgi(self) -> Starlette:
+        """Return the app."""
+        routes = [
+            Route("/static/{name}", self._asset),
+            Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
+            Route("/healthz", self._alive),
+            Route("/", self._home),
+        ]
+        for page in self._pages():
+            routes += [Route(path, self._served(page)) for path in (f"{page.path}.json", page.path)]
+        app = Starlette(
+            routes=routes,
+            middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)],
+            exception_handlers={HTTPException: self._failed, Exception: self._failed},
+        )
+        app.add_middleware(_Headers)
+        return app
+
+    def _pages(self) -> list[Page]:
+        return [
+            Page("/requests", "requests.html", self._list),
+            Page("/requests/{request_id}", "request.html", self._request),
+        ]
+
+    async def _list(self, request: Request) -> Mapping[str, Any]:
+        query = request.query_params
+        wanted = filter_of(query.multi_items(), since="" if query.get("q") else "24h")
+        peek = query.get("peek")
+        return {
+            **await requests_page(self._archive, wanted, query.get("before", "")),
+            "peek": await self._requests.data(peek) if peek else None,
+            "texts": wanted.texts,
+            "is": wanted.flags,
+            "since": wanted.since,
+            "slower": query.get("slower", ""),
+        }
+
+    async def _request(self, request: Request) -> Mapping[str, Any]:
+        at = request.query_params.get("at", "")
+        at_ms = int(at) if at.isdecimal() and len(at) < 16 else None
+        request_id = request.path_params["request_id"]
+        data = await self._requests.data(request_id, at_ms)
+        why = request.query_params.get("why")
+        asked = None if why is None else await self._requests.alternatives(request_id, why, data["entry_ms"])
+        opened = request.query_params.get("hop", "")
+        return {**data, "why": why, "alternative": asked, "open": int(opened) if opened.isdecimal() else None}
+
+    def _served(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            if (refusal := self._refused(request)) is not None:
+                return refusal
+            try:
+                return self._render.page(request, page.template, await page.view(request))
+            except NoSuchRequest as error:
+                return self._error(request, 404, "Not recorded", str(error))
+            except BadFilter as error:
+                return self._error(request, 400, "This filter is not one", str(error))
+            except QueryError as error:
+                log.exception("a page's query failed: %s", request.url.path)
+                return self._error(request, 500, "The ledger could not be read", str(error))
+
+        return serve
+
+    def _refused(self, request: Request) -> Response | None:
+        """Return the reply to who may not see the console; None for who may."""
+        if not self._access.host_allowed(request.headers.get("host", "").lower()):
+            text = "This console requires no key, so it answers to names of this machine only.\n"
+            return PlainTextResponse(text, 403)
+        role = self._access.role_of(request.headers.get("authorization", ""), request.cookies.get(COOKIE, ""))
+        if role is not Role.NOBODY:
+            request.state.role = role
+            return None
+        if request.url.path.endswith(".json"):
+            return self._error(request, 401, "A key is needed", "Send it as 'Authorization: Bearer KEY'.")
+        return RedirectResponse(f"/sign-in?to={request.url.path}", 303)
+
+    async def _home(self, request: Request) -> Response:
+        return RedirectResponse("/requests", 307)
+
+    async def _alive(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _asset(self, request: Request) -> Response:
+        asset = self._assets.find(request.path_params["name"])
+        if asset is None:
+            return self._error(request, 404, "No such file", "Reload the page: the console was updated meanwhile.")
+        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        headers = {"cache-control": _FOR_EVER, "vary": "accept-encoding"}
+        if zipped:
+            headers["content-encoding"] = "gzip"
+        return Response(asset.gzipped if zipped else asset.body, media_type=asset.media_type, headers=headers)
+
+    async def _sign_in(self, request: Request) -> Response:
+        to = request.query_params.get("to", "/")
+        to = to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/"
+        if request.method == "GET":
+            return self._render.page(request, "sign_in.html", {"to": to, "wrong": False})
+        body = await request.body()
+        key = parse_qs(body[:_MOST_FORM].decode("latin-1")).get("key", [""])[0]
+        role = self._access.role_of_key(key)
+        if role is Role.NOBODY:
+            return self._render.page(request, "sign_in.html", {"to": to, "wrong": True}, status=401)
+        reply = RedirectResponse(to, 303)
+        secure = request.url.scheme == "https"
+        reply.set_cookie(
+            COOKIE, self._access.session(role), max_age=SESSION_S, httponly=True, samesite="strict", secure=secure
+        )
+        return reply
+
+    async def _sign_out(self, request: Request) -> Response:
+        reply = RedirectResponse("/sign-in", 303)
+        reply.delete_cookie(COOKIE)
+        return reply
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            text = "There is no such page." if error.status_code == 404 else error.detail
+            return self._error(request, error.status_code, str(error.detail), text)
+        log.error("a page met a bug: %s", request.url.path, exc_info=error)
+        return self._error(request, 500, "This page met a bug", "The console's log has the details.")
+
+    def _error(self, request: Request, status: int, title: str, text: str) -> Response:
+        return self._render.page(request, "error.html", {"status": status, "title": title, "text": text}, status=status)
+
+
+class _Headers:
+    """Add the security headers to every reply."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                have = {name for name, _ in message["headers"]}
+                more = [(k.encode(), v.encode()) for k, v in _HEADERS.items() if k.encode() not in have]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await self._app(scope, receive, with_headers)

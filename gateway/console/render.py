@@ -1,0 +1,117 @@
+"""Turn a view's data into the page, or into JSON for a path that ends in `.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+import orjson
+from starlette.responses import HTMLResponse, Response
+
+from gateway.telemetry.reasons import dollars, milliseconds
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from gateway.console.assets import Assets
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+class Renderer:
+    """Render pages by their templates. One per process."""
+
+    def __init__(self, assets: Assets, shared: Mapping[str, Any]) -> None:
+        """Prepare the templates; each of them sees `shared`."""
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.globals |= {"asset": assets.url, **shared}
+        environment.filters |= {
+            "ms": _ms, "usd": _usd, "ago": ago, "clock": clock, "date": date, "iso": _iso, "percent": percent,
+            "count": _count, "either": _either,
+        }  # fmt: skip
+        self._environment = environment
+
+    def page(self, request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
+        """Return the page of a view, or its data if the path ends in `.json`.
+
+        A request of the page's own script for a part of it (header `HX-Target`) gets the whole page: htmx selects.
+        """
+        if request.url.path.endswith(".json"):
+            return json_of(data, status)
+        html = self._environment.get_template(template).render(request=request, path=request.url.path, **data)
+        return HTMLResponse(html, status)
+
+    def part(self, template: str, block: str, data: Mapping[str, Any]) -> str:
+        """Return one block of a template, for an update of a page that is open."""
+        made = self._environment.get_template(template)
+        context = made.new_context({"path": "", **data})
+        return "".join(made.blocks[block](context))
+
+
+def json_of(data: Mapping[str, Any], status: int = 200) -> Response:
+    """Return data as a JSON reply."""
+    body = orjson.dumps(data, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    return Response(body, status, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return str(value)
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else milliseconds(value)
+
+
+def _usd(value: float | None) -> str:
+    return "–" if value is None else dollars(value)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Format a share of 1."""
+    return "–" if value is None else f"{value * 100:.{digits}f}%"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _either(value: object) -> str:
+    return "–" if value is None or value == "" else str(value)
+
+
+def ago(started_s: float) -> str:
+    """Format how long ago a Unix time was."""
+    age = max(0.0, time.time() - started_s)
+    if age < _MINUTE:
+        return f"{age:.0f} s ago"
+    if age < _HOUR:
+        return f"{age / _MINUTE:.0f} min ago"
+    return f"{age / _HOUR:.0f} h ago" if age < 2 * _DAY else f"{age / _DAY:.0f} days ago"
+
+
+def clock(started_s: float) -> str:
+    """Format the local time of day of a Unix time."""
+    return time.strftime("%H:%M:%S", time.localtime(started_s))
+
+
+def date(started_s: float) -> str:
+    """Format a Unix time in local time, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started_s))
+
+
+def _iso(started_s: float) -> str:
+    return datetime.fromtimestamp(started_s, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,76 @@
+"""Serve the console with uvicorn, on one archive, until a signal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvicorn
+
+from cache.store.redis_store import RedisStore
+from gateway.archive.live import LiveArchive
+from gateway.config.addresses import is_loopback
+from gateway.config.schema import ConsoleConfig
+from gateway.console.access import ConsoleAccess, Role
+from gateway.console.app import ConsoleApp
+
+_CLOSE_S = 3
+
+
+class CannotServeConsole(Exception):
+    """The console cannot be served as configured; the message says what to change."""
+
+
+async def serve_console(store_url: str, folder: Path, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
+    """Serve until SIGINT or SIGTERM. Raises CannotServeConsole."""
+    access = access_of(config, environ)
+    store = RedisStore.from_url(store_url)
+    archive = LiveArchive(folder, store)
+    archive.start()
+    app = ConsoleApp(archive, access).asgi()
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            config.host,
+            config.port,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=_CLOSE_S,
+        )
+    )
+    logging.getLogger("uvicorn.error").addHandler(logging.StreamHandler(sys.stderr))
+    try:
+        await _announced(server, config)
+    finally:
+        await archive.aclose()
+        await store.aclose()
+
+
+def access_of(config: ConsoleConfig, environ: Mapping[str, str]) -> ConsoleAccess:
+    """Return who may see a console with this config. Raises CannotServeConsole if that would be everybody."""
+    keys: dict[Role, str] = {}
+    for role, name in ((Role.EDITOR, config.key_env), (Role.VIEWER, config.viewer_key_env)):
+        if name is None:
+            continue
+        if not environ.get(name):
+            raise CannotServeConsole(f"console: {name} is not set; set it to the key, or leave it out of the config")
+        keys[role] = environ[name]
+    if not keys and not is_loopback(config.host):
+        raise CannotServeConsole(
+            f"console: it would be open to everybody who reaches {config.host}. Name a variable with a key: "
+            "`console: {key_env: TIERLINE_CONSOLE_KEY}`, or let it listen on 127.0.0.1"
+        )
+    return ConsoleAccess(keys, frozenset(config.hosts))
+
+
+async def _announced(server: uvicorn.Server, config: ConsoleConfig) -> None:
+    """Serve, and print the address once it is listened on."""
+    sockets = [server.config.bind_socket()]
+    host, port = sockets[0].getsockname()[:2]
+    sys.stdout.write(f"The console is at http://{f'[{host}]' if ':' in host else host}:{port}\n")
+    sys.stdout.flush()
+    await server.serve(sockets)

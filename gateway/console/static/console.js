@@ -1,0 +1,47 @@
+// What the pages do beyond links and forms: the theme, and the keyboard. Every page works without it.
+(() => {
+  const root = document.documentElement;
+  const toggle = document.querySelector("[data-theme-toggle]");
+  if (toggle) {
+    toggle.hidden = false;
+    toggle.addEventListener("click", () => {
+      const dark = root.dataset.theme === "dark" || (root.dataset.theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+      root.dataset.theme = dark ? "light" : "dark";
+      document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
+    });
+  }
+  let going = false;
+  const rows = () => [...document.querySelectorAll("[data-row]")];
+  const step = (by) => {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.findIndex((row) => row.hasAttribute("data-at"));
+    const next = all[Math.min(Math.max(at + by, 0), all.length - 1)];
+    if (at >= 0) all[at].removeAttribute("data-at");
+    next.setAttribute("data-at", "");
+    next.scrollIntoView({ block: "nearest" });
+    const link = next.querySelector("a[data-peek]") || next.querySelector("a");
+    link.focus({ preventScroll: true });
+    if (document.querySelector("#peek:not(:empty)")) link.click();
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.target.isContentEditable) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    if (going) {
+      going = false;
+      const link = document.querySelector(`nav [data-key="${CSS.escape(event.key)}"]`);
+      if (link) link.click();
+    } else if (event.key === "g") going = true;
+    else if (event.key === "/") { document.getElementById("find").focus(); event.preventDefault(); }
+    else if (event.key === "j") step(1);
+    else if (event.key === "k") step(-1);
+    else if (event.key === "Escape") document.querySelector("[data-close]")?.click();
+  });
+  // A live page does not move under the pointer.
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    if (event.target.matches?.(":hover") || event.target.querySelector?.(":hover, :focus-visible")) event.preventDefault();
+  });
+})();

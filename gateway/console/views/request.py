@@ -1,0 +1,180 @@
+"""One request: where its time went, why this tier, what would have changed it, and whether it was worth it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from gateway.archive.columns import LEDGER
+from gateway.archive.live import LiveArchive
+from gateway.console.timeline import Timeline, timeline_of
+from gateway.telemetry.reasons import dollars
+from offline.explain.path import PathLine, decision_lines
+from offline.explain.why_not import Flip, Impossible, start_of, why_not
+from policies.model import Policy
+from routing.decide import DecisionInput
+from routing.decision_basis import BasisError, DecisionBasis
+from routing.decision_record import unnamed
+
+_FIND: Final = (
+    "SELECT r.*, b.basis::VARCHAR AS basis_json FROM requests r LEFT JOIN bases b ON b.id = r.basis "
+    "WHERE request_id = $id AND ($at IS NULL OR entry_ms BETWEEN $at - 1000 AND $at + 1000) "
+    "ORDER BY entry_ms DESC LIMIT 1"
+)
+_FEEDBACK: Final = "SELECT score, comment FROM feedback WHERE request_id = $id AND tenant = $tenant"
+_USUAL: Final = """
+WITH newest AS (
+    SELECT hops FROM requests WHERE surface = $surface ORDER BY entry_ms DESC LIMIT 1000
+), hop AS (
+    SELECT unnest(from_json(hops, '[{"name": "VARCHAR", "duration_us": "BIGINT",
+        "attributes": {"tierline.tier": "VARCHAR"}}]')) AS h FROM newest
+)
+SELECT h.name AS name, h.attributes."tierline.tier" AS tier, count(*) AS count,
+    quantile_cont(h.duration_us / 1000.0, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99]) AS quantiles
+FROM hop GROUP BY ALL HAVING count(*) >= 20
+"""
+_USUAL_S: Final = 30.0
+"""How long the usual durations of a surface's hops are kept."""
+
+
+class NoSuchRequest(LookupError):
+    """There is no record of that request; the message says where it was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What would have had to differ for a request to start at `tier`, by class: the request, the policy, the world."""
+
+    tier: str
+    request: ClassChange
+    policy: ClassChange
+    world: ClassChange
+
+
+@dataclass(frozen=True, slots=True)
+class ClassChange:
+    """The smallest change of one class: its moves in words, or why there is none."""
+
+    moves: Sequence[str]
+    impossible: str = ""
+    reason: str = ""
+    """The reason of the decision that then is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDecisionInput:
+    """A recorded decision as it can be made again."""
+
+    policy: Policy
+    given: DecisionInput
+
+
+class RequestView:
+    """Find requests and say all that is known of each."""
+
+    def __init__(self, archive: LiveArchive) -> None:
+        self._archive = archive
+        self._usual: dict[str, tuple[float, dict[tuple[str, str | None], list[float]]]] = {}
+
+    async def data(self, request_id: str, at_ms: int | None = None) -> dict[str, Any]:
+        """Return a request's page. `at_ms`: about when its record was written, which finds it faster.
+
+        Raises NoSuchRequest.
+        """
+        rows = await self._archive.ask(_FIND, {"id": request_id, "at": at_ms})
+        if not rows:
+            raise NoSuchRequest(
+                f"No request {request_id!r} is recorded here. It may be older than what is kept (`ledger.keep`), or "
+                "its record is on its way: it takes up to a second."
+            )
+        row = rows[0]
+        record = record_of(row)
+        again = decided_again(row)
+        tiers = again.policy.ladder if again is not None else ()
+        timeline = timeline_of(record, row["given"], tiers)
+        feedback = await self._archive.ask(_FEEDBACK, {"id": request_id, "tenant": row["tenant"]})
+        return {
+            "request_id": request_id,
+            "trace_id": row["trace_id"],
+            "parent_id": row["parent_id"],
+            "entry_ms": row["entry_ms"],
+            "started": record["started"],
+            "ledger": record["ledger"],
+            "timeline": timeline,
+            "target": next((one.at_ms for one in timeline.moments if one.kind == "target"), None),
+            "saved": _saved(row),
+            "usual": await self._usual_of(row["surface"]),
+            "steps": [] if again is None else decision_lines(again.policy, again.given),
+            "others": [] if again is None else _others(again),
+            "feedback": feedback[0] if feedback else None,
+            "decided": again is not None,
+        }
+
+    async def alternatives(self, request_id: str, tier: str, at_ms: int | None = None) -> Alternative | None:
+        """Return what would have started the request at `tier`; None where nothing was decided, or it starts there."""
+        rows = await self._archive.ask(_FIND, {"id": request_id, "at": at_ms})
+        again = decided_again(rows[0]) if rows else None
+        if again is None or tier not in again.policy.tiers or start_of(again.policy, again.given) == tier:
+            return None
+        found = why_not(again.policy, again.given, tier)
+        return Alternative(tier, _change(found.request), _change(found.policy), _change(found.world))
+
+    async def _usual_of(self, surface: str) -> dict[tuple[str, str | None], list[float]]:
+        """Return quantiles of the durations of a surface's latest hops, by name and tier."""
+        known = self._usual.get(surface)
+        if known is None or time.monotonic() - known[0] > _USUAL_S:
+            rows = await self._archive.ask(_USUAL, {"surface": surface})
+            known = time.monotonic(), {(row["name"], row["tier"]): row["quantiles"] for row in rows}
+            self._usual[surface] = known
+        return known[1]
+
+
+def record_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an archive's row as the record that it was made of."""
+    return {
+        "trace_id": row["trace_id"],
+        "parent_id": row["parent_id"],
+        "started": row["started_s"],
+        "ledger": {name: row[name] for name in LEDGER},
+        "hops": orjson.loads(row["hops"]),
+    }
+
+
+def decided_again(row: Mapping[str, Any]) -> RecordedDecisionInput | None:
+    """Return a row's routing decision as it can be made again; None if nothing was decided, or it cannot be read."""
+    if row["given"] is None or row["basis_json"] is None:
+        return None
+    try:
+        basis = DecisionBasis.decode(row["basis_json"].encode())
+        return RecordedDecisionInput(basis.policy, basis.input_of(unnamed(row["given"])))
+    except BasisError:
+        return None
+
+
+def _saved(ledger: Mapping[str, Any]) -> str:
+    """Return in words what the answer cost less than from the strongest tier."""
+    full = ledger["counterfactual_usd"]
+    if full is None or ledger["cost_unknown"]:
+        return ""
+    saved = full - ledger["cost_usd"]
+    return f"{dollars(saved)} less than the strongest tier" if saved >= 0 else f"{dollars(-saved)} more than it alone"
+
+
+def _others(again: RecordedDecisionInput) -> list[str]:
+    start = start_of(again.policy, again.given)
+    return [tier for tier in again.policy.ladder if tier != start]
+
+
+def _change(found: Flip | Impossible) -> ClassChange:
+    if isinstance(found, Impossible):
+        return ClassChange((), found.reason)
+    return ClassChange(
+        [f"{move.what}: {move.before} → {move.after}" for move in found.moves], "", found.decision.reason
+    )
+
+
+__all__ = ["NoSuchRequest", "PathLine", "RequestView", "Timeline", "decided_again", "record_of"]

@@ -1,0 +1,133 @@
+"""The console's pages over a real archive and store: HTML and JSON, errors in words, and who may see them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from cache.store.redis_store import RedisStore
+from gateway.archive.live import LiveArchive
+from gateway.console.access import ConsoleAccess, Role
+from gateway.console.app import ConsoleApp
+from gateway.console.assets import STATIC
+from tests.gateway.archive.test_keeper import record
+from tests.gateway.telemetry.conftest import server, store
+from tests.support.wait import SLACK
+
+__all__ = ["server", "store"]
+
+
+@contextlib.asynccontextmanager
+async def console(
+    folder: Path, store: RedisStore, requests: int, keys: dict[Role, str] | None = None
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A console that has seen so many requests."""
+    archive = LiveArchive(folder, store)
+    archive.start()
+    try:
+        if requests:
+            await record(store, 1, requests)
+            while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
+                assert await archive.wait_for_requests(5 * SLACK)
+        transport = httpx2.ASGITransport(app=ConsoleApp(archive, ConsoleAccess(keys or {})).asgi())
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8790") as client:
+            yield client
+    finally:
+        await archive.aclose()
+
+
+async def test_a_request_has_a_page_and_the_same_as_json(store: RedisStore, tmp_path: Path) -> None:
+    async with console(tmp_path, store, 2) as client:
+        page = await client.get("/requests/req-2")
+        assert page.status_code == 200 and "attempt 2 · hosted" in page.text and "escalated" in page.text
+        data = (await client.get("/requests/req-2.json")).json()
+        assert data["ledger"]["path"] == "escalated" and len(data["timeline"]["bars"]) == 8
+
+
+async def test_nothing_on_a_page_is_inline_or_from_elsewhere(store: RedisStore, tmp_path: Path) -> None:
+    """At most three requests make a page, all to this host; its policy forbids the rest, so nothing may need it."""
+    async with console(tmp_path, store, 1) as client:
+        for path in ("/requests", "/requests/req-1", "/nothing"):
+            page = await client.get(path)
+            assert page.headers["content-security-policy"].startswith("default-src 'self'")
+            assert not re.search(r"<script(?! src=)|<style| style=| on[a-z]+=|javascript:", page.text), path
+            loaded = re.findall(r'(?:<script src|<link rel="stylesheet" href)="([^"]+)"', page.text)
+            assert len(loaded) == 2
+            weight = len(page.content)
+            for url in loaded:
+                assert url.startswith("/static/")
+                asset = await client.get(url, headers={"accept-encoding": "gzip"})
+                assert "immutable" in asset.headers["cache-control"]
+                weight += int(asset.headers["content-length"])
+            assert weight < 150_000
+
+
+async def test_the_list_is_filtered_by_its_url(store: RedisStore, tmp_path: Path) -> None:
+    async with console(tmp_path, store, 60) as client:
+        data = (await client.get("/requests.json?surface=chat&is=escalated")).json()
+        assert [row["request_id"] for row in data["rows"]] == [f"req-{n}" for n in range(60, 10, -1)]
+        assert all(len(json.dumps(row)) <= 700 for row in data["rows"])
+        older = (await client.get(f"/requests.json?surface=chat&before={data['more']}")).json()
+        assert [row["request_id"] for row in older["rows"]] == [f"req-{n}" for n in range(10, 0, -1)] and not older[
+            "more"
+        ]
+        assert not (await client.get("/requests.json?surface=voice")).json()["rows"]
+        found = (await client.get("/requests.json?q=req-60")).json()
+        assert [row["request_id"] for row in found["rows"]] == ["req-60"]
+        peek = await client.get("/requests?peek=req-7")
+        assert "attempt 2 · hosted" in peek.text
+
+
+async def test_errors_say_what_to_do(store: RedisStore, tmp_path: Path) -> None:
+    wrong = (
+        ("/requests/nobody", "", 404, "ledger.keep"),
+        ("/requests", "?since=2h", 400, "2h"),
+        ("/nothing", "", 404, "no such page"),
+    )
+    async with console(tmp_path, store, 0) as client:
+        for path, query, status, words in wrong:
+            page = await client.get(path + query)
+            assert page.status_code == status and words in page.text, path
+            assert (await client.get(f"{path}.json{query}")).status_code == status
+        assert "No request has been recorded yet" in (await client.get("/requests?since=all")).text
+        assert (await client.get("/requests", headers={"host": "evil.example"})).status_code == 403
+
+
+async def test_a_key_is_asked_for_and_opens_the_console(store: RedisStore, tmp_path: Path) -> None:
+    async with console(tmp_path, store, 1, {Role.VIEWER: "secret"}) as client:
+        assert (await client.get("/requests.json")).status_code == 401
+        turned = await client.get("/requests")
+        assert turned.status_code == 303 and turned.headers["location"].startswith("/sign-in")
+        assert (await client.post("/sign-in", data={"key": "wrong"})).status_code == 401
+        signed = await client.post("/sign-in?to=//evil.example", data={"key": "secret"})
+        assert signed.status_code == 303 and signed.headers["location"] == "/"
+        assert (
+            "httponly" in signed.headers["set-cookie"].lower()
+            and "samesite=strict" in signed.headers["set-cookie"].lower()
+        )
+        assert (await client.get("/requests")).status_code == 200
+        client.cookies.clear()
+        assert (await client.get("/requests.json", headers={"authorization": "Bearer secret"})).status_code == 200
+
+
+def test_vendored_files_are_those_that_were_published() -> None:
+    """Each has its name, version, licence and hash; nothing else is vendored."""
+    folder = STATIC / "vendor"
+    listed = json.loads((folder / "VENDORED.json").read_text())
+    for name, entry in listed.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == entry["sha256"], name
+        assert (folder / entry["licence_file"]).is_file() and entry["version"] and entry["source"]
+    licences = {entry["licence_file"] for entry in listed.values()}
+    assert {path.name for path in folder.iterdir()} == {*listed, *licences, "VENDORED.json"}
+
+
+@pytest.mark.parametrize("name", ["console.css", "console.js"])
+def test_our_own_assets_stay_small(name: str) -> None:
+    assert (STATIC / name).stat().st_size < 40_000
