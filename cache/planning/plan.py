@@ -50,6 +50,8 @@ DENIED = frozenset(
 _DENIED_PREFIX = "prompt_cache_"
 NATIVE: Final = "x_tierline_native"
 """Key of a translated body that holds the client's own body, see `gateway.dialects.native`."""
+_OF_CLIENT: Final = ("body", "paths")
+"""What the native form says of the client's body alone."""
 _COMPOSED_CHARS: Final = 64 << 10
 _SURELY_SAFE_CHARS: Final = 256
 _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
@@ -84,7 +86,7 @@ def fingerprint(
     }
     if (native := request.get(NATIVE)) is not None and isinstance(native["lost"], dict):
         # All of the client's body is in its translation, or listed as lost with its value.
-        request[NATIVE] = {name: value for name, value in native.items() if name != "body"}
+        request[NATIVE] = {name: value for name, value in native.items() if name not in _OF_CLIENT}
     if model is not None:
         request["model"] = model
     request["messages"], question = _cut(body["messages"])

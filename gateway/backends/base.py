@@ -133,6 +133,10 @@ class BadStatus(BackendError):
         self.told = _error_object(body)
         """The parsed error object of the reply; empty if there is none."""
 
+    def with_param(self, param: str) -> BadStatus:
+        """Return the error with another name of the field that it is about."""
+        return BadStatus(self.status, orjson.dumps({"error": {**self.told, "param": param}}), self.retry_after_s)
+
     @property
     def refusal(self) -> Refusal:
         """`key` if the backend refuses our key, `quota` if our account is out of quota, else ''."""

@@ -212,7 +212,11 @@ class HttpBackend(ABC):
             error = error.replace(self._key, b"***")
         if says_too_long(response.status, error):
             raise ContextExceeded(response.status, error)
-        raise BadStatus(response.status, error, _retry_after(response))
+        raise self._named(BadStatus(response.status, error, _retry_after(response)), request)
+
+    def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
+        """Return an error of this API's with the field that it is about as the client named it."""
+        return error
 
     def _untranslatable(self, error: Exception) -> BadStatus:
         """Return the client's error for a body that could not be translated.

@@ -7,7 +7,16 @@ from typing import Any
 
 import orjson
 
-from gateway.backends.base import BYTE_ORDER_MARK, BackendRequest, Completion, Event, InvalidReply, Response, Transport
+from gateway.backends.base import (
+    BYTE_ORDER_MARK,
+    BackendRequest,
+    BadStatus,
+    Completion,
+    Event,
+    InvalidReply,
+    Response,
+    Transport,
+)
 from gateway.backends.http_backend import HttpBackend, SseReply, error_in_200, in_pieces, json_object
 from gateway.backends.quota import Quota
 from gateway.backends.tool_calls import ToolCallDeltas
@@ -21,6 +30,7 @@ from gateway.dialects.chat_reasoning import (
     with_short_ids,
     with_signed_calls,
 )
+from gateway.dialects.client_paths import client_path
 from gateway.dialects.native import NATIVE, lost_fields
 from gateway.dialects.reasoning import NOBODY, Maker
 
@@ -69,6 +79,12 @@ class OpenAIBackend(HttpBackend):
         if self._checks_calls:
             payload["messages"] = with_signed_calls(payload["messages"]) or payload["messages"]
         return orjson.dumps(in_pieces(payload) if request.large else payload), reader, dropped
+
+    def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
+        param = error.told.get("param")
+        if NATIVE not in request.body or not error.callers_fault or not isinstance(param, str):
+            return error
+        return error.with_param(client_path(request.body, param))
 
 
 class _ChatReader:

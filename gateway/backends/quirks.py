@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.backends.base import Backend, BackendRequest, Completion, EventStream
+from gateway.dialects.client_paths import client_paths
 
 _ASKS_NOTHING: Final = frozenset({"auto", "default"})
 
@@ -44,7 +45,7 @@ class AdaptedBackend:
         """
         if self._omit.isdisjoint(body) and not any(name in body for name in self._rename):
             return body, ()
-        omitted = tuple(name for name in body if name in self._omit and _asks(body[name]))
+        omitted = client_paths(body, (name for name in body if name in self._omit and _asks(body[name])))
         adapted = {name: value for name, value in body.items() if name not in self._omit and name not in self._rename}
         for name, other in self._rename.items():
             if body.get(name) is not None:

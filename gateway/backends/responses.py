@@ -6,6 +6,7 @@ The newest hosted models take function tools together with a reasoning effort on
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from gateway.backends.context_limit import says_too_long
 from gateway.backends.http_backend import HttpBackend, Prepare, ReplyReader, SseReply, in_pieces, json_object
 from gateway.backends.quota import Quota
 from gateway.chat.completions import fill_in, usage_of
+from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, Unsupported, request_of
@@ -81,7 +83,7 @@ class ResponsesBackend(HttpBackend):
                 self._encrypts = False
                 log.warning("model %s gives no encrypted reasoning; it is asked for it no more", self._model)
             elif native_body(request.body, "responses") is None:
-                raise _renamed(error) from None
+                raise _renamed(error, request.body) from None
             else:
                 raise
         return await super()._send(request, stream=stream, prepare=prepare)
@@ -95,11 +97,14 @@ class ResponsesBackend(HttpBackend):
                 request.body, unsealer or self._maker, model=self._model, stream=stream, alternatives=alternatives
             )
         except Unsupported as error:
-            raise _refusal(400, str(error), error.param, "unsupported_value") from None
+            raise _refusal(400, str(error), client_path(request.body, error.param), "unsupported_value") from None
         body = translated.body
         if not self._encrypts:
             body["include"] = [one for one in body["include"] if one != ENCRYPTED]
-        dropped = (*translated.dropped, *lost_fields(request.body, "responses"))
+        dropped = translated.dropped
+        if dropped and not translated.native:
+            dropped = client_paths(request.body, dropped)
+        dropped = (*dropped, *lost_fields(request.body, "responses"))
         payload = orjson.dumps(in_pieces(body) if request.large else body)
         return payload, _ResponsesReader(translated, self._maker, self._model), dropped
 
@@ -109,15 +114,14 @@ def _refuses_encryption(error: BadStatus) -> bool:
     return "ncrypted content is not supported" in str(error.told.get("message"))
 
 
-def _renamed(error: BadStatus) -> BadStatus:
+def _renamed(error: BadStatus, body: Mapping[str, Any]) -> BadStatus:
     """Return an error of the caller's making with the field named as the client knows it."""
     param = error.told.get("param")
     if not error.callers_fault or isinstance(error, ContextExceeded) or not isinstance(param, str):
         return error
     for own, known in _NAMES:
         if param == own or param.startswith((f"{own}.", f"{own}[")):
-            told = {**error.told, "param": known}
-            return BadStatus(error.status, orjson.dumps({"error": told}), error.retry_after_s)
+            return error.with_param(client_path(body, known))
     return error
 
 

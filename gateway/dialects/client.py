@@ -33,6 +33,12 @@ class ClientDialect(Protocol):
         A large body is translated in a thread (`gateway.off_loop`). Raises ApiError, by the field's own path.
         """
 
+    def path_of(self, path: str) -> str:
+        """Return the client's path of a field of chat completions that the gateway names in `x-tierline-dropped`.
+
+        A body with NATIVE is named in its client's words before, see `gateway.dialects.client_paths`.
+        """
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Return the JSON body of a whole reply."""
 

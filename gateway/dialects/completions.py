@@ -93,6 +93,14 @@ class CompletionsClient:
         self._include_usage = isinstance(options, dict) and options.get("include_usage") is True
         return chat
 
+    def path_of(self, path: str) -> str:
+        """See `ClientDialect.path_of`."""
+        if path.startswith("messages"):
+            return "prompt"
+        if path in ("logprobs", "top_logprobs"):
+            return "logprobs" if self._show_logprobs else "best_of"
+        return "best_of" if path == "n" and self._best_of > self._n else path
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
         choices = completion["choices"]
@@ -114,11 +122,7 @@ class CompletionsClient:
 
     def error(self, error: ApiError) -> bytes:
         """See `ClientDialect.error`."""
-        param = error.param
-        if self._chat and param is not None and param.startswith("messages"):
-            param = "prompt"
-        if param == "n" and self._best_of > self._n:
-            param = "best_of"
+        param = error.param if error.param is None or not self._chat else self.path_of(error.param)
         return envelope(error.message, error.type, param, error.code)
 
     def _choice(self, place: int, choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 A translated body holds the client's own body under `NATIVE`:
 
-    {"dialect": "responses", "body": {...}, "lost": {"truncation": "auto"}, "needs": ["hosted_tools"]}
+    {"dialect": "responses", "body": {...}, "lost": {"truncation": "auto"}, "needs": ["hosted_tools"], "paths": [...]}
 
 A backend of that dialect sends this body, with the gateway's changes, instead of translating it back; any other backend
 leaves it out and reports `lost`, the fields that the translation could not express (values by path), as dropped.
-`needs` are capabilities (`routing.features.FURTHER`) without which a tier could not answer. All but the body is part of
-the request's fingerprint: an answer is shared between clients of one dialect only.
+`needs` are capabilities (`routing.features.FURTHER`) without which a tier could not answer. `paths` says where
+each message comes from, see `gateway.dialects.client_paths`. All but the body and the paths is part of the request's
+fingerprint: an answer is shared between clients of one dialect only.
 
 An answer of such a backend holds its own form too, in `message[NATIVE]` or `delta[NATIVE]`: a list of the dialect's
 events, which joins like any list when chunks are assembled. Only a body with NATIVE of the same dialect gets one.

@@ -12,7 +12,8 @@ import orjson
 
 from gateway import pipeline
 from gateway.chat.completions import wants_usage
-from gateway.errors import ApiError, RequestTooLarge
+from gateway.dialects.client_paths import client_path
+from gateway.errors import ApiError, InvalidRequest, RequestTooLarge
 from gateway.http.base_exchange import BaseExchange
 from gateway.http.build_context import build_context
 from gateway.http.early_head import EarlyHead
@@ -79,7 +80,7 @@ class Exchange(BaseExchange):
         else:
             given, large = await self._bodies.read_object(raw)
             body, large = await self._dialect.read(given, self.ledger.tenant, large=large)
-            await self._bodies.check(body, large=large)
+            await self._check(body, large=large)
         self.ledger.requested_model = body["model"]
         request = build_context(steps, headers, body, self.trace, self.ledger, self.client, large=large)
         if request.features.stream and request.policy.escalate.stream.alive != "none":
@@ -92,6 +93,16 @@ class Exchange(BaseExchange):
                 reply.stream.close()
             raise ClientGone
         return reply
+
+    async def _check(self, body: dict[str, Any], *, large: bool) -> None:
+        """Check a translated body. Raises InvalidRequest, by the client's own path."""
+        try:
+            await self._bodies.check(body, large=large)
+        except InvalidRequest as error:
+            if error.param is None or (param := client_path(body, error.param)) == error.param:
+                raise
+            message = error.message.replace(error.param, param)
+            raise InvalidRequest(message, code=error.code, param=param) from None
 
     async def _send_body(self, reply: Reply) -> None:
         self.ledger.status = 200
@@ -133,6 +144,13 @@ class Exchange(BaseExchange):
         finally:
             if reply.stream is not None:
                 reply.stream.close()
+
+    def explained(self) -> list[Header]:
+        """See `BaseExchange.explained`. What a text completion's answer left out has its own names."""
+        ledger = self.ledger
+        if ledger.dropped and self._dialect is not None:
+            ledger.dropped = tuple(dict.fromkeys(map(self._dialect.path_of, ledger.dropped)))
+        return super().explained()
 
     async def fail(self, error: ApiError) -> None:
         """Tell the client of the error in its dialect: as the reply, or as an event of a stream that is open."""

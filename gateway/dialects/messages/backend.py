@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from gateway.dialects.client_paths import client_paths
 from gateway.dialects.messages.models import ClaudeFacts
 from gateway.dialects.native import NATIVE, lost_fields, native_body
 from gateway.dialects.reasoning import DETAILS, Maker
@@ -110,19 +111,18 @@ def messages_request(
     """Return the request for a chat-completions body. `maker` is the backend, whose own thinking alone is sent."""
     own = native_body(body, "messages")
     dropped: list[str] = []
-    if own is None:
-        dropped += lost_fields(body, "messages")
-        sent = _translated(body, facts, maker, dropped)
-    else:
-        sent = _own(own, body, facts, maker, dropped)
+    sent = _translated(body, facts, maker, dropped) if own is None else _own(own, body, facts, maker, dropped)
     sent["model"] = model
     sent.pop("stream", None)
     if stream:
         sent["stream"] = True
     unfit: list[str] = []
     _fit(sent, facts, unfit, removed=REASONING in dropped)
-    dropped += unfit if own is not None else (_name_in_chat(path, body) for path in unfit)
-    return MessagesRequest(sent, tuple(dict.fromkeys(dropped)))
+    if own is not None:
+        return MessagesRequest(sent, tuple(dict.fromkeys((*dropped, *unfit))))
+    dropped += [_name_in_chat(path, body) for path in unfit]
+    listed = (*lost_fields(body, "messages"), *(client_paths(body, dropped) if dropped else ()))
+    return MessagesRequest(sent, tuple(dict.fromkeys(listed)))
 
 
 def _name_in_chat(path: str, body: Mapping[str, Any]) -> str:
@@ -134,6 +134,8 @@ def _name_in_chat(path: str, body: Mapping[str, Any]) -> str:
         return "response_format"
     if field.startswith("messages["):  # the last one
         return f"messages[{len(body['messages']) - 1}].role"
+    if path == "tools[].strict":
+        return "tools[].function.strict"
     if field in ("thinking", "output_config"):
         return "reasoning_effort" if body.get("reasoning_effort") is not None else "reasoning"
     return path

@@ -10,6 +10,7 @@ Each field of a request is expressed in chat completions, refused by name, or li
     headers   the client's anthropic-version and anthropic-beta
     thinking  its settings of thinking, and
     forms     where a block became a text: requests that differ in these alone have the same translation
+    paths     where each message of the translated body comes from, see `gateway.dialects.messages.paths`
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ class MessagesClient:
                 )
         return chat, large
 
+    def path_of(self, path: str) -> str:
+        """See `ClientDialect.path_of`."""
+        return path
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
         return orjson.dumps(message_of(completion, thinking=self._thinking, model=self._model, ids=self._ids()))
@@ -141,7 +146,8 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
     chat.update({name: body[name] for name in _AS_IN_CHAT if body.get(name) is not None})
     if not counting:
         chat["max_tokens"] = _typed(body["max_tokens"], int, "max_tokens")
-    chat["messages"] = _messages(body, lost)
+    paths: list[Any] = []
+    chat["messages"] = _messages(body, lost, paths)
     if body.get("stop_sequences"):
         chat["stop"] = _typed(body["stop_sequences"], list, "stop_sequences")
     if body.get("stream") is not None:
@@ -163,6 +169,7 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
         "headers": dict(protocol),
         "thinking": [body.get("thinking"), body.get("output_config")],
         "forms": _forms(body["messages"]),
+        "paths": paths,
     }
     chat[NATIVE] = native
     return chat
@@ -216,9 +223,10 @@ def _given(body: Mapping[str, Any], name: str, kind: type) -> Any:
 # --- the conversation -------------------------------------------------------------------------------------------------
 
 
-def _messages(body: Mapping[str, Any], lost: dict[str, Any]) -> list[dict[str, Any]]:
+def _messages(body: Mapping[str, Any], lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     if body.get("system"):
+        paths.append(-1)
         messages.append({"role": "system", "content": _system(body["system"], "system", lost)})
     given = _typed(body["messages"], list, "messages")
     if not given:
@@ -229,6 +237,7 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any]) -> list[dict[str, A
             _typed(message, dict, f"messages[{i}]")
         role, content = message.get("role"), message.get("content")
         if role == "system":
+            paths.append(i)
             messages.append({"role": "system", "content": _system(content, f"messages[{i}].content", lost)})
         elif role not in ("user", "assistant"):
             path = f"messages[{i}].role"
@@ -236,6 +245,7 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any]) -> list[dict[str, A
                 f"{path}: Input should be 'user', 'assistant' or 'system'", code="unsupported_value", param=path
             )
         elif type(content) is str:
+            paths.append(i)
             messages.append({"role": role, "content": content})
         else:
             path = f"messages[{i}]"
@@ -243,7 +253,7 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any]) -> list[dict[str, A
                 if type(block) is not dict or type(block.get("type")) is not str:
                     where = f"{path}.content[{j}]"
                     _typed(_typed(block, dict, where).get("type"), str, f"{where}.type")
-            messages += (_assistant if role == "assistant" else _user)(content, path, lost)
+            messages += (_assistant if role == "assistant" else _user)(content, i, lost, paths)
         if len(message) > _ROLE_AND_CONTENT:
             path = f"messages[{i}]"
             lost.update({f"{path}.{name}": message[name] for name in message if name not in ("role", "content")})
@@ -275,7 +285,9 @@ def _note_others(block: Mapping[str, Any], kind: str, path: str, lost: dict[str,
         lost.update({f"{path}.{name}": block[name] for name in block.keys() - known if block[name] is not None})
 
 
-def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
+def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
+    """Return the message of an assistant's turn, the message of this number; none if nothing can be expressed."""
+    path = f"messages[{number}]"
     message: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -309,16 +321,21 @@ def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict
         message["tool_calls"] = calls
     if details:
         message[DETAILS] = details
-    return [message] if texts or calls or details else []
+    if not (texts or calls or details):
+        return []
+    paths.append(number)
+    return [message]
 
 
-def _user(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of a user's turn: one for each tool's result, then one with the rest.
+def _user(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
+    """Return the messages of a user's turn, the message of this number: one for each tool's result, and the rest.
 
     Images in a tool's result are part of that last message, since the results of chat completions are texts.
     """
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
+    blocks: list[int] = []
+    path = f"messages[{number}]"
     for j, block in enumerate(content):
         kind = block["type"]
         if len(block) > _PLAIN_BLOCK:
@@ -330,11 +347,14 @@ def _user(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str,
             text, shown = _result(block, where, lost)
             ident = _typed(block.get("tool_use_id"), str, f"{where}.tool_use_id")
             results.append({"role": "tool", "tool_call_id": ident, "content": text})
+            paths.append((number, j))
             parts += shown
         else:
             parts += _parts(block, f"{path}.content[{j}]", lost)
+        blocks += [j] * (len(parts) - len(blocks))
     if not parts:
         return results
+    paths.append((number, blocks))
     alone = len(parts) == 1 and parts[0]["type"] == "text"
     return [*results, {"role": "user", "content": parts[0]["text"] if alone else parts}]
 

@@ -103,6 +103,10 @@ class ResponsesClient:
         self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names)
         return chat, large
 
+    def path_of(self, path: str) -> str:
+        """See `ClientDialect.path_of`."""
+        return path
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Return the Response object of a whole reply, as JSON, and keep it if it is to be kept."""
         head = self._begun()

@@ -171,6 +171,7 @@ def chat_body(
             raise wrong_type("instructions", "a string")
         if instructions:
             reading.messages.append({"role": "system", "content": instructions})
+            reading.paths.append(("instructions", ""))
     reading.add_items(entries)
     chat["messages"] = reading.messages
     for name, value in body.items():
@@ -193,6 +194,7 @@ def chat_body(
         "dialect": "responses",
         "body": _native_body(body, entries, kept=kept),
         "lost": reading.lost,
+        "paths": reading.paths,
     }
     if reading.needed:
         native["needs"] = [HOSTED]
@@ -223,13 +225,18 @@ def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *,
 class _Reading:
     """Translate one body: collect messages, and what a chat completion cannot express."""
 
-    __slots__ = ("_hosted", "_turn", "lost", "messages", "names", "needed")
+    __slots__ = ("_hosted", "_turn", "_turn_paths", "lost", "messages", "names", "needed", "paths")
 
     def __init__(self, *, hosted: bool) -> None:
         self._hosted = hosted
         self._turn: Json | None = None
         """The assistant's message that adjacent items are joined to."""
+        self._turn_paths: Json = {}
         self.messages: list[Json] = []
+        self.paths: list[Any] = []
+        """Where each message comes from: the path of its item, and the member that is its content. For a turn of the
+        assistant, the paths of its first item, of the one with its text, and of its calls.
+        """
         self.lost: Json = {}
         """Values that are not expressed, by path."""
         self.names: dict[str, tuple[str, str]] = {}
@@ -294,16 +301,19 @@ class _Reading:
         if role != "assistant":
             self._close_turn()
             self.messages.append({"role": role, "content": content})
+            self.paths.append((at, "content"))
             return
         turn = self._turn
         if turn is None or (turn["content"] is not None and "tool_calls" not in turn):
             self._close_turn()
-            turn = self._open_turn()
+            turn = self._open_turn(at)
+        self._turn_paths["content"] = self._turn_paths["content"] or at
         # A text beside calls belongs to their message: nothing may stand between calls and their outputs.
         turn["content"] = content if turn["content"] is None else _parts_of(turn["content"]) + _parts_of(content)
 
     def _add_call(self, item: Mapping[str, Any], call: Json, kind: str, at: str) -> None:
-        turn = self._turn or self._open_turn()
+        turn = self._turn or self._open_turn(at)
+        self._turn_paths["tool_calls"].append(at)
         if kind == "function_call" and item.get(EXTRA) is not None:
             call[EXTRA] = item[EXTRA]
         turn.setdefault("tool_calls", []).append({"id": _text(item, "call_id", at), **call})
@@ -316,6 +326,7 @@ class _Reading:
             raise missing(f"{at}.output")
         content = output if type(output) is str else self._content(output, f"{at}.output")
         self.messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", at), "content": content})
+        self.paths.append((at, "output"))
         self.lose_others(item, kind, at)
 
     def _add_reasoning(self, item: Mapping[str, Any], at: str) -> None:
@@ -335,13 +346,15 @@ class _Reading:
             # A new turn of the assistant begins with its reasoning; within one, reasoning comes between calls too.
             self._close_turn()
             turn = None
-        turn = turn or self._open_turn()
+        turn = turn or self._open_turn(at)
         turn.setdefault(DETAILS, []).extend(details_of_item(item))
         self.lose_others(item, "reasoning", at)
 
-    def _open_turn(self) -> Json:
+    def _open_turn(self, at: str) -> Json:
         self._turn = {"role": "assistant", "content": None}
+        self._turn_paths = {"at": at, "content": None, "tool_calls": []}
         self.messages.append(self._turn)
+        self.paths.append(self._turn_paths)
         return self._turn
 
     def _close_turn(self) -> None:

@@ -1,0 +1,65 @@
+"""Say where the parts of a chat-completions body stand in the Responses body that it was translated from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+_MESSAGE: Final = re.compile(r"messages\[(\d*)\](?:\.(content|tool_calls)(?:\[(\d+)\])?)?(.*)")
+_TOOL: Final = re.compile(r"tools\[(\d*)\](?:\.(?:function|custom))?(.*)")
+_NAMES: Final = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "response_format": "text.format",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+_LOGPROBS: Final = ("logprobs", "top_logprobs")
+
+
+def responses_path(native: Mapping[str, Any], path: str) -> str:
+    """Return the client's path of a field; `native` is what the translated body has under NATIVE."""
+    if (match := _MESSAGE.fullmatch(path)) is not None:
+        return _of_message(native["paths"], *match.groups())
+    if (match := _TOOL.fullmatch(path)) is not None:
+        number = match[1]
+        at = next(
+            (at for i, at in enumerate(_tools(native["body"])) if str(i) == number), "tools" if number else "tools[]"
+        )
+        return at + match[2]
+    if path in _LOGPROBS:
+        return "top_logprobs" if native["body"].get("top_logprobs") else "include"
+    path = path.replace("response_format.json_schema", "response_format", 1)
+    name, dot, rest = path.partition(".")
+    return f"{_NAMES.get(name, name)}{dot}{rest}"
+
+
+def _of_message(origins: Sequence[Any], number: str, member: str | None, place: str | None, rest: str) -> str:
+    """Return the path of a message, or of a part of it: where its own item, or a call's, stands."""
+    if not number or int(number) >= len(origins):
+        return "input"
+    origin = origins[int(number)]
+    if isinstance(origin, dict):  # a turn of the assistant, of several items
+        if member == "tool_calls" and place is not None and int(place) < len(origin["tool_calls"]):
+            return f"{origin['tool_calls'][int(place)]}{rest}"
+        at, own = origin["content"] or origin["at"], "content"
+    else:
+        at, own = origin
+    if at in ("input", "instructions"):  # a text
+        return str(at)
+    inner = "" if member is None else f".{own}" if member == "content" else f".{member}"
+    return f"{at}{inner}{'' if place is None else f'[{place}]'}{rest}"
+
+
+def _tools(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the path of each of the client's own tools, in the order that they have in the translated body."""
+    for i, tool in enumerate(body.get("tools") or ()):
+        if tool.get("type") == "namespace":
+            inner = enumerate(tool.get("tools") or ())
+            yield from (f"tools[{i}].tools[{j}]" for j, one in inner if one.get("type") in ("function", "custom"))
+        elif tool.get("type") in ("function", "custom"):
+            yield f"tools[{i}]"
