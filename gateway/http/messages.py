@@ -34,6 +34,8 @@ _EVENTS: Final = (
 
 _MOST_DROPPED: Final = 2048
 """Most bytes in x-tierline-dropped: some clients refuse a head of 8 KiB."""
+_LONGEST_END: Final = 24
+_MORE: Final = b", and %d more"
 _CHUNK: Final = b"data: {"
 _NULL_USAGE: Final = b'"usage":null}\n\n'
 
@@ -77,7 +79,12 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
 def _dropped(paths: Sequence[str]) -> bytes:
     """Return paths for a header. The names in them may be the client's own, with any characters."""
     named = (path if path.isprintable() else ascii(path) for path in paths)
-    return ", ".join(named).encode("ascii", "backslashreplace")[:_MOST_DROPPED]
+    listed = ", ".join(named).encode("ascii", "backslashreplace")
+    if len(listed) <= _MOST_DROPPED:
+        return listed
+    kept = listed[: _MOST_DROPPED - _LONGEST_END]
+    kept = kept[: max(0, kept.rfind(b", "))] or kept
+    return kept + _MORE % (len(paths) - kept.count(b", ") - 1)
 
 
 def reasons(trace: Trace) -> Header:

@@ -11,25 +11,21 @@ without the field, or with another value where it is required. Each field must b
     unfit     no tier here has the capability that it needs
     listed    `x-tierline-dropped` names it, or what it is part of; marks of the prompt cache, and reasoning that
               another backend made, are listed once for all places
-    honoured  the gateway does what it asks, and no backend is asked to: see HONOURED (and stop sequences before the
-              Responses API, which has none: the gateway cuts the answer)
-    nothing   its value asks for what would be done without it: see NOTHING; or it says nothing to a model
+    honoured  the gateway does what it asks, and no backend is asked to: see RULES
+    nothing   its value asks for what would be done without it, or it says nothing to a model: see RULES
 
-What is none of these is printed, and the exit code is 1.
+Each value of a literal must make a request of its own: a value that makes the same one as another was changed. What is
+none of these is printed, and the exit code is 1. The rules are printed with the number of fields that each stood for.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import json
 import re
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,60 +35,109 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.completion_create_params import CompletionCreateParamsNonStreaming as TextParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from tests.support.app import InProcess, in_process
+from tests.bench.pairs import (
+    PATHS,
+    USAGE,
+    all_pairs,
+    gateway_of,
+    headers_of,
+    message_item,
+    run_bench,
+    text_part,
+    whole_message,
+    whole_response,
+)
+from tests.support.app import InProcess
+from tests.support.dialect_streams import chat_stream, message_stream, response_stream
 from tests.support.field_variants import ABSENT, MARK, Json, Variant, variants_of
-from tests.support.plain_http import PlainReply, PlainServer
+from tests.support.plain_http import PlainReply
 
-INTO: Final[dict[str, tuple[str, Any]]] = {
-    "chat": ("/v1/chat/completions", CompletionCreateParamsNonStreaming),
-    "responses": ("/v1/responses", ResponseCreateParamsNonStreaming),
-    "messages": ("/v1/messages", MessageCreateParamsNonStreaming),
-    "completions": ("/v1/completions", TextParams),
+INTO: Final[dict[str, Any]] = {
+    "chat": CompletionCreateParamsNonStreaming,
+    "responses": ResponseCreateParamsNonStreaming,
+    "messages": MessageCreateParamsNonStreaming,
+    "completions": TextParams,
 }
-"""What clients speak: the path and the type of its requests."""
+"""What clients speak: the type of its requests."""
+_SCHEMAS: Final = "schemas of this API are always strict"
 _ALL: Final = ["tools", "json", "vision", "audio", "files", "web_search", "hosted_tools"]
 OUT: Final[dict[str, Json]] = {
     "openai": {"model": "small", "capabilities": ["tools", "json", "vision", "audio", "files", "web_search"]},
     "responses": {"kind": "responses", "model": "small", "capabilities": [*_ALL]},
     "anthropic": {"kind": "anthropic", "model": "claude-haiku-4-5", "capabilities": [*_ALL]},
+    "anthropic-mid": {"kind": "anthropic", "model": "claude-opus-4-6", "capabilities": [*_ALL]},
     "anthropic-new": {"kind": "anthropic", "model": "claude-opus-4-8", "capabilities": [*_ALL]},
 }
-"""What backends speak: two models of Anthropic's, since an older one thinks with a budget."""
+"""What backends speak: of Anthropic's models, one that thinks with a budget, one with fewer efforts than the newest."""
 RESULTS: Final = ("kept", "told", "refused", "unfit", "listed", "honoured", "nothing", "none")
-HONOURED: Final = {
-    "chat": {"stream_options.include_usage"},
-    "responses": {"store", "previous_response_id"},
-    "messages": set[str](),
-    "completions": {"echo", "best_of", "logprobs", "stream_options.include_usage"},
-}
-NOTHING: Final = {
-    ("truncation", "disabled"),
-    ("detail", "auto"),
-    ("modalities[0]", "text"),
-    ("tool_choice", "auto"),
-    ("function_call", "auto"),
-    ("parallel_tool_calls", "true"),
-    ("response_format.type", "text"),
-    ("store", "false"),
-    ("strict", "false"),
-    ("reasoning_effort", "none"),
-    ("reasoning.effort", "none"),
-    ("thinking.type", "adaptive"),  # whether it thinks is left to the model
-    ("text.format.type", "text"),
-    ("text.format.strict", "true"),  # Anthropic's schemas are always strict
-    ("include_obfuscation", "false"),
-}
-"""Fields, by the end of their path, with the values that ask for what is done anyway."""
-_SAYS_NOTHING: Final = re.compile(
-    r"input\[0\](\.id|\.status|\.type|\.name|\.content\[0\]\.(annotations|logprobs)(\[0\].*)?)"
-    r"|(text\.format|response_format\.json_schema)\.name|tool_choice\.(tools\[0\]|type)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Fields that are neither sent nor listed, and lose nothing by it: by path, and by value where `value` is given."""
+
+    result: str
+    """`honoured`: the gateway does it, and no backend is asked to. `nothing`: it asks for nothing else."""
+    path: str
+    """A regular expression for the end of the path."""
+    why: str
+    value: str = ""
+    into: str = ""
+    """A regular expression for the client's dialect; '' for any."""
+    out: str = ""
+    """One for the backend's."""
+
+    @property
+    def named(self) -> str:
+        """The rule in words."""
+        return f"{self.path}{self.value and ' = '}{self.value}: {self.why}"
+
+    def holds(self, into: str, out: str, path: str, value: str) -> bool:
+        """Return whether a field at a value is one of these."""
+        return (
+            re.search(rf"(^|\.){self.path}$", path) is not None
+            and (not self.value or value == self.value)
+            and re.fullmatch(self.into or ".*", into) is not None
+            and re.fullmatch(self.out or ".*", out) is not None
+        )
+
+
+RULES: Final = (
+    Rule("honoured", r"stream_options\.include_usage", "every stream is asked for its usage; the client gets its own"),
+    Rule(
+        "honoured",
+        r"stop(_sequences)?(\[0\])?",
+        "the Responses API has none: the gateway cuts the answer",
+        out="responses",
+    ),
+    Rule("honoured", "store", "the gateway keeps responses itself", into="responses"),
+    Rule("honoured", r"include\[0\]", "given if there is any", "reasoning.encrypted_content", into="responses"),
+    Rule("honoured", "echo", "the gateway puts the prompt before the answer", into="completions"),
+    Rule("nothing", "truncation", "the default, and what all other APIs do", "disabled"),
+    Rule("nothing", "detail", "the default", "auto"),
+    Rule("nothing", "role", "this API has one role for both, the system's", "developer", out="anthropic.*"),
+    Rule("nothing", r"modalities\[0\]", "the default", "text"),
+    Rule("nothing", "(tool_choice|function_call|mode)", "the default where there are tools", "auto"),
+    Rule("nothing", "parallel_tool_calls", "the default", "true"),
+    Rule("nothing", r"(response_format|text\.format)\.type", "the default", "text"),
+    Rule("nothing", "store", "the default of chat completions", "false", into="chat"),
+    Rule("nothing", "strict", "the default", "false"),
+    Rule("nothing", r"text\.format\.strict", _SCHEMAS, "true", out="anthropic.*"),
+    Rule("nothing", r"tools\[0\]\.type", "the default", "custom", into="messages"),
+    Rule("nothing", r"reasoning[._]effort", "the model thinks only when asked to", "none", out="anthropic(-mid)?"),
+    Rule("nothing", "include_obfuscation", "no other API pads its events", "false"),
+    Rule("nothing", r"input\[0\]\.type", "an item without a type is a message", "message", into="responses"),
+    Rule(
+        "nothing",
+        r"input\[0\]\.(id|status)",
+        "the API's records of earlier items: no model is shown them, and nothing in a request refers to them",
+        into="responses",
+    ),
 )
-"""What says nothing to a model: the Responses API's records of earlier turns (ids, status, log-probabilities, what was
-cited), the type of a message, the function that an output is of, the name of a schema, and a choice of tools that names
-none by its members."""
+
+_REASONING: Final = re.compile(r"thinking|reasoning|signature|data$|encrypted_content")
 _SKIPPED: Final = frozenset({"model", "stream"})
 """Fields that every request of every other test has."""
-_USAGE: Final = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 _FUNCTION: Final[Json] = {"name": "look", "parameters": {"type": "object"}}
 _TOOL: Final[dict[str, Json]] = {
     "chat": {"type": "function", "function": _FUNCTION},
@@ -108,6 +153,8 @@ class Cell:
     into: str
     out: str
     counts: Counter[str] = field(default_factory=Counter)
+    rules: Counter[str] = field(default_factory=Counter)
+    """How many fields each rule of RULES stood for, by its reason."""
     left_out: list[str] = field(default_factory=list)
 
 
@@ -130,6 +177,8 @@ class Matrix:
         self.client = app.client
         self._received = received
         self._bases: dict[tuple[str, bytes], _Seen] = {}
+        self._values: dict[tuple[str, str, str, str, bytes], str] = {}
+        """The value of a literal for which this request was sent: another value that makes the same one is lost."""
 
     async def cell(self, into: str, out: str, *, every: int = 1) -> Cell:
         """Send every field of one dialect to backends of another, or only each so many'th variant."""
@@ -139,49 +188,55 @@ class Matrix:
             cell.counts[result] += 1
             if result == "none":
                 cell.left_out.append(f"{variant.path}{variant.told}{why}")
+            elif why:
+                cell.rules[why] += 1
         return cell
 
     async def _result(self, into: str, out: str, variant: Variant) -> tuple[str, str]:
+        """Return what became of a variant, and why: the reason of the rule that it falls under, or what was seen."""
         body, base = (_body(into, out, variant, value) for value in (variant.value, variant.base))
         seen = await self._ask(into, out, body)
         path = variant.path
-        if seen.status >= 500:
-            return ("unfit", "") if _says_unfit(seen) else ("none", f": {seen.status} {seen.error}")
         if seen.status != 200:
             if _says_unfit(seen):
                 return "unfit", ""
-            return ("refused", "") if _names(seen.error, path) else ("none", f": {seen.status} {seen.error}")
+            if seen.status < 500 and _names(seen.error, path):
+                return "refused", ""
+            return "none", f": {seen.status} {seen.error}"
         if variant.is_text and MARK.encode() in seen.sent:
             return "kept", ""
-        if _lists(seen.dropped, path) or ("cache_control" in seen.dropped and ".cache_control." in path):
+        if (
+            _lists(seen.dropped, path)
+            or f"{path}.{MARK}" in seen.dropped
+            or ("cache_control" in seen.dropped and ".cache_control." in path)
+        ):
             return "listed", ""
-        if path.startswith("input[0]") and any(one.startswith("messages[") for one in seen.dropped):
-            return "listed", ""  # by the path that the item has as a chat completion's message
-        if "reasoning" in seen.dropped and path.startswith(("messages[0].content", "input[0]")):
+        if "reasoning" in seen.dropped and _REASONING.search(path + variant.told):
             return "listed", ""
-        key = (f"{into} {out}", orjson.dumps(base))
-        without = self._bases.get(key)
-        if without is None:
-            without = self._bases[key] = await self._ask(into, out, base)
-        if without.status == 200 and without.sent != seen.sent:
-            return "told", ""
-        if set(seen.dropped) - set(without.dropped):
-            return "listed", ""
-        if path in HONOURED[into] or (out == "responses" and path.partition("[")[0] in ("stop", "stop_sequences")):
-            return "honoured", ""
         value = variant.told.rpartition("=")[2]
-        if _SAYS_NOTHING.fullmatch(path):
-            return "nothing", ""
-        if any((path == end or path.endswith(f".{end}")) and value == asked for end, asked in NOTHING):
-            return "nothing", ""
-        return "none", f" (dropped: {', '.join(seen.dropped)})"
+        without, found = await self._without(into, out, base), f" (dropped: {', '.join(seen.dropped)})"
+        if without.status == 200 and without.sent != seen.sent:
+            same = self._values.setdefault((into, out, path, variant.told.partition("=")[0], seen.sent), value)
+            if same == value:
+                return "told", ""
+            found = f": the same request as for {same}"
+        for rule in RULES:
+            if rule.holds(into, out, path, value):
+                return rule.result, rule.named
+        return "none", found
+
+    async def _without(self, into: str, out: str, base: Json) -> _Seen:
+        """Return what became of the request that a variant is compared with, sent once."""
+        key = (f"{into} {out}", orjson.dumps(base))
+        if key not in self._bases:
+            self._bases[key] = await self._ask(into, out, base)
+        return self._bases[key]
 
     async def _ask(self, into: str, out: str, body: Json) -> _Seen:
         self._received.pop(out, None)
-        headers = {"anthropic-version": "2023-06-01"} if into == "messages" else {}
-        answer = await self._app.client.post(INTO[into][0], json=body, headers=headers)
+        answer = await self._app.client.post(PATHS[into], json=body, headers=headers_of(into))
         if answer.status_code in (503, 504):  # a machine that is busy otherwise
-            answer = await self._app.client.post(INTO[into][0], json=body, headers=headers)
+            answer = await self._app.client.post(PATHS[into], json=body, headers=headers_of(into))
         dropped = answer.headers.get("x-tierline-dropped", "")
         error = {} if answer.status_code == 200 else answer.json().get("error", {})
         listed = tuple(dropped.split(", ")) if dropped else ()
@@ -190,10 +245,14 @@ class Matrix:
 
 def _variants(into: str) -> Iterator[Variant]:
     """Yield the variants of a dialect's requests; those without anything to compare with show in their own members."""
-    for variant in variants_of(INTO[into][1]):
+    for variant in variants_of(INTO[into]):
         path = variant.path.removeprefix(".")
         if path not in _SKIPPED and variant.base is not ABSENT:
-            yield Variant(path, variant.value, variant.base, variant.told, variant.is_text)
+            if variant.path.endswith("tools[0]") and path.startswith("tool_choice."):
+                one, other = (_allowed(into, name) for name in ("other", "look"))
+                yield Variant(path, one, other, variant.told, is_text=False)
+            else:
+                yield Variant(path, variant.value, variant.base, variant.told, variant.is_text)
 
 
 def _body(into: str, out: str, variant: Variant, value: Json) -> Json:
@@ -209,13 +268,14 @@ def _body(into: str, out: str, variant: Variant, value: Json) -> Json:
         whole = top == "messages"
         body["messages"] = [*(body.get("messages", []) if whole else []), _user()]
     choice = body.get("tool_choice")
-    if into == "responses" and isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = [{"type": "function", "name": "look", **tool} for tool in choice["tools"]]
-        body["tool_choice"] = {**choice, "tools": allowed}
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        chosen = choice if into == "responses" else choice["allowed_tools"]
+        if not all(tool.get("type") == "function" for tool in chosen["tools"]):
+            body["tool_choice"] = _allowed(into, "look", chosen["mode"])["tool_choice"]
     if into == "messages" and top != "max_tokens":
         body["max_tokens"] = 4000
     if top in ("tool_choice", "parallel_tool_calls", "max_tool_calls"):
-        body.setdefault("tools", [_TOOL[into]])
+        body.setdefault("tools", [_TOOL[into]] if into == "messages" else [_TOOL[into], _named_tool(into, "other")])
     if top == "function_call":
         body["functions"] = [_FUNCTION]
     if top == "stream_options":
@@ -223,6 +283,20 @@ def _body(into: str, out: str, variant: Variant, value: Json) -> Json:
     if top == "top_logprobs" and into == "chat":
         body["logprobs"] = True
     return body
+
+
+def _allowed(into: str, name: str, mode: str = "auto") -> Json:
+    """Return a choice of one tool among those allowed, whose type says nothing of its members."""
+    tools = [_named_tool(into, name)] if into == "responses" else [{"type": "function", "function": {"name": name}}]
+    tools = [{key: tool[key] for key in ("type", "name", "function") if key in tool} for tool in tools]
+    choice: Json = {"mode": mode, "tools": tools}
+    whole = choice if into == "responses" else {"allowed_tools": choice}
+    return {"tool_choice": {"type": "allowed_tools", **whole}}
+
+
+def _named_tool(into: str, name: str) -> Json:
+    tool = _TOOL[into]
+    return {**tool, "name": name} if into == "responses" else {**tool, "function": {**_FUNCTION, "name": name}}
 
 
 def _completed(item: Json) -> Json:
@@ -247,13 +321,13 @@ def _user() -> Json:
     return {"role": "user", "content": "and now?"}
 
 
-def _lists(dropped: Collection[str], path: str) -> bool:
-    """Return whether a path is listed: itself, what it is part of, or a part of it. `[]` stands for any index."""
-    return any(_is_of(path, one) or _is_of(re.sub(r"\[\d+\]", "[]", path), one) for one in dropped)
-
-
-def _is_of(path: str, other: str) -> bool:
-    return path == other or path.startswith((f"{other}.", f"{other}[")) or other.startswith((f"{path}.", f"{path}["))
+def _lists(listed: Collection[str], path: str) -> bool:
+    """Return whether a path is listed: itself, or what it is part of. `[]` stands for any index."""
+    return any(
+        where == one or where.startswith((f"{one}.", f"{one}["))
+        for one in listed
+        for where in (path, re.sub(r"\[\d+\]", "[]", path))
+    )
 
 
 def _names(error: Json, path: str) -> bool:
@@ -271,137 +345,56 @@ def _says_unfit(seen: _Seen) -> bool:
 
 def _reply(path: str, raw: bytes, received: dict[str, bytes]) -> PlainReply:
     received[path.split("/")[1]] = raw
-    streamed = bool(orjson.loads(raw).get("stream"))
+    asked = orjson.loads(raw)
+    streamed = bool(asked.get("stream"))
     if path.endswith("/chat/completions"):
-        value = _chat_reply(orjson.loads(raw), streamed=streamed)
+        value, as_stream = _completion(asked), chat_stream
     elif path.endswith("/messages"):
-        value = _message_reply(streamed=streamed)
+        value, as_stream = whole_message([{"type": "text", "text": "yes"}]), message_stream
     else:
-        value = _response_reply(streamed=streamed)
-    return PlainReply(value, events=streamed)
+        value, as_stream = whole_response([message_item(text_part("yes"))]), response_stream
+    return PlainReply(as_stream(value) if streamed else orjson.dumps(value), events=streamed)
 
 
-def _chat_reply(asked: Json, *, streamed: bool) -> bytes:
+def _completion(asked: Json) -> Json:
+    choice: Json = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+    if asked.get("logprobs"):
+        choice["logprobs"] = {"content": [{"token": "yes", "logprob": -0.1, "bytes": None, "top_logprobs": []}]}
+    choices = [{"index": index, **choice} for index in range(asked.get("n") or 1)]
     head: Json = {"id": "chatcmpl-1", "created": 1, "model": "small", "object": "chat.completion"}
-    if not streamed:
-        choice: Json = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
-        if asked.get("logprobs"):
-            choice["logprobs"] = {"content": [{"token": "yes", "logprob": -0.1, "bytes": None, "top_logprobs": []}]}
-        choices = [{"index": index, **choice} for index in range(asked.get("n") or 1)]
-        return orjson.dumps({**head, "choices": choices, "usage": _USAGE})
-    head["object"] = "chat.completion.chunk"
-    chunks: list[Json] = [
-        {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": None}]},
-        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-        {**head, "choices": [], "usage": _USAGE},
-    ]
-    return b"".join(b"data: %b\n\n" % orjson.dumps(one) for one in chunks) + b"data: [DONE]\n\n"
-
-
-def _message_reply(*, streamed: bool) -> bytes:
-    usage = {"input_tokens": 3, "output_tokens": 2}
-    text = {"type": "text", "text": "yes"}
-    whole: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": [text]}
-    whole |= {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
-    if not streamed:
-        return orjson.dumps(whole)
-    ends = {"delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 2}}
-    events: list[Json] = [
-        {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "yes"}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", **ends},
-        {"type": "message_stop"},
-    ]
-    return b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events)
-
-
-def _response_reply(*, streamed: bool) -> bytes:
-    part: Json = {"type": "output_text", "text": "yes", "annotations": [], "logprobs": []}
-    item: Json = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    details: Json = {
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens_details": {"reasoning_tokens": 0},
-    }
-    usage = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, **details}
-    whole: Json = {"id": "resp_1", "object": "response", "created_at": 1, "model": "small", "status": "completed"}
-    whole |= {"output": [item], "usage": usage, "error": None, "incomplete_details": None, "instructions": None}
-    whole |= {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}}
-    if not streamed:
-        return orjson.dumps(whole)
-    begun: Json = {**whole, "status": "in_progress", "output": [], "usage": None}
-    place: Json = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    events: list[Json] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
-        {
-            "type": "response.output_item.added",
-            "output_index": 0,
-            "item": {**item, "status": "in_progress", "content": []},
-        },
-        {"type": "response.content_part.added", **place, "part": {**part, "text": ""}},
-        {"type": "response.output_text.delta", **place, "delta": "yes", "logprobs": []},
-        {"type": "response.output_text.done", **place, "text": "yes", "logprobs": []},
-        {"type": "response.content_part.done", **place, "part": part},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": whole},
-    ]
-    numbered = [{**one, "sequence_number": number} for number, one in enumerate(events)]
-    return b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in numbered)
+    return {**head, "choices": choices, "usage": USAGE}
 
 
 @asynccontextmanager
 async def matrix(folder: Path) -> AsyncIterator[Matrix]:
-    """A gateway in this process with a surface and a tier for each kind of backend, of the same name."""
+    """A gateway in this process, see `gateway_of`, and what its backends get."""
     received: dict[str, bytes] = {}
-    with PlainServer(lambda path, raw: _reply(path, raw, received)) as server:
-        tiers = [
-            {"name": out, "backends": [{"base_url": f"http://127.0.0.1:{server.port}/{out}/v1", **backend}]}
-            for out, backend in OUT.items()
-        ]
-        policies = {
-            out: f"surface: {out}\nmatch: {{models: [{out}]}}\ntiers: [{out}]\nslo: {{deadline: 10m}}\nholdout: 0%\n"
-            f"route: {{classifier: none, start: {{{out}: otherwise}}}}\n"
-            for out in OUT
-        }
-        settings = {"tiers": tiers, "default_surface": "openai"}
-        async with in_process(folder, server.url, policies=policies, settings=settings) as app:
-            app.steps.gate.stop()  # on a machine that is busy otherwise, requests would be refused
-            yield Matrix(app, received)
+    async with gateway_of(folder, OUT, lambda path, raw: _reply(path, raw, received)) as app:
+        yield Matrix(app, received)
 
 
 async def run(folder: Path, into: Collection[str], out: Collection[str], *, every: int = 1) -> list[Cell]:
     """Return the cells of these dialects, all that were asked for."""
     async with matrix(folder) as sender:
 
-        async def column(one: str) -> list[Cell]:
-            return [await sender.cell(name, one, every=every) for name in INTO if name in into]
+        async def pair(one: str, other: str) -> Cell:
+            return await sender.cell(one, other, every=every)
 
-        return [cell for cells in await asyncio.gather(*(column(one) for one in OUT if one in out)) for cell in cells]
+        return await all_pairs(pair, [*into], [*out])
+
+
+def _show(cells: Sequence[Cell]) -> None:
+    print(f"{'in':12} {'out':14}" + "".join(f"{name:>9}" for name in RESULTS))
+    for cell in cells:
+        print(f"{cell.into:12} {cell.out:14}" + "".join(f"{cell.counts[name]:9,}" for name in RESULTS))
+    rules = sum((Counter(cell.rules) for cell in cells), Counter[str]())
+    for rule in RULES:
+        print(f"{rules[rule.named]:7,}  {rule.result:9} {rule.named}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--into", choices=INTO, action="append", help="only clients of this dialect")
-    parser.add_argument("--out", choices=OUT, action="append", help="only backends of this dialect")
-    parser.add_argument("--every", type=int, default=1, help="send each so many'th variant only")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        asked = (args.into or list(INTO), args.out or list(OUT))
-        cells = asyncio.run(run(Path(folder), *asked, every=args.every))
-    if args.json:
-        print(json.dumps([asdict(cell) for cell in cells]))
-    else:
-        print(f"{'in':12} {'out':14}" + "".join(f"{name:>9}" for name in RESULTS))
-        for cell in cells:
-            print(f"{cell.into:12} {cell.out:14}" + "".join(f"{cell.counts[name]:9,}" for name in RESULTS))
-        for cell in cells:
-            for one in cell.left_out:
-                print(f"{cell.into} -> {cell.out}: {one}")
-    return 1 if any(cell.left_out for cell in cells) else 0
+    return run_bench(__doc__, run, OUT, _show, lambda cell: cell.left_out, arguments)
 
 
 if __name__ == "__main__":

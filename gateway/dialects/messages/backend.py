@@ -26,7 +26,7 @@ from policies.value_type import value_type
 REASONING: Final = "reasoning"
 """Entry of `dropped` for reasoning of another backend that was left out."""
 LEAST_BUDGET: Final = 1024
-BUDGETS: Final = {"low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 32_768}
+BUDGETS: Final = {"low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 49_152}
 """Thinking tokens of each effort, for models that think with a budget."""
 _EFFORT_OF: Final = {"minimal": "low"}
 _LEAST_REPLY: Final = 512
@@ -152,7 +152,7 @@ def _own(
     messages: list[Any] = []
     said_by_system = False
     for i, message in enumerate(own["messages"]):
-        kept = _readable(message, maker, dropped)
+        kept = _readable(message, i, maker, dropped)
         if kept is None:
             continue
         if message.get("role") == "system" and not facts.system_turns:
@@ -182,8 +182,8 @@ def _own(
     return sent
 
 
-def _readable(message: Any, maker: Maker, dropped: list[str]) -> Any:
-    """Return a message with its signed and encrypted texts unsealed, without those of other backends.
+def _readable(message: Any, number: int, maker: Maker, dropped: list[str]) -> Any:
+    """Return the message of this number with its signed and encrypted texts unsealed, without those of other backends.
 
     Returns None if nothing is left of it.
     """
@@ -192,16 +192,20 @@ def _readable(message: Any, maker: Maker, dropped: list[str]) -> Any:
         return message
     kept: list[Any] = []
     unreadable: set[str] = set()
-    for block in content:
+    for j, block in enumerate(content):
         readable = _unsealed(block, maker)
         if readable is not None:
             kept.append(readable)
         else:
             unreadable.add(block.get("tool_use_id", ""))
-        if readable is None or ("citations" in block and "citations" not in readable):
+        uncited = readable is not None and "citations" in block and "citations" not in readable
+        if readable is None or uncited:
             dropped.append(REASONING)
+            if block.get("type") not in _THINKING_BLOCKS:
+                dropped.append(f"messages[{number}].content[{j}]{'.citations' if uncited else ''}")
     if unreadable - {""}:
         # A server tool's call is sent with its result or not at all.
+        dropped += [f"messages[{number}].content[{j}]" for j, one in enumerate(content) if one.get("id") in unreadable]
         kept = [block for block in kept if block.get("id") not in unreadable]
     return {**message, "content": kept} if kept else None
 
@@ -563,6 +567,10 @@ def _document(file: Mapping[str, Any]) -> dict[str, Any] | None:
     return block
 
 
+_NO_CHOICE: Final = (None, "auto", "none")
+"""Choices that ask for no tool."""
+
+
 def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]) -> None:
     tools: list[dict[str, Any]] = []
     for i, tool in enumerate(body.get("tools") or ()):
@@ -585,6 +593,8 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
         tools = [tool for tool in tools if tool.get("name") in names]
         choice = allowed.get("mode", "auto")
     if not tools:
+        if choice not in _NO_CHOICE:
+            dropped.append("tool_choice")
         return
     sent["tools"] = tools
     chosen = _choice(choice)
@@ -675,6 +685,8 @@ def _add_reasoning(body: Mapping[str, Any], sent: dict[str, Any], facts: ClaudeF
         elif facts.thinking == "adaptive":
             sent["thinking"] = {"type": "disabled"}
         return
+    if effort in _EFFORT_OF:
+        dropped.append(where)
     if facts.thinking != "budget":
         sent["thinking"] = {"type": "adaptive"}
     else:
@@ -692,6 +704,10 @@ def _budget_of(effort: object) -> int:
     )
 
 
+_OF_SCHEMA: Final = {"title": "name", "description": "description"}
+"""Members of a JSON schema that say what chat completions say beside it, by their names there."""
+
+
 def _add_format(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]) -> None:
     wanted = body.get("response_format")
     if wanted is None or wanted.get("type") == "text":
@@ -700,11 +716,12 @@ def _add_format(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str
     fitted = fit_for_anthropic(schema) if isinstance(schema, dict) else None
     if wanted.get("type") == "json_schema" and fitted is not None:
         config = sent.get("output_config") or {}
-        sent["output_config"] = {**config, "format": {"type": "json_schema", "schema": fitted.schema}}
+        told = {own: text for own, name in _OF_SCHEMA.items() if (text := wanted["json_schema"].get(name))}
+        said = {**told, **fitted.schema}
+        sent["output_config"] = {**config, "format": {"type": "json_schema", "schema": said}}
         if not fitted.whole:
             dropped.append("response_format.json_schema.schema")
-        if wanted["json_schema"].get("description"):
-            dropped.append("response_format.json_schema.description")
+        dropped += [f"response_format.json_schema.{_OF_SCHEMA[own]}" for own in told if said[own] != told[own]]
     else:
         dropped.append("response_format")
 
@@ -784,9 +801,12 @@ def _fit_thinking(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str], 
         effort = (sent.get("output_config") or {}).get("effort")
         thinking = {**thinking, "type": "enabled", "budget_tokens": _budget_of(effort)}
     if thinking is not None and thinking.get("type") == "enabled":
+        budget = thinking.get("budget_tokens")
         thinking = _with_room(thinking, sent, removed=removed)
         if thinking is None:
             dropped.append("thinking")
+        elif thinking.get("budget_tokens") != budget:
+            dropped.append("thinking.budget_tokens")
     if thinking is not None and thinking.get("type") != "disabled" and _forces_a_tool(sent):
         thinking = None
         dropped.append("thinking")
@@ -844,6 +864,7 @@ def _fit_output(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str]) ->
             config = {name: value for name, value in config.items() if name != "effort"}
             if facts.efforts and effort in ("xhigh", "max"):
                 config["effort"] = facts.efforts[-1]
+                dropped.append("output_config.effort")
             elif "thinking" not in sent:
                 dropped.append("output_config.effort")
         if config.get("format") is not None and not facts.schemas:

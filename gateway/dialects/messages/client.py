@@ -51,6 +51,7 @@ _TOOL_MEMBERS: Final = {
 """Members of a tool that a function of chat completions has too, with their names there."""
 _THINKING: Final = ("enabled", "adaptive", "between_tools")
 _EFFORTS: Final = {"max": "xhigh"}
+"""Efforts that few models of chat completions know, and what they are asked for instead."""
 _CACHE: Final = "cache_control"
 _ROLE_AND_CONTENT: Final = 2
 """Members of a message that has no others."""
@@ -504,10 +505,14 @@ def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str,
     elif kind == "enabled":
         lost["thinking.budget_tokens"] = thinking.get("budget_tokens")
         effort = effort or _effort_of(thinking.get("budget_tokens"))
+    elif kind == "adaptive" and effort is None:
+        lost["thinking"] = thinking  # chat completions can ask for an effort, and not for thinking of any
     if thinking.get("display") is not None:
         lost["thinking.display"] = thinking["display"]
     if effort is not None and kind != "disabled":
         chat["reasoning_effort"] = _EFFORTS.get(effort, effort)
+        if effort in _EFFORTS:
+            lost["output_config.effort"] = effort
     elif effort is not None:
         lost["output_config.effort"] = effort
 

@@ -18,6 +18,8 @@ _NAMES: Final = {
     "functions": "tools",
     "function_call": "tool_choice",
 }
+_OF_PARTS: Final = ((".image_url.url", ".image_url"), (".image_url.detail", ".detail"), (".file", ""))
+"""Members of a part: their paths in chat completions, and here."""
 _LOGPROBS: Final = ("logprobs", "top_logprobs")
 
 
@@ -51,6 +53,10 @@ def _of_message(origins: Sequence[Any], number: str, member: str | None, place: 
         at, own = origin
     if at in ("input", "instructions"):  # a text
         return str(at)
+    for chat, here in _OF_PARTS:
+        if rest.startswith(chat):
+            rest = here + rest.removeprefix(chat)
+            break
     inner = "" if member is None else f".{own}" if member == "content" else f".{member}"
     return f"{at}{inner}{'' if place is None else f'[{place}]'}{rest}"
 

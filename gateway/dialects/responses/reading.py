@@ -87,11 +87,11 @@ _KNOWN_KEYS: Final = {
     "message": frozenset({"type", "role", "content", "id", "status"}),
     "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "namespace", "status", EXTRA}),
     "custom_tool_call": frozenset({"type", "id", "call_id", "name", "namespace", "input", "status"}),
-    "function_call_output": frozenset({"type", "id", "call_id", "name", "namespace", "output", "status"}),
+    "function_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
     "custom_tool_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
     "reasoning": frozenset({"type", "id", "summary", "content", "encrypted_content", "status"}),
     "input_text": frozenset({"type", "text"}),
-    "output_text": frozenset({"type", "text", "annotations", "logprobs"}),
+    "output_text": frozenset({"type", "text"}),
     "refusal": frozenset({"type", "refusal"}),
     "input_image": frozenset({"type", "image_url", "file_id", "detail"}),
     "input_file": frozenset({"type", "file_data", "file_id", "filename", "file_url"}),
@@ -103,8 +103,11 @@ _KNOWN_KEYS: Final = {
 """Members of items, parts and tools that are kept, or that say nothing to a model (ids, status, citations)."""
 _MESSAGE_KEYS: Final = _KNOWN_KEYS["message"]
 _FUNCTION_KEYS: Final = _KNOWN_KEYS["function"]
+_EMPTY: Final[tuple[Any, ...]] = (None, [], {})
+"""Values of members that say nothing: the annotations and log-probabilities of most texts, which clients send back."""
+_RECORDS: Final = ("annotations", "logprobs")
 _TEXT_PARTS: Final = ("input_text", "output_text")
-_TEXT_KEYS: Final = _KNOWN_KEYS["output_text"]
+_TEXT_KEYS: Final = _KNOWN_KEYS["output_text"] | {*_RECORDS}
 
 
 def wrong_type(param: str, expected: str) -> InvalidRequest:
@@ -258,7 +261,7 @@ class _Reading:
         """Note the members of an item, part or tool that are not kept."""
         if not holder.keys() <= _KNOWN_KEYS[kind]:
             for name in sorted(holder.keys() - _KNOWN_KEYS[kind]):
-                if holder[name] is not None:
+                if holder[name] not in _EMPTY:
                     self.lost[_path(at, name)] = holder[name]
 
     # --- items --------------------------------------------------------------------------------------------------------
@@ -610,6 +613,8 @@ def _only_text(content: Any) -> str | None:
     if type(content) is list and len(content) == 1:
         part = content[0]
         if type(part) is dict and part.get("type") in _TEXT_PARTS and part.keys() <= _TEXT_KEYS:
+            if part.get("annotations") or part.get("logprobs"):
+                return None
             text = part.get("text")
             return text if type(text) is str else None
     return None

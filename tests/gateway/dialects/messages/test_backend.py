@@ -181,7 +181,7 @@ def test_tool_choice(given: dict[str, Any], choice: Any) -> None:
             "claude-opus-4-6",
             {"reasoning_effort": "xhigh"},
             {"thinking": {"type": "adaptive"}, "effort": "max"},
-            (),
+            ("reasoning_effort",),
         ),
         (
             "claude-haiku-4-5",
@@ -200,7 +200,7 @@ def test_tool_choice(given: dict[str, Any], choice: Any) -> None:
             "claude-haiku-4-5",
             {"reasoning_effort": "high", "max_tokens": 4000},
             {"thinking": {"type": "enabled", "budget_tokens": 3488}},
-            (),
+            ("reasoning_effort",),
         ),
         ("claude-haiku-4-5", {"reasoning_effort": "none"}, {}, ()),
         ("claude-opus-4-8", {"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}}, ()),
@@ -209,7 +209,7 @@ def test_tool_choice(given: dict[str, Any], choice: Any) -> None:
             "claude-opus-5-5",
             {"reasoning_effort": "minimal"},
             {"thinking": {"type": "adaptive"}, "effort": "low"},
-            (),
+            ("reasoning_effort",),
         ),
         (
             "claude-haiku-4-5",
@@ -235,7 +235,12 @@ def test_reasoning(model: str, given: dict[str, Any], made: dict[str, Any], drop
 def test_a_schema_and_a_format_that_cannot_be_said() -> None:
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    assert sent(response_format=wanted).body["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
+    named = sent(response_format=wanted)
+    assert named.body["output_config"]["format"] == {"type": "json_schema", "schema": {"title": "x", **schema}}
+    said = {"type": "json_schema", "json_schema": {"name": "x", "description": "y", "schema": {**schema, "title": "Z"}}}
+    own = sent(response_format=said)
+    assert own.body["output_config"]["format"]["schema"] == {"description": "y", **schema, "title": "Z"}
+    assert (named.dropped, own.dropped) == ((), ("response_format.json_schema.name",))
     assert sent("claude-sonnet-4-20250514", response_format=wanted).dropped == ("response_format",)
     assert sent(response_format={"type": "json_object"}).dropped == ("response_format",)
     assert sent(response_format={"type": "text"}).dropped == ()
@@ -386,7 +391,7 @@ def test_a_clients_own_blocks_of_other_backends_are_removed() -> None:
             {"type": "redacted_thinking", "data": maker.seal("data")},
             {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
             {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [found]},
-            {"type": "text", "text": "Here."},
+            {"type": "text", "text": "Here.", "citations": [{"url": "u", "encrypted_index": maker.seal("at")}]},
         ]
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
         return native(messages=[*messages, {"role": "user", "content": "go on"}])
@@ -398,9 +403,12 @@ def test_a_clients_own_blocks_of_other_backends_are_removed() -> None:
     ]  # fmt: skip
     assert (blocks[0]["signature"], blocks[1]["data"]) == ("sig", "data")
     assert blocks[3]["content"][0]["encrypted_content"] == "found"
+    assert blocks[4]["citations"][0]["encrypted_index"] == "at"
     assert "tl1." not in json.dumps(own.body)
     assert foreign.body["messages"][1]["content"] == [{"type": "text", "text": "Here."}]
-    assert (own.dropped, foreign.dropped) == ((), ("reasoning",))
+    said = "messages[1].content"
+    assert own.dropped == ()
+    assert foreign.dropped == ("reasoning", f"{said}[3]", f"{said}[4].citations", f"{said}[2]")
 
 
 def test_system_turns_of_a_client_are_the_users_where_a_model_knows_none() -> None:

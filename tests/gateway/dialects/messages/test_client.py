@@ -46,7 +46,6 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     "tools": ([LOOK], {"tools": [{"type": "function", "function": {"name": "look", "description": "Look.",
         "parameters": SCHEMA, "strict": True}}]}),
     "tool_choice": ({"type": "auto"}, {}),
-    "thinking": ({"type": "adaptive"}, {}),
     "output_config": ({"effort": "low"}, {"reasoning_effort": "low"}),
     "temperature": (0.5, {"temperature": 0.5}),
     "top_p": (0.5, {"top_p": 0.5}),
@@ -61,6 +60,7 @@ LOST: dict[str, Any] = {
     "diagnostics": {"previous_message_id": "msg_1"},
     "inference_geo": "eu",
     "speed": "fast",
+    "thinking": {"type": "adaptive"},
     # of the beta API
     "billing_policy": {},
     "compaction": {},
@@ -241,10 +241,15 @@ def test_tool_choice(choice: dict[str, Any], expected: dict[str, Any]) -> None:
     [
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "low", ["thinking.budget_tokens"]),
         ({"thinking": {"type": "enabled", "budget_tokens": 30000}}, "high", ["thinking.budget_tokens"]),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, None, ["thinking.display"]),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, None, ["thinking", "thinking.display"]),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, "low", []),
         ({"thinking": {"type": "disabled"}}, None, ["thinking"]),
         ({"thinking": {"type": "between_tools"}}, None, ["thinking"]),
-        ({"output_config": {"effort": "max", "task_budget": {}}}, "xhigh", ["output_config.task_budget"]),
+        (
+            {"output_config": {"effort": "max", "task_budget": {}}},
+            "xhigh",
+            ["output_config.task_budget", "output_config.effort"],
+        ),
     ],
 )
 def test_thinking(given: dict[str, Any], effort: str | None, lost: list[str]) -> None:
