@@ -165,6 +165,10 @@ _LINGER_S = 1.0
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
 
+REQUEST_ID: Final = "tierline.request_id"
+"""The key of a scope under which RequestIdMiddleware puts the request's id."""
+
+
 class RequestIdMiddleware:
     """Add to every reply of `app` the request id, the gateway's own time, and that no backend was called."""
 
@@ -173,7 +177,8 @@ class RequestIdMiddleware:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one HTTP request."""
-        request_id = request_id_of(known_headers(scope["headers"])).encode("latin-1")
+        named = request_id_of(known_headers(scope["headers"]))
+        request_id = named.encode("latin-1")
         started = time.perf_counter_ns()
 
         async def explained(message: Any) -> None:
@@ -189,7 +194,7 @@ class RequestIdMiddleware:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self._app(scope, receive, explained)
+        await self._app({**scope, REQUEST_ID: named}, receive, explained)
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:

@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.assembly import running
+from gateway.dialects.messages.client import MessagesClient
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
-from gateway.http.messages import RequestIdMiddleware, send_error
+from gateway.http.messages import REQUEST_ID, RequestIdMiddleware, send_json
 from gateway.http.openapi import PASSED
 from gateway.http.routes import health, models, responses
 from gateway.http.routes.admin import cache_routes
@@ -33,6 +34,8 @@ from gateway.server.connection_limits import ConnectionLimits
 if TYPE_CHECKING:
     from gateway.steps import Steps
 
+_MESSAGES: Final = "/v1/messages"
+"""The beginning of the paths whose clients are Anthropic's."""
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
@@ -92,10 +95,11 @@ class App:
         try:
             self._steps.guard.check(known_headers(scope["headers"]))
         except Forbidden as refused:
-            await send_error(send, refused, [])
+            await send_json(send, refused.status, [*refused.headers], _body_of(refused, scope))
             return
         if scope["path"] in CHAT or scope["path"] in self._posts:
-            await send_error(send, _method_not_allowed(scope["method"], "POST"), [])
+            error = _method_not_allowed(scope["method"], "POST")
+            await send_json(send, error.status, [*error.headers], _body_of(error, scope))
         else:
             await self._rest(scope, receive, send)
 
@@ -126,7 +130,14 @@ def _api(steps: Steps, routes: Sequence[Route], served: Served) -> Starlette:
 async def _as_envelope(request: Request, error: Exception) -> Response:
     shown = error if isinstance(error, ApiError) else _api_error(request, error)
     headers = {name.decode(): value.decode() for name, value in shown.headers}
-    return Response(shown.body(), shown.status, headers, media_type="application/json")
+    return Response(_body_of(shown, request.scope), shown.status, headers, media_type="application/json")
+
+
+def _body_of(error: ApiError, scope: Any) -> bytes:
+    """Return the body of an error, in the envelope that clients of the path know."""
+    if scope["path"].startswith(_MESSAGES):
+        return MessagesClient({}, scope[REQUEST_ID]).error(error)
+    return error.body()
 
 
 def _api_error(request: Request, error: Exception) -> ApiError:

@@ -249,8 +249,14 @@ async def test_errors_have_the_apis_envelope_and_types(ladder: Ladder) -> None:
     ladder.local.default = error_reply(429, headers={"retry-after": "3"})
     with pytest.raises(anthropic.RateLimitError):
         await ladder.ask(stream=False, model="tier:local")
-    wrong = await ladder.app.client.get("/v1/messages")
-    assert wrong.status_code == 405
+    for method, path, status, kind in (
+        ("GET", "/v1/messages", 405, "invalid_request_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+    ):
+        wrong = await ladder.app.client.request(method, path, headers={"x-request-id": "wrong-1"})
+        told = wrong.json()
+        assert (wrong.status_code, wrong.headers["x-request-id"]) == (status, "wrong-1")
+        assert (told["type"], told["error"]["type"], told["request_id"]) == ("error", kind, "wrong-1")
 
 
 async def test_keys_in_either_header(tmp_path: Path, upstreams: Any) -> None:

@@ -53,6 +53,8 @@ _THINKING: Final = ("enabled", "adaptive", "between_tools")
 _EFFORTS: Final = {"max": "xhigh"}
 """Efforts that few models of chat completions know, and what they are asked for instead."""
 _CACHE: Final = "cache_control"
+_DIRECT: Final = {"type": "direct"}
+"""The `caller` of a call that the model made itself, as chat completions know no others."""
 _ROLE_AND_CONTENT: Final = 2
 """Members of a message that has no others."""
 _HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
@@ -283,7 +285,10 @@ def _note_others(block: Mapping[str, Any], kind: str, path: str, lost: dict[str,
     _note_cache(block, lost)
     known = _EXPRESSED.get(kind)
     if known is not None and not block.keys() <= known:
-        lost.update({f"{path}.{name}": block[name] for name in block.keys() - known if block[name] is not None})
+        others = {name: block[name] for name in block.keys() - known if block[name] is not None}
+        if others.get("caller") == _DIRECT:
+            del others["caller"]
+        lost.update({f"{path}.{name}": value for name, value in others.items()})
 
 
 def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:

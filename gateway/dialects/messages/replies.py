@@ -33,6 +33,8 @@ _FINISH: Final = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+_SERVICE_TIERS: Final = {"standard": "default", "priority": "priority"}
+"""Service tiers of chat completions, by those of the API."""
 _STATUS: Final = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -123,8 +125,8 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
     usage = message.get("usage")
     if isinstance(usage, dict):
         made["usage"] = chat_usage(usage)
-        if isinstance(tier := usage.get("service_tier"), str):
-            made["service_tier"] = tier
+        if isinstance(tier := usage.get("service_tier"), str) and tier in _SERVICE_TIERS:
+            made["service_tier"] = _SERVICE_TIERS[tier]
     return made
 
 

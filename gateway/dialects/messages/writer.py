@@ -45,6 +45,12 @@ _TYPE_OF_CODE: Final = {
     "rate_limit_exceeded": "rate_limit_error",
     "context_length_exceeded": "invalid_request_error",
 }
+_SERVICE_TIERS: Final = {"default": "standard", "priority": "priority"}
+"""The API's service tiers, by those of OpenAI's."""
+_DIRECT: Final = {"type": "direct"}
+"""Who calls a tool: the model itself, and no code of the provider's."""
+_UNENDED: Final[Mapping[str, None]] = dict.fromkeys(("stop_reason", "stop_sequence", "stop_details", "container"))
+"""The members of a message that are known at its end."""
 _MESSAGE_ID: Final = "msg_"
 _OF_CHAT: Final = "chatcmpl-"
 _WRITTEN: Final = frozenset({DETAILS, "reasoning_content", "reasoning", "content", "refusal"})
@@ -68,20 +74,29 @@ def error_body(error: Mapping[str, Any], status: int | None, request_id: str) ->
 
 
 def messages_usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the usage as the API reports it: input tokens without those of the prompt cache; zeros if not known."""
+    """Return the usage as the end of a stream reports it: input tokens without those of the prompt cache.
+
+    Counts that are not known are zeros, and details None.
+    """
     usage = usage or {}
     details = usage.get("prompt_tokens_details") or {}
     read, written = details.get("cached_tokens") or 0, details.get("cache_write_tokens") or 0
-    made: dict[str, Any] = {
+    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    return {
         "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - read - written),
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": read,
         "output_tokens": usage.get("completion_tokens") or 0,
+        "output_tokens_details": None if thought is None else {"thinking_tokens": thought},
+        "server_tool_use": None,
     }
-    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
-    if thought is not None:
-        made["output_tokens_details"] = {"thinking_tokens": thought}
-    return made
+
+
+def _usage_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usage of a message, from a completion or a chunk."""
+    tier = value.get("service_tier")
+    named = _SERVICE_TIERS.get(tier) if isinstance(tier, str) else None
+    return {**messages_usage(value.get("usage")), "cache_creation": None, "inference_geo": None, "service_tier": named}
 
 
 def message_id(ident: Any) -> str:
@@ -110,12 +125,12 @@ def message_of(
             "content": _content(chat, ids or CallIds(), thinking=thinking),
             "stop_reason": stopped,
             "stop_sequence": sequence,
-            "usage": messages_usage(completion.get("usage")),
+            "stop_details": _stop_details(stopped, chat.get("refusal")),
+            "container": None,
+            "usage": _usage_of(completion),
         }
-        if stopped == "refusal":
-            made["stop_details"] = {"type": "refusal", "category": None, "explanation": chat.get("refusal")}
     elif not made.get("usage"):
-        made["usage"] = messages_usage(completion.get("usage"))
+        made["usage"] = _usage_of(completion)
     made.update(
         id=message_id(completion.get("id")), type="message", role="assistant", model=model or completion.get("model")
     )
@@ -133,13 +148,17 @@ def _stop(choice: Mapping[str, Any], calls_tools: bool) -> tuple[str, str | None
     return _STOP.get(finish or "", "end_turn"), None
 
 
+def _stop_details(stopped: str, refusal: str | None) -> dict[str, Any] | None:
+    return {"type": "refusal", "category": None, "explanation": refusal} if stopped == "refusal" else None
+
+
 def _content(chat: Mapping[str, Any], ids: CallIds, *, thinking: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if thinking:
         blocks += thinking_blocks(chat)
     for text in (_text_of(chat.get("content")), chat.get("refusal")):
         if text:
-            blocks.append({"type": "text", "text": text})
+            blocks.append({"type": "text", "text": text, "citations": None})
     for call in chat.get("tool_calls") or ():
         function = call.get("function") or {}
         blocks.append(
@@ -148,6 +167,7 @@ def _content(chat: Mapping[str, Any], ids: CallIds, *, thinking: bool) -> list[d
                 "id": ids.of_call(call.get("id")),
                 "name": function.get("name"),
                 "input": _input(function),
+                "caller": _DIRECT,
             }
         )
     return blocks
@@ -203,7 +223,7 @@ def _native_message(events: list[Any], chat: Mapping[str, Any]) -> dict[str, Any
         elif kind == "message_delta" and made is not None:
             ended = True
             made.update(event["delta"])
-            made["usage"] = event.get("usage")
+            made["usage"] = {**(made.get("usage") or {}), **(event.get("usage") or {})}
         else:
             blocks.add(event)
     if made is None or not ended or not blocks.whole:
@@ -433,9 +453,8 @@ class MessageEvents:
             out.append(encoded(self._delta))
         else:
             stopped, sequence = self._stop or ("end_turn", None)
-            delta: dict[str, Any] = {"stop_reason": stopped, "stop_sequence": sequence}
-            if stopped == "refusal":
-                delta["stop_details"] = {"type": "refusal", "category": None, "explanation": self._refused}
+            details = _stop_details(stopped, self._refused)
+            delta = {**_UNENDED, "stop_reason": stopped, "stop_sequence": sequence, "stop_details": details}
             out.append(encoded({"type": "message_delta", "delta": delta, "usage": messages_usage(self._usage)}))
         out.append(encoded({"type": "message_stop"}))
         return b"".join(out)
@@ -447,9 +466,8 @@ class MessageEvents:
     def _begin(self, chunk: Mapping[str, Any], own: Mapping[str, Any] | None, out: list[bytes]) -> None:
         self._started = True
         message = {
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": messages_usage(None),
+            **_UNENDED,
+            "usage": _usage_of({**chunk, "usage": None}),
             **(own or {}),
             "id": message_id(chunk.get("id")),
             "type": "message",
@@ -482,7 +500,7 @@ class MessageEvents:
 
     def _add_whole(self, message: Mapping[str, Any], chunk: Mapping[str, Any], out: list[bytes]) -> None:
         """Write a whole message as a stream: the rest of its chunk says the same again, and is not written."""
-        self._begin(chunk, {**message, "stop_reason": None, "stop_sequence": None, "stop_details": None}, out)
+        self._begin(chunk, {**message, **_UNENDED}, out)
         for block in message["content"]:
             kind = block.get("type")
             if kind == "text":
@@ -499,12 +517,8 @@ class MessageEvents:
             else:
                 self._start(block, out)
             self._close(out)
-        delta = {name: message.get(name) for name in ("stop_reason", "stop_sequence", "stop_details", "container")}
-        self._delta = {
-            "type": "message_delta",
-            "delta": {name: value for name, value in delta.items() if value is not None or name.startswith("stop_")},
-            "usage": message.get("usage"),
-        }
+        delta = {name: message.get(name) for name in _UNENDED}
+        self._delta = {"type": "message_delta", "delta": delta, "usage": message.get("usage")}
         self._ended = True
 
     def _add_reasoning(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
@@ -536,7 +550,7 @@ class MessageEvents:
 
     def _add_text(self, text: str, out: list[bytes]) -> None:
         if self._open is None or self._open[0] != "text":
-            self._start({"type": "text", "text": ""}, out)
+            self._start({"type": "text", "text": "", "citations": None}, out)
         self._block_delta({"type": "text_delta", "text": text}, out)
 
     def _queue_call(self, call: Mapping[str, Any]) -> None:
@@ -580,7 +594,8 @@ class MessageEvents:
             if self._native_open and self._open is not None and self._open[0] == "tool_use":
                 call.index = self._open[1]  # the backend's own event has begun the block
             else:
-                block = {"type": "tool_use", "id": self._ids.of_call(call.id), "name": call.name, "input": {}}
+                ident = self._ids.of_call(call.id)
+                block = {"type": "tool_use", "id": ident, "name": call.name, "input": {}, "caller": _DIRECT}
                 call.index = self._start(block, out)
         if arguments := "".join(call.pieces[call.written :]):
             call.written = len(call.pieces)

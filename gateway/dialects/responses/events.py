@@ -304,9 +304,11 @@ class ResponseEvents:
         self._close_message(status, written)
         for call in self._calls.values():
             name, event = _CALLS[call.kind]
-            members = {"item_id": call.id, "output_index": call.index, name: "".join(call.pieces)}
+            item = call.item(status)
+            named = {"name": item["name"]} if call.kind == "function_call" else {}
+            members = {"item_id": call.id, "output_index": call.index, **named, name: "".join(call.pieces)}
             written.append(self._event(f"{event}.done", **members))
-            self._closed(call.index, call.item(status), written)
+            self._closed(call.index, item, written)
         self._calls.clear()
 
     # --- messages -----------------------------------------------------------------------------------------------------

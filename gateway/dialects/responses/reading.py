@@ -66,6 +66,9 @@ _CHECKED: Final[Mapping[str, tuple[type, str]]] = {
     "metadata": (dict, "an object"),
     "user": (str, "a string"),
     "safety_identifier": (str, "a string"),
+    "prompt_cache_key": (str, "a string"),
+    "prompt_cache_retention": (str, "a string"),
+    "max_tool_calls": (int, "an integer"),
     "truncation": (str, "a string"),
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {"truncation": "disabled"}
@@ -209,6 +212,9 @@ def _refuse(body: Mapping[str, Any]) -> None:
     for name in _CHECKED.keys() & body.keys():
         if body[name] is not None and type(body[name]) is not _CHECKED[name][0]:
             raise wrong_type(name, _CHECKED[name][1])
+    for name, value in (body.get("metadata") or {}).items():
+        if type(value) is not str:
+            raise wrong_type(f"metadata.{name}", "a string")
     if body.get("background"):
         raise unsupported("background", "is not supported: send the request without it, and stream the answer.")
     if body.get("conversation") is not None:

@@ -56,6 +56,8 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "user": None,
 }
 """Fields of a request that its response repeats, with their value where the request has none."""
+_SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority")
+"""The service tiers that a Response object may name."""
 _OF_BACKENDS: Final = (
     "access_programs",
     "image",
@@ -114,6 +116,8 @@ class ResponseHead:
         for name, value in body.items():
             if value is not None and name in _ECHOED:
                 fields[name] = value
+        if fields["service_tier"] not in _SERVICE_TIERS:
+            fields["service_tier"] = None
         text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
         fields["text"] = {**text, "format": text.get("format") or {"type": "text"}}
         fields["reasoning"] = {"effort": None, "summary": None, **reasoning}
@@ -123,7 +127,7 @@ class ResponseHead:
     def note(self, value: Mapping[str, Any]) -> None:
         """Take the model, the service tier and the moderation of what answers, from a completion or a chunk."""
         self.model = value.get("model") or self.model
-        if value.get("service_tier") is not None:
+        if value.get("service_tier") in _SERVICE_TIERS:
             self._fields["service_tier"] = value["service_tier"]
         if isinstance(moderation := value.get("moderation"), dict):
             self._fields["moderation"] = {side: _moderation(one) for side, one in moderation.items()}

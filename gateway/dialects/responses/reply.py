@@ -224,8 +224,7 @@ class _MessageParts:
         if part.get("type") == "refusal":
             self._refusals.append(str(part.get("refusal") or ""))
         elif isinstance(text := part.get("text"), str):
-            for annotation in part.get("annotations") or ():
-                self._annotations.append(annotation_of(annotation, self._chars))
+            self._annotations += chat_annotations(part.get("annotations"), self._chars)
             if isinstance(logprobs := part.get("logprobs"), list) and logprobs:
                 self.logprobs = [*(self.logprobs or ()), *logprobs]
             self._texts.append(text)
@@ -248,15 +247,22 @@ def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def annotation_of(annotation: Any, offset: int) -> Any:
-    """Return an annotation in the form of chat completions, `offset` characters further on; others as they are."""
-    if not isinstance(annotation, dict) or annotation.get("type") != "url_citation":
-        return annotation
-    inner = {name: value for name, value in annotation.items() if name != "type"}
-    for name in ("start_index", "end_index"):
-        if offset and isinstance(inner.get(name), int):
-            inner[name] += offset
-    return {"type": "url_citation", "url_citation": inner}
+def chat_annotations(annotations: Any, offset: int) -> list[dict[str, Any]]:
+    """Return the annotations of a text as chat completions have them, `offset` characters further on.
+
+    These know citations of URLs alone, and strict clients refuse a reply with others. Citations of files name files of
+    the provider's own tools, which only clients of the same dialect can ask for; they get them in its own form.
+    """
+    found: list[dict[str, Any]] = []
+    for annotation in annotations if isinstance(annotations, list) else ():
+        if not isinstance(annotation, dict) or annotation.get("type") != "url_citation":
+            continue
+        inner = {name: value for name, value in annotation.items() if name != "type"}
+        for name in ("start_index", "end_index"):
+            if offset and isinstance(inner.get(name), int):
+                inner[name] += offset
+        found.append({"type": "url_citation", "url_citation": inner})
+    return found
 
 
 def readable_details(item: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -580,7 +586,8 @@ class ResponseChunks:
         at = event.get("output_index")
         self._lengths[at, "annotations", event.get("content_index")] = 1
         start = self._text_starts.get((at, event.get("content_index")), 0)
-        return [self._chunk({"annotations": [annotation_of(annotation, start)]})]
+        told = chat_annotations([annotation], start)
+        return [self._chunk({"annotations": told})] if told else _NO_CHOICES
 
     def _item_done(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         item = event.get("item")
@@ -619,8 +626,8 @@ class ResponseChunks:
                 chunks += self._text_done({"output_index": at, "content_index": content, "part": part})
                 if (at, "annotations", content) not in self._lengths and part.get("annotations"):
                     start = self._text_starts.get((at, content), 0)
-                    told = [annotation_of(one, start) for one in part["annotations"]]
-                    chunks.append(self._chunk({"annotations": told}))
+                    if told := chat_annotations(part["annotations"], start):
+                        chunks.append(self._chunk({"annotations": told}))
         return chunks
 
     def _thoughts_before(self, call_id: str | None) -> dict[str, Any]:

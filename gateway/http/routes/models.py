@@ -49,7 +49,8 @@ def _model(steps: Steps, name: str) -> dict[str, Any]:
 
 def _anthropic_model(steps: Steps, name: str) -> dict[str, Any]:
     created = datetime.fromtimestamp(steps.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": "model", "id": name, "display_name": name, "created_at": created}
+    unknown = dict.fromkeys(("capabilities", "max_input_tokens", "max_tokens"))  # those of the tier that will answer
+    return {"type": "model", "id": name, "display_name": name, "created_at": created, **unknown}
 
 
 ROUTES: Final = (Route("/v1/models", list_models), Route("/v1/models/{model}", get_model))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
 
 PATHS: Final = ("/v1/responses", "/responses")
+_NOT_LISTED: Final = frozenset({"compaction_trigger"})
+"""Items that ask for something at their place, and are nothing that could be shown."""
 _MOST_LISTED: Final = 100
 
 
@@ -106,8 +108,8 @@ async def list_input_items(request: Request) -> Response:
         {
             "object": "list",
             "data": [_shown_item(request, item) for item in page],
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
+            "first_id": page[0]["id"] if page else "",  # the API's schema has no null here
+            "last_id": page[-1]["id"] if page else "",
             "has_more": len(items) > len(page),
         }
     )
@@ -120,7 +122,8 @@ async def _given(request: Request, kept: KeptResponse) -> list[dict[str, Any]]:
     before = [] if found is None else found[0]
     items = [*before[: -len(kept.items())], *kept.given] if found is not None else list(kept.given)
     suffix = response_id.rpartition("_")[2]
-    return [_listed(item, f"{suffix}i{place:03x}") for place, item in enumerate(items)]
+    listed = [_listed(item, f"{suffix}i{place:03x}") for place, item in enumerate(items)]
+    return [item for item in listed if item["type"] not in _NOT_LISTED]
 
 
 def _listed(item: dict[str, Any], suffix: str) -> dict[str, Any]:

@@ -150,12 +150,12 @@ def test_the_same_message_for_other_clients() -> None:
 
 
 def test_usage_there_and_back() -> None:
-    usage = {**USAGE, "output_tokens_details": {"thinking_tokens": 9}}
+    usage = {**USAGE, "output_tokens_details": {"thinking_tokens": 9}, "server_tool_use": None}
     chat = chat_usage(usage)
     assert (chat["prompt_tokens"], chat["completion_tokens"], chat["total_tokens"]) == (23, 20, 43)
     assert chat["completion_tokens_details"] == {"reasoning_tokens": 9}
     assert messages_usage(chat) == usage
-    assert messages_usage(None) == dict.fromkeys(USAGE, 0)
+    assert messages_usage(None) == dict.fromkeys(USAGE, 0) | {"output_tokens_details": None, "server_tool_use": None}
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_a_stream_of_another_backend() -> None:
     )
     assert made["content"] == [
         {"type": "thinking", "thinking": "hmm", "signature": ""},
-        {"type": "text", "text": "Hello"},
-        {"type": "tool_use", "id": "c1", "name": "look", "input": {"a": 1}},
-        {"type": "tool_use", "id": "c2", "name": "stop", "input": {}},
+        {"type": "text", "text": "Hello", "citations": None},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {"a": 1}, "caller": {"type": "direct"}},
+        {"type": "tool_use", "id": "c2", "name": "stop", "input": {}, "caller": {"type": "direct"}},
     ]
     assert (made["id"], made["model"], made["stop_reason"]) == ("msg_1", "small", "tool_use")
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (3, 4)
@@ -269,7 +269,7 @@ def test_thinking_goes_to_clients_that_asked_for_it() -> None:
     assert [block["type"] for block in made["content"]] == ["text"]
     assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
     whole = assembled(thought)
-    assert message_of(whole, thinking=False)["content"] == [{"type": "text", "text": "Yes."}]
+    assert message_of(whole, thinking=False)["content"] == [{"type": "text", "text": "Yes.", "citations": None}]
     assert message_of(whole, thinking=True)["content"][0]["thinking"] == "hm"
 
 
@@ -283,7 +283,7 @@ def test_a_stream_that_another_backend_continues() -> None:
     assert made["stop_reason"] == "end_turn"
     assert message_of(assembled([*broken, chunk({"content": " indeed"}), chunk({}, "stop")]), thinking=True)[
         "content"
-    ] == [{"type": "text", "text": "Paris it indeed"}]
+    ] == [{"type": "text", "text": "Paris it indeed", "citations": None}]
 
 
 def test_an_empty_stream_and_an_error() -> None:
