@@ -57,7 +57,7 @@ _REPLIES: Final[dict[str, tuple[Any, Any, Any]]] = {
     "/v1/responses/input_tokens": (InputTokenCountParams, InputTokenCountResponse, None),
 }
 """The types of each endpoint's requests, of its whole replies and of its streams' events."""
-_NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
+NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
     **{name: lambda rng: rng.choice([False, None]) for name in ("background", "store")},
     **dict.fromkeys(("conversation", "previous_response_id"), lambda rng: None),
     **dict.fromkeys(("max_tokens", "max_output_tokens", "max_completion_tokens"), lambda rng: rng.randrange(16, 5000)),
@@ -94,7 +94,7 @@ class _Exceptions(logging.Handler):
 async def run(requests: int, seed: int, folder: Path) -> Fuzzed:
     """Send so many random requests, and check the replies."""
     rng = random.Random(seed)
-    values = RandomValues(rng, named=_NAMED)
+    values = RandomValues(rng, named=NAMED)
     fuzzed = Fuzzed()
     handler = _Exceptions(fuzzed.wrong)
     logging.getLogger().addHandler(handler)
@@ -119,14 +119,14 @@ def _requests(count: int, rng: random.Random, values: RandomValues) -> Iterator[
         if path in _STREAMED and rng.random() < 0.4:
             body["stream"] = True
         if rng.random() < 0.5:
-            body = _broken(body, rng, values)
+            body = broken(body, rng, values)
         yield path, orjson.dumps(body)
 
 
-def _broken(body: Json, rng: random.Random, values: RandomValues) -> Json:
+def broken(body: Json, rng: random.Random, values: RandomValues) -> Json:
     """Return a body with a random member replaced by any value, or removed."""
-    broken = copy.deepcopy(body)
-    holder: Any = broken
+    changed = copy.deepcopy(body)
+    holder: Any = changed
     while True:
         key = rng.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
         inner = holder[key]
@@ -137,7 +137,7 @@ def _broken(body: Json, rng: random.Random, values: RandomValues) -> Json:
         del holder[key]
     else:
         holder[key] = values.json(3)
-    return broken
+    return changed
 
 
 def _check(path: str, body: bytes, answer: Any, fuzzed: Fuzzed) -> None:

@@ -22,6 +22,8 @@ class PlainReply:
     status: int = 200
     pieces: tuple[int, ...] = ()
     """Places at which the body is cut into writes of their own."""
+    content_type: str = "application/json"
+    """Of a body that is no stream of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class PlainServer:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.method = ""
+        """Of the request whose reply is being made."""
 
     def __enter__(self) -> PlainServer:
         self._thread.start()
@@ -87,8 +91,9 @@ class PlainServer:
         """Answer one request; return whether the connection stays open."""
         first, headers = await _head(reader)
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
-        reply = self._reply(first.split(" ")[1], raw)
-        kind = _EVENTS if reply.events else "application/json"
+        self.method, path, _ = first.split(" ")
+        reply = self._reply(path, raw)
+        kind = _EVENTS if reply.events else reply.content_type
         head = f"HTTP/1.1 {reply.status} OK\r\ncontent-type: {kind}\r\n"
         if reply.events:
             writer.write(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
@@ -116,18 +121,27 @@ class PlainClient:
         self, path: str, body: bytes | None, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0
     ) -> PlainAnswer:
         """POST a body, or GET without one. Raises TimeoutError where no whole reply comes in time."""
+        if body is None:
+            return await self.send("GET", path, headers or {}, b"", timeout_s)
+        typed = {**(headers or {}), "content-type": "application/json", "content-length": str(len(body))}
+        return await self.send("POST", path, typed, body, timeout_s)
+
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float = 30.0
+    ) -> PlainAnswer:
+        """Send any request with just these headers. Raises TimeoutError where no whole reply comes in time."""
         async with asyncio.timeout(timeout_s):
             if self._streams is None:
                 self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 22)
             reader, writer = self._streams
-            lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "host: 127.0.0.1"]
-            lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-            if body is not None:
-                lines += ["content-type: application/json", f"content-length: {len(body)}"]
-            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+            lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
             first, found = await _head(reader)
+            while first.startswith("HTTP/1.1 1"):  # 100 Continue: the reply is the next
+                first, found = await _head(reader)
             try:
-                answered, whole = await _body(reader, found), True
+                answered, whole = b"" if method == "HEAD" else await _body(reader, found), True
             except asyncio.IncompleteReadError as error:
                 answered, whole = error.partial, False
             if not whole or found.get("connection") == "close":
