@@ -135,7 +135,11 @@ def build(
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
-        kept_responses=KeptResponses(store, os.environ.get(SECRET_ENV, "").encode()),
+        kept_responses=KeptResponses(
+            store,
+            os.environ.get(SECRET_ENV, "").encode(),
+            Caps(deployment.responses.entries, deployment.responses.bytes),
+        ),
         comparer=comparer,
         shadows=shadows,
         cache=cache,

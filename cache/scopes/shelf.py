@@ -7,11 +7,14 @@ it fits (at most 100 at a time), so that a tenant that fills its scope evicts on
 entries are removed in the same way, so the counts are exact except for entries that the server itself evicted. A copy
 is not written once its original is gone, since that may have been purged while the copy was on its way.
 All keys of a scope are in one slot of a cluster, and both keys are deleted with the last entry.
+
+A scope whose entries live for different times orders them by the end of their lives instead: then those that end first
+are deleted first, and an entry's life can be made longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +67,23 @@ return there
 )
 
 
+_PROLONG: Final = b"""
+local prefix, ttl, ends = string.sub(KEYS[1], 1, -(#ARGV[1] + 1)), tonumber(ARGV[2]), tonumber(ARGV[3])
+for i = 1, #ARGV do
+  local digest = i == 1 and ARGV[1] or i > 3 and ARGV[i]
+  local score = digest and redis.call('ZSCORE', KEYS[2], digest)
+  if score and tonumber(score) < ends then
+    redis.call('PEXPIRE', prefix .. digest, ttl)
+    redis.call('ZADD', KEYS[2], ARGV[3], digest)
+  end
+end
+for _, key in ipairs({KEYS[2], KEYS[3]}) do
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
+end
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Caps:
     """Limits of one scope, in entries and in bytes as stored."""
@@ -86,6 +106,7 @@ def put(
 ) -> Command:
     """Return the command that writes an entry under its scope's caps. Times in seconds of the writer's wall clock.
 
+    A scope that orders its entries by the end of their lives gives that time as `created_at`.
     `lease` is the key of the lease under which the answer was produced; it is deleted, because lookups now hit.
     """
     prefix, _, digest = key.rpartition(ENTRY)
@@ -106,6 +127,18 @@ def drop(prefix: str, digests: Iterable[str]) -> Command:
     first, *rest = digests
     key = f"{prefix}{ENTRY}{first}".encode()
     return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *(each.encode() for each in (first, *rest))))
+
+
+def prolong(prefix: str, digests: Sequence[str], ttl_s: float, ends_at: float) -> Command:
+    """Return the command that lets entries live `ttl_s` seconds, to `ends_at` of the wall clock, or as long as they do.
+
+    For a scope that orders its entries by the end of their lives. There is at least one digest.
+    """
+    first, *rest = (digest.encode() for digest in digests)
+    sizes, ages = _keys(prefix)
+    times = (b"%d" % max(1, round(ttl_s * 1000)), b"%d" % round(ends_at * 1e6))
+    key = f"{prefix}{ENTRY}".encode() + first
+    return Command((b"EVAL", _PROLONG, b"3", key, ages, sizes, first, *times, *rest))
 
 
 def measured(prefix: str) -> tuple[Command, Command]:

@@ -5,14 +5,16 @@ the responses before it in its conversation. So a conversation of any length tak
 A response is in `_pending` from the moment at which it is whole until it is in the store, which a task of its own does:
 no reply waits for it. Another worker that is asked for it in these milliseconds looks again.
 
-A response of a conversation keeps those before it for as long as itself. Where one of them was deleted, or is not kept
-any more, the conversation cannot be continued.
+A response of a conversation keeps those before it for at least as long as itself. Where one of them was deleted, or is
+not kept any more, the conversation cannot be continued. A tenant's responses are a scope of their own with caps (see
+`cache.scopes.shelf`): beyond them, those that would end first are deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -20,7 +22,9 @@ from typing import Any, Final
 
 import orjson
 
-from cache.store.base import Command, NoStore, Operation, Store, StoreUnavailable, Write
+from cache.scopes.scope import prefixed
+from cache.scopes.shelf import ENTRY, Caps, drop, prolong, put
+from cache.store.base import Command, NoStore, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
 from gateway.errors import InvalidRequest, Overloaded, retry_after
 from gateway.off_loop import off_loop
@@ -28,8 +32,12 @@ from policies.value_type import value_type
 
 log = logging.getLogger("tierline.responses")
 
-_SCHEMA: Final = "r1"
+_SCHEMA: Final = "r2"
 _MOST_PENDING: Final = 1024
+_MOST_PENDING_BYTES: Final = 64 << 20
+"""Most bytes of the responses that wait for the store."""
+_WRITTEN_AT_ONCE: Final = 4 << 20
+"""Bytes of responses after which a write to the store holds no more."""
 _LARGEST: Final = 8 << 20
 _MOST_BEFORE: Final = 1000
 """Most responses of one conversation that are read to continue it."""
@@ -53,7 +61,6 @@ class KeptResponse:
     response: Json
     given: Sequence[Json]
     before: Sequence[str]
-    ttl_s: float = 0.0
 
     @property
     def id(self) -> str:
@@ -65,15 +72,31 @@ class KeptResponse:
         return [*self.given, *self.response["output"]]
 
 
+@value_type
+class _Pending:
+    """A response that waits for the store: its value there, and the ids of those before it."""
+
+    tenant: str
+    id: str
+    value: bytes
+    before: Sequence[str]
+    ttl_s: float
+
+
 class KeptResponses(BatchTask[str]):
     """Keep responses. Reading raises Overloaded if the store does not answer, InvalidRequest if there is none."""
 
-    def __init__(self, store: Store, secret: bytes) -> None:
-        """Take the store; keys of tenants are hashed with the deployment's secret, of any length."""
+    def __init__(self, store: Store, secret: bytes, caps: Caps) -> None:
+        """Take the store; keys of tenants are hashed with the deployment's secret, of any length.
+
+        `caps` bound what is kept of each tenant.
+        """
         super().__init__("tierline.responses")
         self._store = store
         self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
-        self._pending: dict[str, KeptResponse] = {}
+        self._caps = caps
+        self._pending: dict[str, _Pending] = {}
+        self._pending_bytes = 0
 
     @property
     def configured(self) -> bool:
@@ -124,25 +147,27 @@ class KeptResponses(BatchTask[str]):
     async def _find(self, tenant: str, ids: Sequence[str]) -> dict[str, KeptResponse]:
         """Return those of a tenant's responses that are kept, by id, in one round trip."""
         keys = {one: self._key(tenant, one) for one in ids}
-        found = {one: kept for one, key in keys.items() if (kept := self._pending.get(key)) is not None}
-        if asked := [one for one in ids if one not in found]:
+        values: dict[str, Any] = {
+            one: pending.value for one, key in keys.items() if (pending := self._pending.get(key)) is not None
+        }
+        if asked := [one for one in ids if one not in values]:
             try:
-                values = await self._store.ask([Command((b"GET", keys[one].encode())) for one in asked], _READ_S)
+                replies = await self._store.ask([Command((b"GET", keys[one].encode())) for one in asked], _READ_S)
             except StoreUnavailable as down:
                 raise self._unavailable(down) from None
-            size = sum(len(value) for value in values if isinstance(value, bytes))
-            if size > _MOST_BYTES:
-                raise _too_long(f"{size} bytes; at most {_MOST_BYTES} are read")
-            decode = partial(_all_decoded, values, tenant, asked)
-            found |= await off_loop(decode) if size > _DECODED_AT_ONCE else decode()
-        return found
+            values |= zip(asked, replies, strict=True)
+        size = sum(len(value) for value in values.values() if isinstance(value, bytes))
+        if size > _MOST_BYTES:
+            raise _too_long(f"{size} bytes; at most {_MOST_BYTES} are read")
+        decode = partial(_all_decoded, values, tenant)
+        return await off_loop(decode) if size > _DECODED_AT_ONCE else decode()
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a tenant's response; return whether there was one."""
         key = self._key(tenant, response_id)
-        pending = self._pending.pop(key, None)
+        pending = self._taken(key)
         try:
-            (count,) = await self._store.ask([Command((b"DEL", key.encode()))], _READ_S)
+            (count,) = await self._store.ask([self._dropped(key)], _READ_S)
         except StoreUnavailable as down:
             raise self._unavailable(down) from None
         return pending is not None or count == 1
@@ -163,52 +188,93 @@ class KeptResponses(BatchTask[str]):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
-        """See `PastResponses.keep`; the store has it soon after. Dropped, and logged, if too many wait already."""
-        if len(self._pending) >= _MOST_PENDING:
-            log.warning("response %s is not kept: %d others wait for the store", response["id"], _MOST_PENDING)
+        """See `PastResponses.keep`; the store has it soon after. Dropped, and logged, if too much waits already."""
+        response_id = response["id"]
+        try:
+            value = orjson.dumps([tenant, response, list(given), list(before)])
+        except TypeError:
+            log.exception("response %s is not kept", response_id)
             return
-        key = self._key(tenant, response["id"])
-        self._pending[key] = KeptResponse(tenant, response, given, before, ttl_s)
+        if len(value) > _LARGEST:
+            log.warning("response %s is not kept: it has %d bytes, with what it was given", response_id, len(value))
+            return
+        if len(self._pending) >= _MOST_PENDING or self._pending_bytes + len(value) > _MOST_PENDING_BYTES:
+            count, size = len(self._pending), self._pending_bytes
+            log.warning(
+                "response %s is not kept: %d others wait for the store, with %d bytes", response_id, count, size
+            )
+            return
+        key = self._key(tenant, response_id)
+        self._taken(key)
+        self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s))
+        self._pending_bytes += len(value)
         self._queue.append(key)
         self._waiting.set()
 
+    def _taken(self, key: str) -> _Pending | None:
+        """Take a response out of those that wait, and return it."""
+        pending = self._pending.pop(key, None)
+        if pending is not None:
+            self._pending_bytes -= len(pending.value)
+        return pending
+
     async def _finish(self, batch: list[str]) -> None:
-        """Write a batch. The replies are out: an error here may lose these responses, but nothing after them."""
-        writing = {key: kept for key in batch if (kept := self._pending.get(key)) is not None}
-        operations: list[Operation] = []
+        keys: list[str] = []
+        size = 0
+        for key in batch:
+            if (pending := self._pending.get(key)) is not None:
+                keys.append(key)
+                size += len(pending.value)
+            if size >= _WRITTEN_AT_ONCE:
+                await self._write(keys)
+                keys, size = [], 0
+        if keys:
+            await self._write(keys)
+
+    async def _write(self, keys: Sequence[str]) -> None:
+        """Write responses. The replies are out: an error here may lose these responses, but nothing after them."""
+        writing = {key: pending for key in keys if (pending := self._pending.get(key)) is not None}
         try:
-            for key, kept in writing.items():
-                operations += self._operations(key, kept)
-            if operations:
-                await self._store.apply(operations)
-            for key in batch:
-                if key not in self._pending and key in writing:  # deleted while it was being written
-                    await self._store.delete(key)
+            await self._store.apply([one for key, pending in writing.items() for one in self._commands(key, pending)])
+            for key, pending in writing.items():
+                if self._pending.get(key) is not pending:  # deleted while it was being written
+                    await self._store.apply([self._dropped(key)])
         except StoreUnavailable as down:
             log.warning("%d responses are not kept: the store does not answer (%s)", len(writing), down.reason)
         except Exception:
             log.exception("%d responses are not kept", len(writing))
         finally:
-            for key in batch:
-                self._pending.pop(key, None)
+            for key, pending in writing.items():
+                if self._pending.get(key) is pending:
+                    self._taken(key)
 
-    def _operations(self, key: str, kept: KeptResponse) -> list[Operation]:
-        """Return the commands that keep a response, and those before it for as long."""
-        value = orjson.dumps([kept.tenant, kept.response, list(kept.given), list(kept.before)])
-        if len(value) > _LARGEST:
-            log.warning("response %s is not kept: it has %d bytes, with what it was given", kept.id, len(value))
-            return []
-        ttl_s = max(1, round(kept.ttl_s))
-        prolonged = [self._key(kept.tenant, one).encode() for one in kept.before]
-        return [Write(key, value, ttl_s), *(Command((b"EXPIRE", one, b"%d" % ttl_s)) for one in prolonged)]
+    def _commands(self, key: str, pending: _Pending) -> list[Command]:
+        """Return the commands that keep a response, and those before it for as long at least."""
+        ends_at = time.time() + pending.ttl_s
+        commands = [put(key, pending.value, pending.ttl_s, ends_at, self._caps)]
+        if pending.before:  # first, as what the new response takes the room of must not be of its own conversation
+            prefix, _, _ = key.rpartition(ENTRY)
+            earlier = [self._key(pending.tenant, one).rpartition(ENTRY)[2] for one in pending.before]
+            commands.insert(0, prolong(prefix, earlier, pending.ttl_s, ends_at))
+        return commands
+
+    def _dropped(self, key: str) -> Command:
+        prefix, _, digest = key.rpartition(ENTRY)
+        return drop(prefix, [digest])
 
     def _key(self, tenant: str, response_id: str) -> str:
-        """Return the key of a response: a hash of both, as the id comes from the client, of any length and form."""
+        """Return the key of a response: hashes, as the id comes from the client, of any length and form.
+
+        In a cluster all keys of a tenant are in one slot.
+        """
+        owner = self._digest(tenant)
+        return f"tierline:{_SCHEMA}:{{{owner}}}{ENTRY}{self._digest(tenant, response_id)}"
+
+    def _digest(self, *parts: str) -> str:
         digest = blake2b(digest_size=16, key=self._secret)
-        for part in (_SCHEMA, tenant, response_id):
-            data = part.encode("utf-8", "surrogatepass")
-            digest.update(b"%d:%b" % (len(data), data))
-        return f"tierline:{_SCHEMA}:response:{digest.hexdigest()}"
+        for part in (_SCHEMA, *parts):
+            digest.update(prefixed(part.encode("utf-8", "surrogatepass")))
+        return digest.hexdigest()
 
 
 def _too_long(what: str) -> InvalidRequest:
@@ -219,11 +285,9 @@ def _too_long(what: str) -> InvalidRequest:
     )
 
 
-def _all_decoded(values: Sequence[Any], tenant: str, ids: Sequence[str]) -> dict[str, KeptResponse]:
+def _all_decoded(values: Mapping[str, Any], tenant: str) -> dict[str, KeptResponse]:
     """Return the responses in these values, by id, without those that are missing, damaged or another's."""
-    decoded = {
-        one: _decoded(value, tenant, one) for one, value in zip(ids, values, strict=True) if isinstance(value, bytes)
-    }
+    decoded = {one: _decoded(value, tenant, one) for one, value in values.items() if isinstance(value, bytes)}
     return {one: kept for one, kept in decoded.items() if kept is not None}
 
 

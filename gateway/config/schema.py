@@ -492,6 +492,15 @@ class CacheConfig(Section):
     """Largest answer that is stored."""
 
 
+class ResponsesConfig(Section):
+    """Quota of each tenant's kept responses; beyond it, those that would end first are removed."""
+
+    entries: Annotated[Whole, Field(ge=1)] = 20_000
+    """Most responses."""
+    bytes: Size = 256 << 20
+    """Most bytes of all of them, with what they were given."""
+
+
 class Admin(Section):
     """Address and key of the admin API, both separate from the gateway's."""
 
@@ -550,6 +559,7 @@ class Deployment(Section):
     log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
+    responses: ResponsesConfig = ResponsesConfig()
     tenants: Mapping[Name, TenantConfig] = {}
     admin: Admin | None = None
     """None for no admin API."""

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from cache.scopes.shelf import Caps
 from cache.store.base import Command, NoStore, Operation, StoreUnavailable
 from cache.store.redis_store import RedisStore
+from gateway.caching import kept_responses
 from gateway.caching.kept_responses import KeptResponses
 from gateway.errors import InvalidRequest, Overloaded
 from tests.support.store import UNHURRIED, LocalStore
 
 Json = dict[str, Any]
+CAPS = Caps()
 
 
 class Held(RedisStore):
@@ -24,8 +27,11 @@ class Held(RedisStore):
 
     go: asyncio.Event
     fails = False
+    sizes: list[int]
+    """How many operations each write had."""
 
     async def apply(self, operations: Sequence[Operation]) -> None:
+        self.sizes.append(len(operations))
         await self.go.wait()
         if self.fails:
             raise StoreUnavailable("full")
@@ -43,13 +49,13 @@ def given(text: str) -> list[Json]:
 
 
 @asynccontextmanager
-async def worker(store: LocalStore) -> AsyncIterator[tuple[KeptResponses, Held]]:
+async def worker(store: LocalStore, caps: Caps = CAPS) -> AsyncIterator[tuple[KeptResponses, Held]]:
     """One worker's responses, and the store beneath them, which holds nothing back yet."""
     held = Held.from_url(store.url, slack=UNHURRIED)
     assert isinstance(held, Held)
-    held.go = asyncio.Event()
+    held.go, held.sizes = asyncio.Event(), []
     held.go.set()
-    kept = KeptResponses(held, b"secret")
+    kept = KeptResponses(held, b"secret", caps)
     kept.start()
     try:
         yield kept, held
@@ -103,16 +109,48 @@ async def test_a_conversation_is_put_together_in_order(store: LocalStore) -> Non
         assert not await kept.delete("t", "resp_1")
 
 
+async def lives(store: Held) -> list[int]:
+    """How many seconds the responses in the store still live, sorted."""
+    (keys,) = await store.ask([command("KEYS", "tierline:r2:*:x:*")])
+    return sorted(await store.ask([command("TTL", key.decode()) for key in keys]))
+
+
 async def test_a_later_turn_keeps_those_before_it_as_long(store: LocalStore) -> None:
-    async with worker(store) as (kept, held):
+    async with worker(store) as (kept, _):
         kept.keep("t", made(1), given("q"), [], 5)
-        await kept.find("t", "resp_1")
         kept.keep("t", made(2), given("r"), ["resp_1"], 500)
+    async with worker(store) as (_, held):
+        first, second = await lives(held)
+        assert 490 < first <= second <= 500
+
+
+async def test_a_later_turn_shortens_no_life(store: LocalStore) -> None:
+    """Its surface may keep responses for a shorter time than that of the turns before it."""
+    async with worker(store) as (kept, _):
+        kept.keep("t", made(1), given("q"), [], 500)
+        kept.keep("t", made(2), given("r"), ["resp_1"], 5)
+        kept.keep("t", made(3), given("s"), ["resp_1", "resp_2", "resp_0"], 50)
     async with worker(store) as (kept, held):
-        keys = await held.ask([command("KEYS", "tierline:r1:response:*")])
-        lives = await held.ask([command("TTL", key.decode()) for key in keys[0]])
-        assert len(lives) == 2
-        assert min(lives) > 400
+        third, second, first = await lives(held)
+        assert 40 < third <= second <= 50 and 490 < first <= 500
+        assert await kept.conversation("t", "resp_2") is not None
+
+
+async def test_a_tenant_has_so_much_room(store: LocalStore) -> None:
+    """Beyond it, its responses that would end first go first, and nobody else's. A turn renews those before it."""
+    async with worker(store, Caps(entries=3)) as (kept, _):
+        kept.keep("u", made(1), given("q"), [], 5)
+        for number in range(3):
+            kept.keep("t", made(number), given("q"), [], 100 + number)
+        kept.keep("t", made(3), given("q"), ["resp_0"], 200)
+        kept.keep("t", made(4), given("q"), [], 300)
+    async with worker(store, Caps(bytes=2000)) as (kept, _):
+        left = [number for number in range(5) if await kept.find("t", f"resp_{number}") is not None]
+        assert left == [0, 3, 4]
+        assert await kept.find("u", "resp_1") is not None
+        kept.keep("t", made(5, "a" * 1800), given("q"), [], 400)
+    async with worker(store) as (kept, _):
+        assert [number for number in range(6) if await kept.find("t", f"resp_{number}") is not None] == [5]
 
 
 def command(*words: str) -> Any:
@@ -148,18 +186,36 @@ async def test_a_store_that_refuses_costs_the_response_alone(
 
 
 async def test_too_many_and_too_large(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither may take the worker's memory: the one is dropped at once, the other when it is encoded."""
+    """Neither may take the worker's memory: they are dropped at once."""
     async with worker(store) as (kept, held):
         held.go.clear()
         for number in range(1025):
             kept.keep("t", made(number), [], [], 60)
-        assert "resp_1024 is not kept" in caplog.text
+        assert "resp_1024 is not kept: 1024 others wait" in caplog.text
         assert await kept.find("t", "resp_1023") is not None
         assert await kept.find("t", "resp_1024") is None
-        held.go.set()
-    async with worker(store) as (kept, _):
         kept.keep("t", made(2000), given("x" * (8 << 20)), [], 60)
     assert "resp_2000 is not kept: it has 8388" in caplog.text
+
+
+async def test_so_many_bytes_wait(
+    store: LocalStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no more than some of them are written at once."""
+    monkeypatch.setattr(kept_responses, "_MOST_PENDING_BYTES", 30_000)
+    monkeypatch.setattr(kept_responses, "_WRITTEN_AT_ONCE", 5_000)
+    async with worker(store) as (kept, held):
+        held.go.clear()
+        for number in range(6):
+            kept.keep("t", made(number), given("x" * 6_000), [], 60)
+        assert "resp_4 is not kept: 4 others wait for the store, with 24" in caplog.text
+        assert await kept.delete("t", "resp_0")
+        kept.keep("t", made(6), given("x" * 6_000), [], 60)
+        held.go.set()
+    assert held.sizes == [1, 1, 1, 1]
+    async with worker(store) as (kept, _):
+        left = [number for number in range(7) if await kept.find("t", f"resp_{number}") is not None]
+        assert left == [1, 2, 3, 6]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +236,7 @@ async def test_items_by_their_ids(store: LocalStore) -> None:
 
 
 async def test_without_a_store() -> None:
-    kept = KeptResponses(NoStore(), b"")
+    kept = KeptResponses(NoStore(), b"", Caps())
     assert not kept.configured
     with pytest.raises(InvalidRequest):
         await kept.find("t", "resp_1")
@@ -189,7 +245,7 @@ async def test_without_a_store() -> None:
 
 
 async def test_a_store_that_is_away() -> None:
-    kept = KeptResponses(RedisStore.from_url("redis://127.0.0.1:1"), b"x" * 100)
+    kept = KeptResponses(RedisStore.from_url("redis://127.0.0.1:1"), b"x" * 100, Caps())
     with pytest.raises(Overloaded) as caught:
         await kept.conversation("t", "resp_1")
     assert caught.value.code == "state_unavailable"
