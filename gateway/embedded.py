@@ -11,6 +11,8 @@ socket is missing. Cancelling the call, or leaving a stream early, is a client t
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,6 +24,7 @@ import orjson
 from gateway.assembly import build, running
 from gateway.backends.sse import DONE, EventParser
 from gateway.config.launch import Launch
+from gateway.errors import RequestTimeout
 from gateway.http.exchange import Exchange
 from gateway.request.body import ChatBodies
 
@@ -93,10 +96,15 @@ class Answer(Fields):
 
 
 class AnswerStream:
-    """The chunks of a streamed chat completion, read once with `async for`; use it as a context to leave it early."""
+    """The chunks of a streamed chat completion, read once with `async for`; use it as a context to leave it early.
+
+    One that nobody holds any more is left, and so is one that is not read for `limits.stall` seconds: reading it then
+    raises RequestFailed.
+    """
 
     def __init__(self, call: _EmbeddedCall) -> None:
         self._call = call
+        weakref.finalize(self, call.abandon).atexit = False
         self.headers = call.headers
         """Headers of the reply by lower-case name."""
 
@@ -226,7 +234,9 @@ class _EmbeddedCall:
         self._parts: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
         self._on_gone: Callable[[], None] | None = None
         scope = {**_SCOPE, "headers": [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]}
-        self._left = False
+        self._left = self._stalled = False
+        self._loop = asyncio.get_running_loop()
+        self._stall_s = steps.deployment.limits.stall
         exchange = Exchange(steps, bodies, scope, self.receive, self._send)
         self._task = asyncio.create_task(exchange.run(), name="tierline.embedded")
         self.status = 0
@@ -243,8 +253,17 @@ class _EmbeddedCall:
             asyncio.get_running_loop().call_soon(callback)
 
     async def _send(self, message: dict[str, Any]) -> None:
-        if not self._left:
-            await self._parts.put(message)
+        if self._left:
+            return
+        if not self._parts.full():
+            self._parts.put_nowait(message)
+            return
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._parts.put(message)
+        except TimeoutError:
+            self._stalled = True
+            self._leave()
 
     async def begun(self) -> None:
         """Wait for the reply's status and headers."""
@@ -262,6 +281,11 @@ class _EmbeddedCall:
         await self._task
 
     async def _next(self) -> dict[str, Any]:
+        if self._stalled:
+            message = f"The stream was not read for {self._stall_s:g} seconds (limits.stall), so its request was ended."
+            raise RequestFailed(
+                408, {"message": message, "type": RequestTimeout.type, "code": RequestTimeout.code}, self.headers
+            )
         try:
             return await self._parts.get()
         except asyncio.CancelledError:
@@ -270,10 +294,19 @@ class _EmbeddedCall:
 
     async def aclose(self) -> None:
         """Leave, as a client does that disconnects; return when the request is over. Safe to call twice."""
+        self._leave()
+        await asyncio.wait({self._task})
+
+    def abandon(self) -> None:
+        """Leave soon, from any thread, unless the request is over: nobody can read its reply any more."""
+        if not self._task.done():
+            with contextlib.suppress(RuntimeError):  # the event loop is closed, and the request with it
+                self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
         self._left = True
         callback, self._on_gone = self._on_gone, None
         if callback is not None and not self._task.done():
             callback()
         if not self._parts.empty():
             self._parts.get_nowait()  # what is being sent waits for this room
-        await asyncio.wait({self._task})

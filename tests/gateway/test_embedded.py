@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,36 @@ async def test_a_caller_that_leaves_is_a_client_that_disconnects(tierline: Tierl
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "tierline.embedded"]
     answer = await tierline.chat.completions.create(model="chat", messages=PARIS)
     assert answer.choices[0].finish_reason == "stop"
+
+
+async def in_hand(tierline: Tierline) -> int:
+    """How many requests are under way, once those that were left have ended."""
+    steps = tierline.chat.completions._steps
+    assert steps is not None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            while steps.gate.in_hand:
+                await asyncio.sleep(0.005)
+    return steps.gate.in_hand
+
+
+async def test_a_stream_that_nobody_reads_ends_its_request(tmp_path: Path) -> None:
+    """Whether it is forgotten, or held and left unread for longer than a client may."""
+    config = tmp_path / "tierline.yaml"
+    config.write_text((TRIAL / "tierline.yaml").read_text() + "\nlimits: {stall: 50ms}\n")
+    async with Tierline(config, TRIAL / "policies") as tierline:
+        create = partial(tierline.chat.completions.create, model="chat", messages=LYON, stream=True)
+        stream = await create(extra_body={"seed": 1})
+        assert await in_hand(tierline) == 0
+        with pytest.raises(RequestFailed, match=r"not read for 0\.05 seconds") as caught:
+            async for _ in stream:
+                pass
+        assert (caught.value.status_code, caught.value.code) == (408, "request_timeout")
+    async with Tierline(TRIAL / "tierline.yaml", TRIAL / "policies") as tierline:
+        stream = await tierline.chat.completions.create(model="chat", messages=LYON, stream=True)
+        del stream
+        gc.collect()
+        assert await in_hand(tierline) == 0
 
 
 async def test_it_is_a_context() -> None:
