@@ -89,6 +89,12 @@ def test_a_reply_that_breaks_off_is_no_whole_reply(running: EndpointsSetup) -> N
     assert (ledger["error"], ledger["calls"][0]["outcome"]) == ("upstream_invalid_response", "upstream_truncated")
 
 
+def test_a_text_completion_that_breaks_off_is_no_whole_reply(running: EndpointsSetup) -> None:
+    """Though the route has read the body before it knows that the request is passed on."""
+    with pytest.raises(httpx2.RemoteProtocolError):
+        httpx2.post(f"{running.gateway.url}/completions", json={"model": "remote", "prompt": "broken"}, timeout=5)
+
+
 def test_a_deadline_ends_the_wait_for_a_reply(running: EndpointsSetup) -> None:
     headers = SURFACE | {"x-tierline-deadline-ms": "100"}
     reply = httpx2.post(f"{running.gateway.url}/audio/translations", content=b"slow", headers=headers)

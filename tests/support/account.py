@@ -134,7 +134,7 @@ class Account:
             await reply.write(b" second")
             await reply.write_eof()
             return reply
-        if path == "/v1/audio/translations":
+        if path == "/v1/audio/translations" or b'"broken"' in call.body:
             await asyncio.sleep(30 if call.body == b"slow" else 0)
             reply = web.StreamResponse(headers={"content-type": "text/plain"})
             reply.content_length = 1000

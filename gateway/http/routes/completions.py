@@ -110,6 +110,11 @@ class _Given:
         self.model: str | None = None
         """The body's model, once it was read."""
 
+    @property
+    def transport(self) -> Any:
+        """The connection's transport, by which a reply that breaks off is ended; None where there is no socket."""
+        return getattr(self._connection, "transport", None)
+
     async def receive(self) -> Any:
         if self._rewound and self._again < len(self._read):
             self._again += 1
