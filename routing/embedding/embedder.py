@@ -16,6 +16,7 @@ import mmap
 import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -165,10 +166,7 @@ class StaticEmbedder:
     @classmethod
     def load(cls) -> StaticEmbedder:
         """Map the vectors of the installed package into memory. Raises EmbedderUnavailable."""
-        from tokenizers import Regex, pre_tokenizers
-
-        tokenizer = read_tokenizer(package_file("wordllama", *_TOKENIZER))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+        tokenizer = _word_tokenizer(package_file("wordllama", *_TOKENIZER))
         return cls(tokenizer, _mapped(package_file("wordllama", *_WEIGHTS)))
 
     def vocabulary(self) -> list[str]:
@@ -219,6 +217,16 @@ class StaticEmbedder:
     def _read(self, texts: list[str]) -> list[list[int]]:
         """Return the tokenizer's tokens of each text; it puts a space before each."""
         return [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+@cache
+def _word_tokenizer(file: Path) -> Tokenizer:
+    """Return the tokenizer that merges words, read once in a process: that takes 0.1 s, and nothing changes it."""
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = read_tokenizer(file)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+    return tokenizer
 
 
 def _mapped(file: Path) -> NDArray[np.int16]:

@@ -194,9 +194,20 @@ def _import_gateway() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("gateway.cli.commands.serve", "gateway.server.server", *_LAZY):
         import_module(name)
+    _read_what_is_shipped()
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a fork would lack the other threads"
+
+
+def _read_what_is_shipped() -> None:
+    """Have built what is built once in a process: the validators of the config and the policies, the tokenizer."""
+    from gateway.config.launch import Launch
+    from routing.embedding.embedder import StaticEmbedder
+
+    launch = Launch()
+    launch.policy_source(launch.deployment({})).load()
+    StaticEmbedder.load()
 
 
 def _draw_ids() -> None:
