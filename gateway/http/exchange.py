@@ -30,7 +30,7 @@ from gateway.request.context import ClientGone
 if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
     from gateway.request.body import ChatBodies
-    from gateway.request.reply import Reply
+    from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
 
 

@@ -14,9 +14,9 @@ import orjson
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
+from gateway.archive.figures import figures
 from gateway.cli.commands import CommandError, _ledger_files
 from gateway.cli.commands._flags import duration, whole
-from gateway.cli.commands._ledger_figures import figures
 from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit

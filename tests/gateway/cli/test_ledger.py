@@ -10,9 +10,9 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
+from gateway.archive.figures import figures
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
-from gateway.cli.commands._ledger_figures import figures
 from gateway.cli.main import main
 from gateway.telemetry import feedback, label
 from gateway.telemetry.feedback import Feedback

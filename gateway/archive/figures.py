@@ -1,4 +1,4 @@
-"""Compute the figures of `tierline ledger` (cost, latency, quality) from records and feedback.
+"""Compute figures of many requests (cost, latency, quality) from their records and what was said of their answers.
 
 Savings are claimed only for requests whose cost and tokens were all reported by backends. Requests with a cost or an
 answer counted in part by the gateway are reported separately as estimated; calls that cost nothing do not make a
@@ -52,7 +52,7 @@ def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
         "overhead_ms": _quantiles(row["overhead_ms"] for row in rows),
         "slo": _slo(rows),
         "quality": [{"surface": surface, "tier": tier, **one.as_json()} for (surface, tier), one in qualities.items()],
-        "holdout": _holdout(rows, labels),
+        "holdout": against_holdout(rows, labels),
     }
 
 
@@ -161,7 +161,7 @@ def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[t
     }
 
 
-def _holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
+def against_holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
     """Compare the quality of routed and held-out requests, among those that took part in the draw."""
     judged = {_key(label): of_served(label) for label in labels}
     arms: Figures = {}
