@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gateway.archive.live import LiveArchive
@@ -21,8 +21,10 @@ from gateway.archive.query import QueryError
 from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
 from gateway.console.assets import Assets
 from gateway.console.filters import BadFilter, filter_of
+from gateway.console.live import LiveUpdates
 from gateway.console.render import Renderer
 from gateway.console.svg import small, waterfall
+from gateway.console.views.now import SPANS, NowView
 from gateway.console.views.request import NoSuchRequest, RequestView
 from gateway.console.views.requests import requests_page
 
@@ -37,7 +39,7 @@ _HEADERS: Final = {
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOST_FORM: Final = 4096
 
-_VIEWS: Final = (("/requests", "Requests", "r"),)
+_VIEWS: Final = (("/now", "Now", "n"), ("/requests", "Requests", "r"))
 """The pages of the navigation: path, name, and the key that leads there after `g`."""
 
 View = Callable[[Request], Awaitable[Mapping[str, Any]]]
@@ -70,6 +72,8 @@ class ConsoleApp:
             },
         )
         self._requests = RequestView(archive)
+        self._now_view = NowView(archive)
+        self._live = LiveUpdates(archive, self._now_part)
 
     def asgi(self) -> Starlette:
         """Return the app."""
@@ -78,6 +82,7 @@ class ConsoleApp:
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/healthz", self._alive),
+            Route("/now/live", self._now_live),
             Route("/", self._home),
         ]
         for page in self._pages():
@@ -92,9 +97,19 @@ class ConsoleApp:
 
     def _pages(self) -> list[Page]:
         return [
+            Page("/now", "now.html", self._now),
             Page("/requests", "requests.html", self._list),
             Page("/requests/{request_id}", "request.html", self._request),
         ]
+
+    async def _now(self, request: Request) -> Mapping[str, Any]:
+        return await self._now_view.data(_span_of(request))
+
+    async def _now_live(self, request: Request) -> Response:
+        if (refusal := self._refused(request)) is not None:
+            return refusal
+        span = _span_of(request)
+        return StreamingResponse(self._live.updates(span), media_type="text/event-stream")
 
     async def _list(self, request: Request) -> Mapping[str, Any]:
         query = request.query_params
@@ -149,7 +164,7 @@ class ConsoleApp:
         return RedirectResponse(f"/sign-in?to={request.url.path}", 303)
 
     async def _home(self, request: Request) -> Response:
-        return RedirectResponse("/requests", 307)
+        return RedirectResponse("/now", 307)
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -186,6 +201,9 @@ class ConsoleApp:
         reply.delete_cookie(COOKIE)
         return reply
 
+    async def _now_part(self, span: str) -> str:
+        return self._render.part("now.html", "live", await self._now_view.data(span))
+
     async def _failed(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             text = "There is no such page." if error.status_code == 404 else error.detail
@@ -195,6 +213,13 @@ class ConsoleApp:
 
     def _error(self, request: Request, status: int, title: str, text: str) -> Response:
         return self._render.page(request, "error.html", {"status": status, "title": title, "text": text}, status=status)
+
+
+def _span_of(request: Request) -> str:
+    span = request.query_params.get("since", "1h")
+    if span not in SPANS:
+        raise BadFilter(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
+    return span
 
 
 class _Headers:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from markupsafe import Markup
 
@@ -40,10 +40,12 @@ def among_its_kind(value: float, quantiles: Sequence[float]) -> Markup:
     return tag("svg", joined(shapes), class_="minigraph", width="96", height=_HEIGHT, role="img", aria_label=text)
 
 
-def sparkline(values: Sequence[float | None], text: str, *, top: float | None = None, width: int = 120) -> Markup:
-    """Draw a value over time; gaps where it is None. `top` is the value at the upper edge, by default the largest."""
+def sparkline(
+    values: Sequence[float | None], text: str, *, marks: Sequence[Mapping[str, Any]] = (), width: int = 120
+) -> Markup:
+    """Draw a value over time; gaps where it is None. `marks` are changes, with their places (`at`, 0 to 1)."""
     known = [value for value in values if value is not None]
-    most = max(top or 0.0, *known, 1e-12) if known else 1.0
+    most = max(*known, 1e-12) if known else 1.0
     step = width / max(len(values) - 1, 1)
     runs: list[list[str]] = [[]]
     for place, value in enumerate(values):
@@ -52,9 +54,15 @@ def sparkline(values: Sequence[float | None], text: str, *, top: float | None = 
         else:
             runs[-1].append(f"{place * step:.1f},{_HEIGHT - 2 - value / most * (_HEIGHT - 4):.1f}")
     shapes = [tag("title", text)]
+    for mark in marks:
+        x = f"{mark['at'] * width:.1f}"
+        shapes.append(tag("line", tag("title", mark["policy"]), x1=x, x2=x, y1=0, y2=_HEIGHT, class_="change"))
     for run in filter(None, runs):
-        points = " ".join(run if len(run) > 1 else [*run, run[0]])
-        shapes.append(tag("polyline", points=points, class_="spark"))
+        if len(run) > 1:
+            shapes.append(tag("polyline", points=" ".join(run), class_="spark"))
+        else:
+            x, _, y = run[0].partition(",")
+            shapes.append(tag("circle", cx=x, cy=y, r=1.5, class_="dot"))
     return tag(
         "svg", joined(shapes), class_="sparkline", width=width, height=_HEIGHT, viewBox=f"0 0 {width} {_HEIGHT}",
         role="img", aria_label=text,

@@ -34,12 +34,12 @@ __all__ = ["server", "store"]
 NEVER = Rotation(after_s=1e9)
 
 
-async def record(store: RedisStore, first: int, last: int, keep: int = 100_000) -> None:
+async def record(store: RedisStore, first: int, last: int, keep: int = 100_000, **ledger: Any) -> None:
     """Append the records of requests `req-FIRST` to `req-LAST`."""
     recorder = DecisionRecorder({})
     for number in range(first, last + 1):
-        trace, ledger = escalated(f"req-{number}")
-        await store.apply([Append(TRACES, encode(trace, ledger, recorder), keep)])
+        trace, made = escalated(f"req-{number}", **ledger)
+        await store.apply([Append(TRACES, encode(trace, made, recorder), keep)])
 
 
 async def keep(store: RedisStore, folder: Path, rotation: Rotation = NEVER) -> list[str]:

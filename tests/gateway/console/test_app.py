@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -17,6 +19,7 @@ from gateway.archive.live import LiveArchive
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 from gateway.console.assets import STATIC
+from gateway.console.live import LiveUpdates
 from tests.gateway.archive.test_keeper import record
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK
@@ -26,14 +29,14 @@ __all__ = ["server", "store"]
 
 @contextlib.asynccontextmanager
 async def console(
-    folder: Path, store: RedisStore, requests: int, keys: dict[Role, str] | None = None
+    folder: Path, store: RedisStore, requests: int, keys: dict[Role, str] | None = None, **ledger: Any
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A console that has seen so many requests."""
     archive = LiveArchive(folder, store)
     archive.start()
     try:
         if requests:
-            await record(store, 1, requests)
+            await record(store, 1, requests, **ledger)
             while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
                 assert await archive.wait_for_requests(5 * SLACK)
         transport = httpx2.ASGITransport(app=ConsoleApp(archive, ConsoleAccess(keys or {})).asgi())
@@ -54,7 +57,7 @@ async def test_a_request_has_a_page_and_the_same_as_json(store: RedisStore, tmp_
 async def test_nothing_on_a_page_is_inline_or_from_elsewhere(store: RedisStore, tmp_path: Path) -> None:
     """At most three requests make a page, all to this host; its policy forbids the rest, so nothing may need it."""
     async with console(tmp_path, store, 1) as client:
-        for path in ("/requests", "/requests/req-1", "/nothing"):
+        for path in ("/now", "/requests", "/requests/req-1", "/nothing"):
             page = await client.get(path)
             assert page.headers["content-security-policy"].startswith("default-src 'self'")
             assert not re.search(r"<script(?! src=)|<style| style=| on[a-z]+=|javascript:", page.text), path
@@ -115,6 +118,53 @@ async def test_a_key_is_asked_for_and_opens_the_console(store: RedisStore, tmp_p
         assert (await client.get("/requests")).status_code == 200
         client.cookies.clear()
         assert (await client.get("/requests.json", headers={"authorization": "Bearer secret"})).status_code == 200
+
+
+async def test_now_says_what_needs_somebody(store: RedisStore, tmp_path: Path) -> None:
+    """A surface whose requests miss their limits burns its error budget; figures are those of its records."""
+    async with console(tmp_path, store, 0) as client:
+        assert "No request in the last 1h" in (await client.get("/now")).text
+        assert (await client.get("/now?since=2h")).status_code == 400
+    async with console(tmp_path, store, 60, slo={"ttft_p99": False}, counterfactual_usd=0.0005) as client:
+        data = (await client.get("/now.json")).json()
+        [surface] = data["surfaces"]
+        assert (surface["requests"], surface["goodput"], surface["paths"]["escalated"]) == (60, 0.0, 1.0)
+        assert surface["burn"] == pytest.approx(100)
+        assert surface["saving"]["usd"] == pytest.approx(60 * 0.0002)
+        assert surface["saving"]["low"] == pytest.approx(60 * 0.0002)
+        assert data["needs"][0]["level"] == "bad" and "0.0% of requests met their limits" in data["needs"][0]["what"]
+        page = (await client.get("/now")).text
+        assert "Needs you" in page and "burn 100.0" in page and len(data["latest"]) == 20
+
+
+async def test_a_page_that_is_open_is_updated(store: RedisStore, tmp_path: Path) -> None:
+    """One update is made for all who watch, when requests have come, and none while nobody does."""
+    archive = LiveArchive(tmp_path, store)
+    archive.start()
+    made: list[str] = []
+
+    async def make(key: str) -> str:
+        made.append(key)
+        return f"<p>update {len(made)}</p>\n<p>of {key}</p>"
+
+    try:
+        live = LiveUpdates(archive, make)
+        await record(store, 1, 1)
+        assert await archive.wait_for_requests(5 * SLACK)
+        assert made == []
+        watchers = [live.updates("1h") for _ in range(3)]
+        waiting = [asyncio.create_task(anext(watcher)) for watcher in watchers]
+        await asyncio.sleep(0)
+        await record(store, 2, 2)
+        events = await asyncio.wait_for(asyncio.gather(*waiting), 5 * SLACK)
+        assert set(events) == {b"data: <p>update 1</p>\ndata: <p>of 1h</p>\n\n"} and made == ["1h"]
+        for watcher in watchers:
+            await watcher.aclose()
+        await record(store, 3, 3)
+        assert await archive.wait_for_requests(5 * SLACK)
+        assert made == ["1h"]
+    finally:
+        await archive.aclose()
 
 
 def test_vendored_files_are_those_that_were_published() -> None:
