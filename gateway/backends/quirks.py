@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,15 +10,20 @@ from gateway.backends.base import Backend, BackendRequest, Completion, EventStre
 from gateway.dialects.client_paths import client_paths
 
 _ASKS_NOTHING: Final = frozenset({"auto", "default"})
+_IN_MESSAGES: Final = "messages."
 
 
 class AdaptedBackend:
-    """A backend whose model takes some fields under another name (`rename`), and refuses or ignores others (`omit`)."""
+    """A backend whose model takes some fields under another name (`rename`), and refuses or ignores others (`omit`).
+
+    `messages.NAME` in `omit` is a member of messages.
+    """
 
     def __init__(self, inner: Backend, rename: Mapping[str, str], omit: frozenset[str]) -> None:
         self._inner = inner
         self._rename = rename
-        self._omit = omit
+        self._omit = frozenset(name for name in omit if not name.startswith(_IN_MESSAGES))
+        self._members = frozenset(name.removeprefix(_IN_MESSAGES) for name in omit - self._omit)
 
     async def complete(self, request: BackendRequest) -> Completion:
         """See `Backend.complete`."""
@@ -40,19 +45,38 @@ class AdaptedBackend:
     def _adapted(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """Return the body for this model, and the names of the fields that were left out.
 
-        A field at a value that asks for nothing (null, false, `auto`, `default`) is left out without being named. Of a
-        field and its other name, the client's own use of the other name counts.
+        A field at a value that asks for nothing (null, false, `auto`, `default`, one choice) is left out without being
+        named. Of a field and its other name, the client's own use of the other name counts.
         """
-        if self._omit.isdisjoint(body) and not any(name in body for name in self._rename):
-            return body, ()
-        omitted = client_paths(body, (name for name in body if name in self._omit and _asks(body[name])))
-        adapted = {name: value for name, value in body.items() if name not in self._omit and name not in self._rename}
-        for name, other in self._rename.items():
-            if body.get(name) is not None:
-                adapted.setdefault(other, body[name])
-        return adapted, omitted
+        adapted: Mapping[str, Any] = body
+        omitted: tuple[str, ...] = ()
+        if not self._omit.isdisjoint(body) or any(name in body for name in self._rename):
+            omitted = tuple(name for name in body if name in self._omit and _asks(body[name], name))
+            kept = body.keys() - self._omit - self._rename.keys()
+            renamed = {other: body[name] for name, other in self._rename.items() if body.get(name) is not None}
+            adapted = {**renamed, **{name: value for name, value in body.items() if name in kept}}
+        if self._members:
+            messages, lost = self._without_members(body["messages"])
+            if messages is not None:
+                adapted, omitted = {**adapted, "messages": messages}, (*omitted, *lost)
+        return adapted, client_paths(body, omitted) if omitted else ()
+
+    def _without_members(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Mapping[str, Any]] | None, Sequence[str]]:
+        """Return the messages without the members that are left out, and their paths; None if there are none."""
+        if all(self._members.isdisjoint(message) for message in messages):
+            return None, ()
+        lost: dict[str, None] = {}
+        kept: list[Mapping[str, Any]] = []
+        for message in messages:
+            kept.append({name: value for name, value in message.items() if name not in self._members})
+            lost.update({f"messages[].{name}": None for name in message if name in self._members and message[name]})
+        return kept, tuple(lost)
 
 
-def _asks(value: object) -> bool:
+def _asks(value: object, name: str) -> bool:
     """Return whether a field at this value asks for anything."""
-    return not (value is None or value is False or (isinstance(value, str) and value in _ASKS_NOTHING))
+    if value is None or value is False or (isinstance(value, str) and value in _ASKS_NOTHING):
+        return False
+    return not (name == "n" and value == 1)

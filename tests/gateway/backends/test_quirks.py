@@ -49,3 +49,28 @@ async def test_fields_are_renamed_or_left_out(
     adapted = AdaptedBackend(inner, {"max_tokens": "max_completion_tokens"}, frozenset({"temperature", "service_tier"}))
     completion = await adapted.complete(BackendRequest(MESSAGES | given, ask_logprobs=False))
     assert (inner.body, completion.dropped) == (MESSAGES | sent, dropped)
+
+
+@pytest.mark.parametrize(
+    ("message", "sent", "dropped"),
+    [
+        ({"role": "user", "content": "a", "name": "Ann"}, {"role": "user", "content": "a"}, ("messages[].name",)),
+        (
+            {"role": "assistant", "content": "b", "reasoning_content": "hm", "name": None},
+            {"role": "assistant", "content": "b"},
+            ("messages[].reasoning_content",),
+        ),
+        ({"role": "user", "content": "a"}, {"role": "user", "content": "a"}, ()),
+    ],
+)
+async def test_members_of_messages_are_left_out(
+    message: dict[str, Any], sent: dict[str, Any], dropped: tuple[str, ...]
+) -> None:
+    """They are named once for all messages, unless they say nothing; a body without them is sent as it is."""
+    inner = RecordingBackend()
+    adapted = AdaptedBackend(inner, {}, frozenset({"n", "messages.reasoning_content", "messages.name"}))
+    body = {"messages": [*MESSAGES["messages"], message], "n": 1}
+    completion = await adapted.complete(BackendRequest(body, ask_logprobs=False))
+    assert inner.body == {"messages": [*MESSAGES["messages"], sent]}
+    assert completion.dropped == (*dropped, "stop")
+    assert body == {"messages": [*MESSAGES["messages"], message], "n": 1}
