@@ -61,6 +61,8 @@ from routing.embedding.embedder import Embedder, load_embedder
 
 log = logging.getLogger("tierline")
 
+_USAGE_OPTION = "stream_options"
+"""Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
 _PATHS = {"openai": "/chat/completions", "responses": "/responses"}
 """Path of the calls to a backend, after its base URL, by its kind."""
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
@@ -320,9 +322,8 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
     backend = _called_over(_transport(config), config, key, quota)
-    if not (config.rename or config.omit):
-        return backend
-    return AdaptedBackend(backend, config.rename, frozenset(config.omit))
+    omit = frozenset(config.omit) - {_USAGE_OPTION}
+    return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
 
 
 def _called_over(transport: Transport, config: BackendConfig, key: str | None, quota: Quota) -> Backend:
@@ -334,7 +335,15 @@ def _called_over(transport: Transport, config: BackendConfig, key: str | None, q
         return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
     if config.kind == "responses":
         return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
-    return OpenAIBackend(transport, model=config.model, key=key, quota=quota, maker=maker)
+    return OpenAIBackend(
+        transport,
+        model=config.model,
+        key=key,
+        quota=quota,
+        maker=maker,
+        stores="store" in config.can,
+        asks_usage=_USAGE_OPTION not in config.omit,
+    )
 
 
 def _url(config: BackendConfig) -> str:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class NoTierError(Exception):
-    """No tier can take this request. `capable` is False if no tier could at any time: the request asks for too much."""
+    """No tier can take this request. `capable` is False if no tier could at any time: the request asks for too much.
 
-    def __init__(self, message: str, *, capable: bool) -> None:
+    `lacking` is then the first of the capabilities that it needs too much; '' if it has shut out all tiers itself.
+    """
+
+    def __init__(self, message: str, *, capable: bool, lacking: str = "") -> None:
         super().__init__(message)
         self.capable = capable
+        self.lacking = lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,10 @@ def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dic
         raise NoTierError(f"no tier can answer this: {'; '.join(lacking)}", capable=True)
     if not needed:
         raise NoTierError("no tier lies within the request's own limits", capable=False)
-    raise NoTierError(f"no tier of this surface can do what is asked: {', '.join(sorted(needed))}", capable=False)
+    # No tier can do these; or if each can be done somewhere, no tier can do all of them.
+    names = sorted(needed.difference(*[health[name].capabilities for name in ladder]) or needed)
+    message = f"no tier of this surface can do what is asked: {', '.join(names)}"
+    raise NoTierError(message, capable=False, lacking=names[0])
 
 
 def needs(features: Features) -> set[str]:
@@ -201,7 +208,8 @@ def needs(features: Features) -> set[str]:
         needed.add("vision")
     if features.wants_json:
         needed.add("json")
-    needed |= features.further
+    if features.further:
+        needed |= features.further
     return needed
 
 

@@ -9,7 +9,8 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
      [health of each tier of the ladder: 0 if well without a forecast,
       [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, cold] if well, or ["why it is unavailable", failing]]]
 
-`flags` adds 1 for tools, 2 for JSON, 4 for images and 8 for a stream.
+`flags` adds 1 for tools, 2 for JSON, 4 for images, 8 for a stream, 16 to 128 for the first capabilities of
+`routing.features.FURTHER`, 256 for reasoning of a stronger tier, and 512 and more for the other capabilities.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ _TOOLS: Final = 1
 _JSON: Final = 2
 _IMAGES: Final = 4
 _STREAM: Final = 8
-_REASONING: Final = 16 << len(FURTHER)
-_FURTHER: Final = {name: 16 << place for place, name in enumerate(FURTHER)}
+_REASONING: Final = 256
+_OLDER: Final = 4
+"""How many capabilities had their bits before reasoning had one. Bits keep their meaning, so that records do."""
+_FURTHER: Final = {name: (16 if place < _OLDER else 32) << place for place, name in enumerate(FURTHER)}
 FLAGS: Final = {
     "has_tools": _TOOLS,
     "wants_json": _JSON,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import orjson
 
@@ -110,12 +110,44 @@ def _of_json(value: object) -> int:
 
 _AUDIO: Final = frozenset({"input_audio", "audio"})
 _FILES: Final = frozenset({"file", "input_file", "document"})
-_SPECIAL_FIELDS: Final = frozenset({"audio", "modalities", "web_search_options"})
+_SPECIAL_FIELDS: Final = frozenset({"audio", "modalities", "web_search_options", "n", "background", "service_tier"})
 _NOTHING_FURTHER: Final[frozenset[str]] = frozenset()
-Capability = Literal["tools", "vision", "json", "audio", "files", "web_search", "hosted_tools"]
+Capability = Literal[
+    "tools", "vision", "json", "audio", "files", "web_search", "hosted_tools", "n", "background", "store",
+    "prompt_cache_key",
+]  # fmt: skip
 """What a backend can do, as its config lists it."""
-FURTHER: Final = ("audio", "files", "web_search", "hosted_tools")
-"""Capabilities that few requests need, besides tools, vision and JSON. `hosted_tools` are run by the provider."""
+ServiceTier = Literal["flex", "priority", "other"]
+"""A service tier that a backend may honour: `other` is any further value that its API has, such as `scale`."""
+SERVICE_TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
+FURTHER: Final = (
+    "audio", "files", "web_search", "hosted_tools", "n", "background",
+    *(f"service_tier_{name}" for name in SERVICE_TIERS),
+    "responses_hosted_tools", "messages_hosted_tools", "messages_web_search",
+)  # fmt: skip
+"""Capabilities that few requests need, besides tools, vision and JSON; new ones are added at the end.
+
+`n` is more than one choice. Hosted tools are run by the provider, and each API has its own, so that clients of the
+Responses API and of the Messages API need those of a backend of the same kind. (`hosted_tools` is the need of both in
+older records of decisions.) What changes no answer is not needed: whether the provider keeps it (`store`), and which
+prompt cache it uses (`prompt_cache_key`).
+"""
+_FIELD_OF: Final[Mapping[str, str]] = {
+    "n": "n",
+    "background": "background",
+    **{f"service_tier_{name}": "service_tier" for name in SERVICE_TIERS},
+    "web_search": "web_search_options",
+    "responses_hosted_tools": "tools",
+    "messages_hosted_tools": "tools",
+    "messages_web_search": "tools",
+    "tools": "tools",
+    "json": "response_format",
+}
+"""The field of a chat-completions body that needs a capability, where it is not the messages."""
+_ORDINARY: Final = frozenset({"auto", "default", "standard_only"})
+"""Service tiers that every backend honours: the ordinary one, by its names in all APIs."""
+_SERVICE_TIER_NAMED: Final = {"flex": "flex", "priority": "priority", "fast": "priority"}
+"""The service tier of each value that is known; OpenAI's API has two names for one."""
 _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
@@ -149,10 +181,10 @@ def features_of(body: Mapping[str, Any]) -> Features:
     """Return the features of a checked chat-completions body (`messages` is a list of objects with a `role` each)."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     text, tokens, images = "", 0.0, 0
-    turns, in_parts = 0, False
+    turns, special = 0, False
     for message in messages:
         content = message.get("content")
-        in_parts = in_parts or type(content) is list
+        special = special or type(content) is list or "audio" in message
         part, shown = text_of(content)
         tokens += estimated_tokens(part)
         images += shown
@@ -171,19 +203,44 @@ def features_of(body: Mapping[str, Any]) -> Features:
         stream=bool(body.get("stream")),
         tools=len(tools),
         parallel_tools=bool(tools) and body.get("parallel_tool_calls") is True,
-        further=_further(body) if in_parts or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
+        further=_further(body) if special or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
     )
 
 
 def _further(body: Mapping[str, Any]) -> frozenset[str]:
-    """Return the capabilities of FURTHER that a chat-completions body needs: by its parts, or by the output it asks."""
-    contents = [content for message in body["messages"] if isinstance(content := message.get("content"), list)]
+    """Return the capabilities of FURTHER that a chat-completions body needs: by its messages, and by what it asks."""
+    messages: Sequence[Mapping[str, Any]] = body["messages"]
+    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
     kinds = {part.get("type") for content in contents for part in content if isinstance(part, dict)}
     modalities = body.get("modalities")
     speaks = isinstance(modalities, list) and "audio" in modalities
+    spoke = any(message.get("audio") for message in messages)
     needed = {
-        "audio": speaks or body.get("audio") is not None or not kinds.isdisjoint(_AUDIO),
+        "audio": speaks or spoke or body.get("audio") is not None or not kinds.isdisjoint(_AUDIO),
         "files": not kinds.isdisjoint(_FILES),
         "web_search": body.get("web_search_options") is not None,
+        "n": (body.get("n") or 1) > 1,
+        "background": bool(body.get("background")),
     }
-    return frozenset(name for name, is_needed in needed.items() if is_needed)
+    names = [name for name, is_needed in needed.items() if is_needed]
+    tier = body.get("service_tier")
+    if isinstance(tier, str) and tier not in _ORDINARY:
+        names.append(f"service_tier_{_SERVICE_TIER_NAMED.get(tier, 'other')}")
+    return frozenset(names)
+
+
+def field_needing(capability: str, body: Mapping[str, Any]) -> str:
+    """Return the path of what needs a capability in a chat-completions body: a field, or the first part of its kind."""
+    kinds = {"audio": _AUDIO, "files": _FILES, "vision": _IMAGES}.get(capability, ())
+    for i, message in enumerate(body["messages"]):
+        content = message.get("content")
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, dict) and part.get("type") in kinds:
+                return f"messages[{i}].content[{j}]"
+        if capability == "audio" and message.get("audio"):
+            return f"messages[{i}].audio"
+    if capability == "audio":
+        return "modalities" if body.get("modalities") is not None else "audio"
+    if capability == "tools" and not body.get("tools"):
+        return "functions"
+    return _FIELD_OF.get(capability, "messages")

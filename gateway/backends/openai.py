@@ -41,7 +41,9 @@ _NO_CHOICES = "an event whose choices are no choices"
 class OpenAIBackend(HttpBackend):
     """One endpoint. `model` replaces the client's; unknown fields are passed on; the key is sent to this endpoint only.
 
-    `quota` is updated from the rate-limit headers of every reply. `maker` seals the reasoning that it signs.
+    `quota` is updated from the rate-limit headers of every reply. `maker` seals the reasoning that it signs. `stores`:
+    whether the server keeps completions where the client asks for that. `asks_usage`: whether a stream's usage has to
+    be asked for; Mistral's API sends it, and refuses the question.
     """
 
     def __init__(
@@ -52,10 +54,14 @@ class OpenAIBackend(HttpBackend):
         key: str | None,
         quota: Quota | None = None,
         maker: Maker = NOBODY,
+        stores: bool = True,
+        asks_usage: bool = True,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
         self._maker = maker
+        self._stores = stores
+        self._asks_usage = asks_usage
         self._reader = _ChatReader(model, maker)
         self._checks_calls = checks_calls(model)
 
@@ -71,6 +77,10 @@ class OpenAIBackend(HttpBackend):
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
         dropped = lost_fields(request.body, "chat")
+        if not self._asks_usage and (options := payload.pop("stream_options", None)):
+            dropped += tuple(f"stream_options.{name}" for name in options if name != "include_usage" and options[name])
+        if "store" in payload and not self._stores and payload.pop("store"):
+            dropped = (*dropped, "store")
         own = own_reasoning(payload["messages"], self._maker)
         if own is not None:
             payload["messages"] = own[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import (
     BackendError,
@@ -17,6 +17,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
+from gateway.dialects.client_paths import client_path
 from gateway.errors import (
     ApiError,
     Headers,
@@ -28,6 +29,7 @@ from gateway.errors import (
     UpstreamTimeout,
     retry_after,
 )
+from routing.features import field_needing
 
 if TYPE_CHECKING:
     from gateway.tiers import Tier
@@ -42,13 +44,15 @@ _OUT_OF_QUOTA = (
 _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
-def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
-    """Return the error of a request for which no attempt could be made.
+def no_tier(error: NoTierError, tiers: Iterable[Tier], body: Mapping[str, Any]) -> ApiError:
+    """Return the error of a request with this body for which no attempt could be made.
 
-    It is the error of the call that ejected an endpoint; of several tiers, the last and strongest decides.
+    If no tier could ever take it, the error names what asks for too much. Else it is the error of the call that ejected
+    an endpoint; of several tiers, the last and strongest decides.
     """
     if not error.capable:
-        return InvalidRequest(_sentence(str(error)), code="unsupported_value", param="messages")
+        param = client_path(body, field_needing(error.lacking, body) if error.lacking else "messages")
+        return InvalidRequest(_sentence(str(error)), code="unsupported_value", param=param)
     tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
     ejections = [out for tier in tiers for one in tier.endpoints if (out := one.breaker.ejection) is not None]

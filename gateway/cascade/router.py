@@ -81,7 +81,7 @@ class Router:
         except NoTierError as error:
             hop.attributes[names.REASON] = str(error)
             hop.end("no_tier")
-            raise no_tier(error, [self._tiers[name] for name in request.policy.ladder]) from error
+            raise no_tier(error, [self._tiers[name] for name in request.policy.ladder], request.body) from error
         hop.attributes[names.DECISION] = list(decision.tiers)
         hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
         hop.attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)

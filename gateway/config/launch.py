@@ -96,6 +96,6 @@ def _deployed(tier: TierConfig) -> DeployedTier:
     return DeployedTier(
         tier.name,
         tuple(sorted({backend.model for backend in backends})) if tier.configured else (),
-        frozenset.intersection(*(frozenset[str](backend.capabilities) for backend in backends)),
+        frozenset.intersection(*(backend.can for backend in backends)),
         tier.unconfigured_reason or "",
     )

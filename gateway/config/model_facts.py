@@ -25,6 +25,7 @@ from pydantic import Field
 from gateway.config.prices import Price
 from policies.validation import Section, Whole, validate
 from policies.yaml_source import read_yaml
+from routing.features import SERVICE_TIERS, ServiceTier
 
 SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
 
@@ -40,7 +41,15 @@ class HostedModel(Section):
     rename: Mapping[str, str] = {}
     """Request fields that it takes under another name."""
     omit: tuple[str, ...] = ()
-    """Request fields that it refuses or ignores."""
+    """Request fields that it refuses or ignores; `messages.NAME` for members of messages."""
+
+    @property
+    def service_tiers(self) -> tuple[ServiceTier, ...] | None:
+        """Service tiers that it has: those with a price, and any that are not known. None if none has a price."""
+        if self.price is None or not self.price.service_tiers:
+            return None
+        priced = [name for name in SERVICE_TIERS if name in self.price.service_tiers]
+        return (*priced, "other")
 
 
 class FactsFile(Section):
@@ -99,6 +108,18 @@ _SAMPLING: Final = (
 )  # fmt: skip
 _OF_REASONING: Final = {"rename": {"max_tokens": "max_completion_tokens"}}
 _OF_REASONING_ALWAYS: Final = {**_OF_REASONING, "omit": _SAMPLING, "logprobs": False}
+_UNKNOWN_MEMBERS: Final = ("messages.name", "messages.reasoning_content", "messages.reasoning_details")
+_OF_PROVIDER: Final[Mapping[str, Mapping[str, Any]]] = {
+    "groq": {"omit": ("logit_bias", "logprobs", "top_logprobs", "n", *_UNKNOWN_MEMBERS), "logprobs": False},
+    "mistral": {
+        "rename": {"max_completion_tokens": "max_tokens", "seed": "random_seed"},
+        "omit": (
+            "logit_bias", "safety_identifier", "service_tier", "store", "stream_options", "user", "verbosity",
+            *_UNKNOWN_MEMBERS,
+        ),
+    },
+}  # fmt: skip
+"""What the APIs of some providers take otherwise, whatever the model: they refuse fields that they do not know."""
 _TIERS: Final = ("flex", "priority")
 _KINDS: Final = frozenset({"chat", "responses", "completion", "embedding"})
 
@@ -107,8 +128,8 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     """Return the facts in LiteLLM's `model_prices_and_context_window.json`, of the providers in `hosts`.
 
     What OpenAI's reasoning models take otherwise follows from its flags: `max_completion_tokens` in place of
-    `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Raises
-    ValueError for another format.
+    `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Groq's and
+    Mistral's APIs refuse fields that they do not know, of messages too. Raises ValueError for another format.
     """
     providers = set(hosts.values())
     models: dict[str, dict[str, Any]] = {name: {} for name in sorted(providers)}
@@ -119,7 +140,7 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
         if provider not in providers or entry.get("mode") not in _KINDS:
             continue
         price = _price(entry)
-        facts: dict[str, Any] = {} if price is None else {"price": price}
+        facts: dict[str, Any] = {**_OF_PROVIDER.get(provider, {}), **({} if price is None else {"price": price})}
         if (context := entry.get("max_input_tokens")) and entry.get("mode") != "embedding":
             facts["context"] = context
         if provider in _OPENAIS and entry.get("supports_reasoning"):

@@ -26,9 +26,23 @@ from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
-from routing.features import Capability
+from routing.features import SERVICE_TIERS, Capability, ServiceTier
 
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
+_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
+    "openai": frozenset({"n", "store", "prompt_cache_key"}),
+    "responses": frozenset({"store", "prompt_cache_key"}),
+    "anthropic": frozenset(),
+    "scripted": frozenset({"n", "store", "prompt_cache_key"}),
+}
+"""Capabilities that backends of each kind have without being said to, since their API has the field."""
+_NOT_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
+    "openai": frozenset({"hosted_tools"}),
+    "responses": frozenset({"audio", "n", "background"}),
+    "anthropic": frozenset({"audio", "n", "background", "store", "prompt_cache_key"}),
+    "scripted": frozenset({"hosted_tools"}),
+}
+"""Capabilities that backends of each kind cannot have: requests to them have no way to ask for it."""
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
 _UNIT_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -138,6 +152,9 @@ class BackendConfig(Section):
     final assistant message (llama.cpp, Claude before 4.6), `continue_final_message` sets vLLM's field of that name, and
     `prompt` asks for the rest in an instruction (OpenAI)."""
     capabilities: frozenset[Capability] = frozenset()
+    """What it can do, beside what every backend of its kind can; see `can`."""
+    service_tiers: tuple[ServiceTier, ...] | None = None
+    """Service tiers that it honours, beside the ordinary one; None if nobody knows: then it is asked for any."""
     context: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
     """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
     for its length. For the model that `tierline up` starts it is set automatically."""
@@ -149,7 +166,8 @@ class BackendConfig(Section):
     rename: Mapping[str, str] = {}
     """Request fields that the backend takes under another name, such as `{max_tokens: max_completion_tokens}`."""
     omit: tuple[str, ...] = ()
-    """Request fields that the backend refuses or ignores. They are left out, and named in x-tierline-dropped."""
+    """Request fields that the backend refuses or ignores. They are left out, and named in x-tierline-dropped. Those in
+    `messages.NAME` are members of messages. A field that an answer would be wrong without is a capability it lacks."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()
@@ -176,13 +194,16 @@ class BackendConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _known_of_its_kind(cls, data: Any) -> Any:
-        """Return the data with a scripted backend's name, and with a price of 0 for what runs on this machine."""
+        """Return the data with a scripted backend's name; what runs on this machine is free, in one service tier."""
         if not isinstance(data, Mapping):
             return data
         scripted, url = data.get("kind") == "scripted", data.get("base_url")
         known: dict[str, Any] = {"model": "scripted"} if scripted else {}
-        if scripted or (isinstance(url, str) and is_loopback(urlsplit(url).hostname or "")):
+        here = isinstance(url, str) and is_loopback(urlsplit(url).hostname or "")
+        if scripted or here:
             known["price"] = {}
+        if here or data.get("kind") == "anthropic":
+            known["service_tiers"] = ()
         return {**known, **data}
 
     @model_validator(mode="before")
@@ -193,6 +214,20 @@ class BackendConfig(Section):
         if data.get("logprobs") is True:
             raise_findings([Finding(("logprobs",), "Anthropic's API has no log-probabilities; leave it out")])
         return {**data, "logprobs": False}
+
+    @model_validator(mode="after")
+    def _can_what_its_api_can_say(self) -> BackendConfig:
+        findings = [
+            Finding(("capabilities",), f"the API of kind: {self.kind} has no way to ask for {name}; leave it out")
+            for name in sorted(self.capabilities & _NOT_OF_KIND[self.kind])
+        ]
+        if self.kind == "anthropic" and self.service_tiers:
+            findings.append(Finding(("service_tiers",), "Anthropic's API has none to choose from; leave it out"))
+        if self.kind in ("responses", "anthropic"):
+            message = "members of messages can be left out of chat completions only"
+            findings += [Finding(("omit",), f"{message}: {name}") for name in self.omit if name.startswith("messages.")]
+        raise_findings(findings)
+        return self
 
     @model_validator(mode="after")
     def _continues_as_its_api_can(self) -> BackendConfig:
@@ -236,6 +271,26 @@ class BackendConfig(Section):
     def maker(self) -> Maker:
         """Return the maker of the reasoning that the backend signs: the same for all with this URL, model and key."""
         return maker_of(f"{self.base_url}\0{self.model}", None if self.key is None else self.key.get_secret_value())
+
+    @property
+    def can(self) -> frozenset[str]:
+        """What it can do, as routing knows it: the names of `routing.features.FURTHER`, with those of other fields."""
+        can: set[str] = {*self.capabilities, *_OF_KIND[self.kind]}
+        here = self.kind == "openai" and is_loopback(urlsplit(self.base_url).hostname or "")
+        if here and "store" not in self.capabilities:
+            can.discard("store")  # servers of open models keep no completions
+        if "service_tier" not in self.omit:
+            tiers = SERVICE_TIERS if self.service_tiers is None else self.service_tiers
+            can.update(f"service_tier_{name}" for name in tiers)
+        can.difference_update(self.omit)
+        if "hosted_tools" in can:
+            can.discard("hosted_tools")
+            can.add("responses_hosted_tools" if self.kind == "responses" else "messages_hosted_tools")
+        if self.kind == "anthropic" and "web_search" in can:
+            # The field of chat completions cannot be translated, and what its own clients send is a tool.
+            can.discard("web_search")
+            can.add("messages_web_search")
+        return frozenset(can)
 
     @property
     def lacks_url(self) -> bool:

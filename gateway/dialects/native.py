@@ -2,7 +2,8 @@
 
 A translated body holds the client's own body under `NATIVE`:
 
-    {"dialect": "responses", "body": {...}, "lost": {"truncation": "auto"}, "needs": ["hosted_tools"], "paths": [...]}
+    {"dialect": "responses", "body": {...}, "lost": {"truncation": "auto"}, "needs": ["responses_hosted_tools"],
+     "paths": [...]}
 
 A backend of that dialect sends this body, with the gateway's changes, instead of translating it back; any other backend
 leaves it out and reports `lost`, the fields that the translation could not express (values by path), as dropped.

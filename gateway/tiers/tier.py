@@ -53,7 +53,7 @@ class Tier:
         self._retries = RetryBudget()
         self._configured = tuple(endpoint for endpoint in self.endpoints if endpoint.config.configured)
         configs = [endpoint.config for endpoint in self._configured or self.endpoints]
-        self._capabilities: frozenset[str] = frozenset.intersection(*(frozenset[str](c.capabilities) for c in configs))
+        self._capabilities: frozenset[str] = frozenset.intersection(*(c.can for c in configs))
         self.configured = bool(self._configured)
         """Whether at least one of its backends is configured."""
         self._context = min((c.context for c in configs if c.context is not None), default=None)

@@ -35,6 +35,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.completion_create_params import CompletionCreateParamsNonStreaming as TextParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
+from routing.features import SERVICE_TIERS
 from tests.bench.pairs import (
     PATHS,
     USAGE,
@@ -60,13 +61,14 @@ INTO: Final[dict[str, Any]] = {
 }
 """What clients speak: the type of its requests."""
 _SCHEMAS: Final = "schemas of this API are always strict"
-_ALL: Final = ["tools", "json", "vision", "audio", "files", "web_search", "hosted_tools"]
+_ABLE: Final = ["tools", "json", "vision", "files", "web_search"]
+_HOSTED: Final = [*_ABLE, "hosted_tools"]
 OUT: Final[dict[str, Json]] = {
-    "openai": {"model": "small", "capabilities": ["tools", "json", "vision", "audio", "files", "web_search"]},
-    "responses": {"kind": "responses", "model": "small", "capabilities": [*_ALL]},
-    "anthropic": {"kind": "anthropic", "model": "claude-haiku-4-5", "capabilities": [*_ALL]},
-    "anthropic-mid": {"kind": "anthropic", "model": "claude-opus-4-6", "capabilities": [*_ALL]},
-    "anthropic-new": {"kind": "anthropic", "model": "claude-opus-4-8", "capabilities": [*_ALL]},
+    "openai": {"model": "small", "capabilities": [*_ABLE, "audio", "store"], "service_tiers": [*SERVICE_TIERS]},
+    "responses": {"kind": "responses", "model": "small", "capabilities": [*_HOSTED], "service_tiers": [*SERVICE_TIERS]},
+    "anthropic": {"kind": "anthropic", "model": "claude-haiku-4-5", "capabilities": [*_HOSTED]},
+    "anthropic-mid": {"kind": "anthropic", "model": "claude-opus-4-6", "capabilities": [*_HOSTED]},
+    "anthropic-new": {"kind": "anthropic", "model": "claude-opus-4-8", "capabilities": [*_HOSTED]},
 }
 """What backends speak: of Anthropic's models, one that thinks with a budget, one with fewer efforts than the newest."""
 RESULTS: Final = ("kept", "told", "refused", "unfit", "listed", "honoured", "nothing", "none")

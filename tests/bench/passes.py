@@ -54,7 +54,11 @@ tiers: [local]
 route: {{classifier: none, start: {{local: otherwise}}}}
 output: {{max_tokens: {MOST_TOKENS}}}
 """
-ABLE: Final = ["tools", "json", "vision", "audio", "files", "web_search", "hosted_tools"]
+ABLE: Final = {
+    "capabilities": ["tools", "json", "vision", "audio", "files", "web_search", "store"],
+    "service_tiers": ["flex", "priority", "other"],
+}
+"""What a backend of chat completions honours: every field."""
 _AT_ONCE: Final = 8
 _SEAL: Final = re.compile(rb"tl1\.[0-9a-f]{8}\.[0-9a-f]{16}\.")
 _UNKNOWN: Final = ("top_k", "min_p", "chat_template_kwargs", "guided_json", "x_new", "\u00fcn\u00efcode", "extra body")
@@ -286,7 +290,7 @@ def run(requests: int, seed: int, folder: Path, *, progress: bool = False) -> Pa
         return PlainReply(case.reply, events=bool(case.events), pieces=case.pieces)
 
     with PlainServer(reply) as server:
-        backend = {"base_url": server.url, "model": "small", "capabilities": ABLE}
+        backend = {"base_url": server.url, "model": "small", **ABLE}
         settings = {"tiers": [{"name": "local", "backends": [backend]}]}
         with serve(folder, server.url, policies={"chat": POLICY}, settings=settings) as gateway:
             asyncio.run(_send_all(requests, Cases(seed), cases, gateway.port, passed, progress))

@@ -187,6 +187,25 @@ def test_nobody_can() -> None:
     with pytest.raises(NoTierError, match="vision") as caught:
         decided_by(policy(), EASY, features(has_images=True), health(local=(), middle=(), hosted=()), 10.0)
     assert not caught.value.capable
+    assert caught.value.lacking == "vision"
+
+
+@pytest.mark.parametrize(
+    ("needed", "hosted", "message", "lacking"),
+    [
+        ({"n"}, (), "asked: n$", "n"),
+        ({"background", "audio"}, ("audio",), "asked: background$", "background"),
+        ({"service_tier_flex", "files"}, ("files",), "asked: service_tier_flex$", "service_tier_flex"),
+        ({"audio"}, (), "asked: audio$", "audio"),
+        ({"n", "json"}, ("json",), "asked: json, n$", "json"),
+    ],
+)
+def test_what_nobody_can_is_named(needed: set[str], hosted: tuple[str, ...], message: str, lacking: str) -> None:
+    """What no tier can do is named; where each can do a part, all that is needed is."""
+    able = health(local=("n",) if "json" in needed else (), middle=(), hosted=hosted)
+    with pytest.raises(NoTierError, match=message) as caught:
+        decided_by(policy(), EASY, features(further=frozenset(needed)), able, 10.0)
+    assert (caught.value.capable, caught.value.lacking) == (False, lacking)
 
 
 def test_an_unavailable_start_is_said() -> None:

@@ -15,7 +15,7 @@ from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from routing.decide import Clamp, DecisionInput, NoTierError, TierHealth, decide
 from routing.decision_basis import BasisError, DecisionBasis, basis_of
-from routing.decision_record import TierFacts, named, outcome_of, record_of, unnamed
+from routing.decision_record import FLAGS, TierFacts, named, outcome_of, record_of, unnamed
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
@@ -140,6 +140,18 @@ def test_nothing_that_decides_is_left_out() -> None:
     assert [field.name for field in fields_of(Forecast)] == [
         "ttft_s", "ttft_p95_s", "whole_s", "queue_s", "known", "cold", "least_s",
     ]  # fmt: skip
+
+
+def test_flags_keep_their_bits() -> None:
+    """A record that was written before a capability was known still means the same."""
+    older = ["has_tools", "wants_json", "has_images", "stream", "needs_audio", "needs_files", "needs_web_search"]
+    older += ["needs_hosted_tools", "reasoning_above"]
+    assert [FLAGS[name] for name in older] == [1 << place for place in range(9)]
+    assert sorted(FLAGS.values()) == [1 << place for place in range(len(FLAGS))]
+    newer = {"n": 512, "background": 1024, "service_tier_flex": 2048, "service_tier_priority": 4096}
+    newer |= {"service_tier_other": 8192, "responses_hosted_tools": 1 << 14, "messages_hosted_tools": 1 << 15}
+    newer |= {"messages_web_search": 1 << 16}
+    assert {name: FLAGS[f"needs_{name}"] for name in FURTHER[4:]} == newer
 
 
 def test_a_record_is_small() -> None:

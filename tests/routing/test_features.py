@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.features import estimated_tokens, features_of, most_tokens, room_needed
+from routing.features import estimated_tokens, features_of, field_needing, most_tokens, room_needed
 
 # Article 1 of the Universal Declaration of Human Rights, and its tokens by the tokenizer of SmolLM2-135M-Instruct, as
 # llama.cpp's /tokenize counts them.
@@ -155,10 +155,55 @@ def test_no_character_is_looked_at_one_by_one(text: str) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]}, {"files"}),
         ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "mp3"}}, {"audio"}),
         ({"modalities": ["text"]}, set()),
+        ({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, {"audio"}),
+        ({"messages": [{"role": "assistant", "content": "a", "audio": None}]}, set()),
         ({"web_search_options": {}}, {"web_search"}),
+        ({"n": 2}, {"n"}),
+        ({"n": 1, "background": False, "service_tier": "auto"}, set()),
+        ({"n": None, "background": None, "service_tier": None}, set()),
+        ({"background": True, "n": 3}, {"background", "n"}),
+        ({"service_tier": "default"}, set()),
+        ({"service_tier": "standard_only"}, set()),
+        ({"service_tier": "flex"}, {"service_tier_flex"}),
+        ({"service_tier": "priority"}, {"service_tier_priority"}),
+        ({"service_tier": "fast"}, {"service_tier_priority"}),
+        ({"service_tier": "scale"}, {"service_tier_other"}),
+        ({"service_tier": {"of": 1}}, set()),
+        ({"store": True, "prompt_cache_key": "k"}, set()),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, set()),
     ],
 )
 def test_what_few_requests_need(more: dict[str, Any], needed: set[str]) -> None:
-    """Audio, files and web search are found in the parts of messages, or in the output that is asked for."""
+    """It is found in the messages, or in the output that is asked for; a value that asks for nothing needs nothing."""
     assert features_of(body() | more).further == needed
+
+
+@pytest.mark.parametrize(
+    ("capability", "more", "path"),
+    [
+        ("audio", {"modalities": ["audio"]}, "modalities"),
+        ("audio", {"audio": {"voice": "a"}}, "audio"),
+        ("audio", {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio"),
+        ("service_tier_flex", {"service_tier": "flex"}, "service_tier"),
+        ("n", {"n": 2}, "n"),
+        ("json", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("tools", {"functions": [{"name": "f"}]}, "functions"),
+        ("tools", {"tools": [{"type": "function"}]}, "tools"),
+        ("hosted_tools", {}, "messages"),
+    ],
+)
+def test_the_field_that_needs_a_capability(capability: str, more: dict[str, Any], path: str) -> None:
+    """An error names it by its path."""
+    assert field_needing(capability, body() | more) == path
+
+
+def test_the_part_that_needs_a_capability() -> None:
+    """Of several parts, the first of the kind is named."""
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "file"}, {"type": "input_audio"}]
+    messages = [{"role": "user", "content": "b"}, {"role": "user", "content": parts}]
+    named = {name: field_needing(name, body() | {"messages": messages}) for name in ("vision", "files", "audio")}
+    assert named == {
+        "vision": "messages[1].content[1]",
+        "files": "messages[1].content[2]",
+        "audio": "messages[1].content[3]",
+    }

@@ -57,6 +57,10 @@ _DIRECT: Final = {"type": "direct"}
 """The `caller` of a call that the model made itself, as chat completions know no others."""
 _ROLE_AND_CONTENT: Final = 2
 """Members of a message that has no others."""
+_HOSTED: Final = "messages_hosted_tools"
+_SEARCH: Final = "messages_web_search"
+_NAMED: Final = {_HOSTED: "hosted_tools", _SEARCH: "web_search"}
+"""The capabilities of backends of this API by their names in a config."""
 _HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
 _HOSTED_BLOCKS: Final = frozenset({"image", "document", "container_upload"})
 """Blocks of a user that a chat completion cannot express because only the provider has, or fetches, the file."""
@@ -107,7 +111,7 @@ class MessagesClient:
         for capability, path in needs_of_body(chat[NATIVE]["lost"]).items():
             if capability not in self._offered:
                 raise InvalidRequest(
-                    f"{path}: no backend here that speaks this API supports it (capability {capability})",
+                    f"{path}: no backend here supports it (kind: anthropic with the capability {_NAMED[capability]})",
                     code="unsupported_value",
                     param=path,
                 )
@@ -200,9 +204,9 @@ def needs_of_body(lost: Mapping[str, Any]) -> dict[str, str]:
     for path, value in lost.items():
         kind = str(value.get("type")) if isinstance(value, dict) else ""
         if path.startswith("tools[") and path.endswith("]"):
-            needed.setdefault("web_search" if kind.startswith("web_search") else "hosted_tools", path)
+            needed.setdefault(_SEARCH if kind.startswith("web_search") else _HOSTED, path)
         elif path in _HOSTED_FIELDS or (kind in _HOSTED_BLOCKS and path.startswith("messages[")):
-            needed.setdefault("hosted_tools", path)
+            needed.setdefault(_HOSTED, path)
     return needed
 
 

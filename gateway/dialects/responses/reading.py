@@ -55,8 +55,9 @@ _INSTEAD: Final = {
 """Fields of chat completions that would collide with a translated one, and what this API has instead of each."""
 DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | REFUSED | IDLE
 
-HOSTED: Final = "hosted_tools"
-"""The capability of a backend that runs the tools of this API itself, and has its files and prompts."""
+HOSTED: Final = "responses_hosted_tools"
+"""The capability of a backend that runs the tools of this API itself, and has its files and prompts: one of this kind,
+with `hosted_tools` in its config."""
 ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
 _CHECKED: Final[Mapping[str, tuple[type, str]]] = {
@@ -259,7 +260,9 @@ class _Reading:
         `at` is the path of what shows it, `whole_at` the value's own.
         """
         if not self._hosted:
-            raise unsupported(at, f"is {what}, which no backend here supports (capability {HOSTED}).")
+            raise unsupported(
+                at, f"is {what}, which no backend here supports (kind: responses with the capability hosted_tools)."
+            )
         self.needed = True
         self.lost[whole_at] = value
 

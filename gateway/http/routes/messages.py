@@ -33,7 +33,7 @@ class Messages:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
         backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
-        speaking = [backend.capabilities for backend in backends if backend.kind == "anthropic" and backend.configured]
+        speaking = [backend.can for backend in backends if backend.kind == "anthropic" and backend.configured]
         self._offered: frozenset[str] = frozenset().union(*speaking)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:

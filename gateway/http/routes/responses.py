@@ -18,7 +18,7 @@ from starlette.routing import Route
 from gateway.caching.kept_responses import KeptResponse
 from gateway.dialects.responses.client import ResponsesClient
 from gateway.dialects.responses.items import without_encrypted
-from gateway.dialects.responses.reading import HOSTED, unsupported
+from gateway.dialects.responses.reading import unsupported
 from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound
 from gateway.http.messages import read_body
 from gateway.http.routes.translated import TranslatedEndpoint
@@ -54,7 +54,8 @@ def _client(steps: Steps, headers: dict[bytes, bytes]) -> ResponsesClient:
             return None
         return policy.state.responses if steps.kept_responses.configured else 0.0
 
-    hosted = any(HOSTED in one.capabilities for tier in steps.deployment.tiers for one in tier.backends)
+    backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
+    hosted = any(one.kind == "responses" and "hosted_tools" in one.capabilities for one in backends)
     messages = steps.deployment.limits.messages
     return ResponsesClient(steps.kept_responses, lifetime, messages=messages, hosted=hosted)
 

@@ -30,9 +30,9 @@ BODY: dict[str, Any] = {
 STREAM = BODY | {"stream": True}
 
 
-def backend_at(url: str, key: str | None = KEY, quota: Quota | None = None) -> OpenAIBackend:
+def backend_at(url: str, key: str | None = KEY, quota: Quota | None = None, **server: bool) -> OpenAIBackend:
     transport = Http1Transport(f"{url}/chat/completions", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
-    return OpenAIBackend(transport, model="small", key=key, quota=quota)
+    return OpenAIBackend(transport, model="small", key=key, quota=quota, **server)
 
 
 @pytest.fixture
@@ -107,6 +107,30 @@ async def test_always_asks_a_stream_for_its_usage(backend: OpenAIBackend, upstre
         backend, BackendRequest(STREAM | {"stream_options": {"include_obfuscation": False}}, ask_logprobs=False)
     )
     assert upstream.requests[0].body["stream_options"] == {"include_obfuscation": False, "include_usage": True}
+
+
+async def test_asks_no_usage_of_a_server_that_refuses_the_question(upstream: Upstream) -> None:
+    """Its streams have it unasked; what else the client wants of a stream is listed."""
+    backend = backend_at(upstream.url, asks_usage=False)
+    options = {"include_usage": True, "include_obfuscation": True, "other": None}
+    request = BackendRequest(STREAM | {"stream_options": options}, ask_logprobs=False)
+    stream = await backend.stream(request)
+    stream.close()
+    assert stream.dropped == ("stream_options.include_obfuscation",)
+    await streamed(backend)
+    await backend.aclose()
+    assert [request.body for request in upstream.requests] == [STREAM | {"model": "small"}] * 2
+
+
+@pytest.mark.parametrize(("store", "dropped"), [(True, ("store",)), (False, ()), (None, ())])
+async def test_a_server_that_keeps_nothing_is_not_asked_to(
+    upstream: Upstream, store: bool | None, dropped: tuple[str, ...]
+) -> None:
+    backend = backend_at(upstream.url, stores=False)
+    completion = await backend.complete(BackendRequest(BODY | {"store": store}, ask_logprobs=False))
+    await backend.aclose()
+    assert completion.dropped == dropped
+    assert "store" not in upstream.requests[0].body
 
 
 async def test_completes(backend: OpenAIBackend, upstream: Upstream) -> None:

@@ -47,6 +47,13 @@ def test_a_known_model_has_its_price(tmp_path: Path) -> None:
     known = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY")
     assert known.price is not None and known.price.input == 2.5 and known.context == 1_050_000
     assert known.rename == {"max_tokens": "max_completion_tokens"}
+    assert known.service_tiers == ("flex", "priority", "other") and "service_tier_flex" in known.can
+    assert backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-4o, key_env: KEY").service_tiers == (
+        "priority",
+        "other",
+    )
+    stated = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY, service_tiers: [priority]")
+    assert stated.service_tiers == ("priority",) and stated.price == known.price
     stated = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY, price: {{input: 9}}, rename: {{}}")
     assert stated.price == Price(input=9) and stated.rename == {}
     always = backend(tmp_path, f"base_url: '{HOSTED}', model: o3, key_env: KEY")
@@ -136,3 +143,18 @@ def test_import_writes_a_file_that_a_config_can_name(tmp_path: Path, capsys: pyt
     assert price is not None and price.input == 2
     (tmp_path / "map.json").write_text("[]")
     assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(written)]) == 2
+
+
+def test_what_strict_apis_refuse_is_known(tmp_path: Path) -> None:
+    """Groq's and Mistral's refuse fields that they do not know, whatever the model; requests that need them go on."""
+    groq = backend(tmp_path, "base_url: 'https://api.groq.com/openai/v1', model: openai/gpt-oss-120b, key_env: KEY")
+    assert {"logprobs", "n", "messages.reasoning_content"} <= {*groq.omit}
+    assert not groq.logprobs and "n" not in groq.can
+    mistral = backend(tmp_path, "base_url: 'https://api.mistral.ai/v1', model: codestral-2508, key_env: KEY")
+    assert {"store", "stream_options", "messages.name", "messages.reasoning_details"} <= {*mistral.omit}
+    assert mistral.rename == {"max_completion_tokens": "max_tokens", "seed": "random_seed"}
+    assert mistral.can == {"n", "prompt_cache_key"}
+    made = facts_from_price_map(
+        {"mistral/m": {"litellm_provider": "mistral", "mode": "chat"}}, {"api.mistral.ai": "mistral"}, date.today(), ""
+    )
+    assert made.models["mistral"]["m"].omit == mistral.omit

@@ -139,6 +139,61 @@ def test_anthropics_api_has_no_log_probabilities(load: Load) -> None:
     assert "vLLM" in found
 
 
+FREE = {"service_tier_flex", "service_tier_priority", "service_tier_other"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "can"),
+    [
+        ("base_url: 'https://a.example/v1'", {"n", "store", "prompt_cache_key", *FREE}),
+        ("base_url: 'http://127.0.0.1:9/v1'", {"n", "prompt_cache_key"}),
+        (
+            "base_url: 'http://127.0.0.1:9/v1', capabilities: [store, background]",
+            {"n", "prompt_cache_key", "store", "background"},
+        ),
+        (
+            "base_url: 'https://a.example/v1', service_tiers: [flex]",
+            {"n", "store", "prompt_cache_key", "service_tier_flex"},
+        ),
+        ("base_url: 'https://a.example/v1', service_tiers: [], omit: [n, store, temperature]", {"prompt_cache_key"}),
+        ("base_url: 'https://a.example/v1', omit: [service_tier, prompt_cache_key]", {"n", "store"}),
+        ("kind: scripted, script: [{reply: {text: a}}]", {"n", "store", "prompt_cache_key", *FREE}),
+        (
+            "kind: responses, base_url: 'https://a.example/v1', capabilities: [web_search, hosted_tools]",
+            {"store", "prompt_cache_key", "web_search", "responses_hosted_tools", *FREE},
+        ),
+        (
+            "kind: anthropic, base_url: 'https://a.example/v1', capabilities: [tools, web_search, hosted_tools]",
+            {"tools", "messages_web_search", "messages_hosted_tools"},
+        ),
+    ],
+)
+def test_what_a_backend_can_do_beside_what_its_config_lists(load: Load, keys: str, can: set[str]) -> None:
+    """Its kind has fields, its address tells what a server of one's own lacks, and `omit` takes what it refuses."""
+    (backend,) = load(f"tiers: [{{name: local, backends: [{{model: m, {keys}}}]}}]\n").tiers[0].backends
+    assert backend.can == can
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ("kind: responses, capabilities: [n]", "capabilities"),
+        ("kind: responses, capabilities: [audio]", "capabilities"),
+        ("kind: anthropic, capabilities: [background]", "capabilities"),
+        ("kind: anthropic, capabilities: [store]", "capabilities"),
+        ("capabilities: [hosted_tools]", "capabilities"),
+        ("kind: anthropic, service_tiers: [flex]", "service_tiers"),
+        ("kind: responses, omit: [messages.name]", "omit"),
+        ("service_tiers: [turbo]", "service_tiers[0]"),
+    ],
+)
+def test_what_a_kind_of_backend_cannot_be_asked_for(load: Load, keys: str, key: str) -> None:
+    """A config that promises what no request could say is wrong."""
+    text = f"tiers: [{{name: local, backends: [{{base_url: 'https://a.example/v1', model: m, {keys}}}]}}]\n"
+    (found,) = problems_of(load, text)
+    assert found.startswith(f"1: tiers[0].backends[0].{key}: ")
+
+
 def test_a_key_that_is_not_set_leaves_the_backend_unconfigured(load: Load) -> None:
     """The tier stays usable through its other backend, and an empty variable counts as not set."""
     hosted = load(environ={"HOSTED_KEY": ""}).tiers[1]

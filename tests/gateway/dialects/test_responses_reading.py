@@ -367,7 +367,7 @@ def test_what_needs_a_backend_of_this_api(body: Json, param: str) -> None:
     assert refused(body) == ("unsupported_value", param)
     whole = {"input": [*body["input"], said("b")]} if "input" in body else body
     chat = read({**body, **whole}, hosted=True)
-    assert needs_of(chat) == {"hosted_tools"}
+    assert needs_of(chat) == {"responses_hosted_tools"}
     assert len(chat[NATIVE]["lost"]) == 1
     assert NATIVE in chat
     assert not needs_of(read({}, hosted=True))

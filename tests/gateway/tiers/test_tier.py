@@ -143,7 +143,7 @@ def test_health_of_a_tier(clock: Clock) -> None:
     c = unconfigured(clock, "c")
     tier = Tier("hosted", [a, b, c], clock)
     assert (tier.health().unavailable, tier.health().endpoints) == ("", 2)
-    assert tier.health().capabilities == {"tools"}
+    assert tier.health().capabilities == {"tools", "n", "prompt_cache_key"}
     fail(a, BadStatus(401))
     assert tier.health().unavailable == ""
     fail(b, BadStatus(429, retry_after_s=9))

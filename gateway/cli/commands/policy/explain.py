@@ -404,7 +404,7 @@ def _healthy(deployment: Deployment, policy: Policy) -> dict[str, TierHealth]:
 
 def _well(tier: TierConfig) -> TierHealth:
     backends = [backend for backend in tier.backends if backend.configured] or list(tier.backends)
-    capabilities = frozenset[str].intersection(*(frozenset[str](backend.capabilities) for backend in backends))
+    capabilities = frozenset[str].intersection(*(backend.can for backend in backends))
     context = min((backend.context for backend in backends if backend.context is not None), default=None)
     return TierHealth(tier.name, capabilities, len(backends), context=context)
 

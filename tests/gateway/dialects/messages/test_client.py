@@ -213,7 +213,7 @@ def test_tools_of_the_provider_need_a_tier_that_has_them() -> None:
     tools = [LOOK, {"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
     made = chat_body({**BODY, "tools": tools, "tool_choice": {"type": "tool", "name": "bash"}}, {})
     assert [tool["function"]["name"] for tool in made["tools"]] == ["look"]
-    assert made[NATIVE]["needs"] == ["hosted_tools", "web_search"]
+    assert made[NATIVE]["needs"] == ["messages_hosted_tools", "messages_web_search"]
     assert list(made[NATIVE]["lost"]) == ["tools[1]", "tools[2]", "tool_choice"]
     assert "tool_choice" not in made
 
@@ -342,8 +342,9 @@ async def test_what_no_backend_can_do_is_refused_by_its_path(
     with pytest.raises(InvalidRequest, match=capability) as refused:
         await MessagesClient({}, "req_1", {"tools"}).read({**BODY, **needing}, "default", large=False)
     assert refused.value.param == path
-    made, _ = await MessagesClient({}, "req_1", {capability}).read({**BODY, **needing}, "default", large=False)
-    assert made[NATIVE]["needs"] == [capability]
+    needed = f"messages_{capability}"
+    made, _ = await MessagesClient({}, "req_1", {needed}).read({**BODY, **needing}, "default", large=False)
+    assert made[NATIVE]["needs"] == [needed]
 
 
 EVERYTHING: dict[str, Any] = {
