@@ -11,6 +11,7 @@ backend has room to spare. Their cost is the operator's, in metrics of its own a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -187,7 +188,7 @@ class Comparer:
             self._counted(drawn.policy.surface, outcome, other_usd, judge_usd)
 
     async def _compare(self, drawn: DrawnAnswer) -> tuple[str, float, float]:
-        """Return the outcome, and the cost of the other answer and of the judge. Raises StoreUnavailable."""
+        """Return the outcome, and the cost of the other answer and of the judge. Raises StoreUnavailable if none."""
         learn, ladder, surface = drawn.learn, drawn.policy.ladder, drawn.policy.surface
         served, judge = drawn.whole(), self._endpoints.get(learn.judge)
         if served is None or judge is None or drawn.tier not in ladder or drawn.features.has_images:
@@ -223,7 +224,8 @@ class Comparer:
             judged = await judge_pair(judge, surface, drawn.body["messages"], pair, _LIMIT_S)
             judge_usd = judged.cost_usd
         finally:
-            await self._budget.settle(reserved, spent + judge_usd)
+            with contextlib.suppress(StoreUnavailable):  # the day's sum is left too high, never too low
+                await self._budget.settle(reserved, spent + judge_usd)
         if (verdict := judged.verdict) is None:
             return "unclear" if judged.problem == "unclear" else "no_verdict", spent, judge_usd
         evidence = evidence_of(answer.value, own_limit=drawn.own_limit, alternatives=alternatives)
@@ -231,7 +233,10 @@ class Comparer:
         other_answer = self._answer(drawn, other.config.name, answer.value, evidence, tier.name)
         small, strong = (other_answer, mine) if is_strong else (mine, other_answer)
         label = await self._label(drawn, verdict, judge.config.model, judge_usd, small, strong)
-        await self._store.apply([Append(LABELS, label.encode(), self._keep)])
+        try:
+            await self._store.apply([Append(LABELS, label.encode(), self._keep)])
+        except StoreUnavailable:
+            return "store", spent, judge_usd
         return verdict.better, spent, judge_usd
 
     def _answer(

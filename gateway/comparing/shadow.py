@@ -10,6 +10,7 @@ answer with the served one, within the same cap; its label names the candidate.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -157,7 +158,7 @@ class ShadowRunner:
             self._counted(drawn.policy.surface, outcome, dollars)
 
     async def _shadow(self, drawn: _Drawn) -> tuple[str, float]:
-        """Return the outcome, and what it cost. Raises StoreUnavailable."""
+        """Return the outcome, and what it cost. Raises StoreUnavailable if nothing was run."""
         served, policy = drawn.request, drawn.policy
         body = {name: value for name, value in served.body.items() if name not in ("stream", "stream_options")}
         limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0) or _NO_LIMIT
@@ -194,12 +195,15 @@ class ShadowRunner:
                     outcome = "judged"
         except ApiError as error:
             ledger.status, ledger.error = error.status, error.code or error.type
+        except StoreUnavailable:  # the label is lost, but not what was spent
+            outcome = "store"
         finally:
-            await self._budget.settle(reserved, ledger.cost_usd + judge_usd)
-        trace.root.end(ledger.error)
-        ledger.total_ms = trace.root.seconds * 1000
-        self._finalizer.close(trace, ledger)
-        self._telemetry.keep_uncounted(trace, ledger)
+            trace.root.end(ledger.error)
+            ledger.total_ms = trace.root.seconds * 1000
+            self._finalizer.close(trace, ledger)
+            self._telemetry.keep_uncounted(trace, ledger)
+            with contextlib.suppress(StoreUnavailable):  # the day's sum is left too high, never too low
+                await self._budget.settle(reserved, ledger.cost_usd + judge_usd)
         return outcome, ledger.cost_usd + judge_usd
 
     def _judge(self, drawn: _Drawn) -> Endpoint | None:

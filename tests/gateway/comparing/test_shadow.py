@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from cache.store.base import Write
 from cache.store.redis_store import RedisStore
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
@@ -176,6 +177,25 @@ async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore
     [shadow] = orjson.loads(out.getvalue())["shadows"]
     assert (shadow["candidate"], shadow["pairs"], shadow["new"], shadow["present"]) == (candidate, 2, 1.0, 0.0)
     assert shadow["difference"]["value"] == 1.0 and shadow["difference"]["low"] < 1.0
+
+
+async def test_a_label_that_cannot_be_kept_costs_the_label_alone(server: LocalStore, tmp_path: Path) -> None:
+    """What the shadow and its judge have cost is counted and recorded all the same."""
+    store = RedisStore.from_url(server.url, slack=UNHURRIED)
+    await store.delete(TRACES)
+    await store.apply([Write(label.LABELS, b"no stream", 60)])
+    with Upstream() as small, Upstream() as large, Upstream() as judge:
+        async with judged_gateway(tmp_path, server.url, (small, large, judge)) as app:
+            roll_judged(app)
+            await app.ask("one")
+            await eventually(lambda: outcomes(app) == {"store": 1}, 10)
+            assert len(judge.requests) == 2
+            spent = app.steps.metrics.shadow_cost.collect()[0].samples[0].value
+    ledgers = [orjson.loads(blob)["ledger"] for _, blob in await store.after(TRACES, "0", 10, 0)]
+    [shadow] = [one for one in ledgers if one["arm"] == "shadow"]
+    assert 0 < shadow["cost_usd"] < spent
+    await store.delete(label.LABELS)
+    await store.aclose()
 
 
 async def test_the_judge_of_shadows_keeps_to_their_cap(server: LocalStore, tmp_path: Path) -> None:
