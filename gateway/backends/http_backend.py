@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic, time
 from typing import Any, Protocol
 
@@ -225,7 +226,8 @@ class HttpBackend(ABC):
         the API does not define. A backend that needs no translation refuses such a value itself.
         """
         place = traceback.extract_tb(error.__traceback__)[-1]
-        log.warning("a request cannot be sent to %s: %s at %s", self._model, type(error).__name__, place.name)
+        where = f"{place.name} ({Path(place.filename).name}:{place.lineno})"
+        log.warning("a request cannot be sent to %s: %s in %s", self._model, type(error).__name__, where)
         message = (
             "A field of the request is not of the type that the API defines, and cannot be translated for the model."
         )

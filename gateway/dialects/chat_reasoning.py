@@ -156,6 +156,8 @@ def _google(call: Any) -> dict[str, Any] | None:
 def _of_maker(message: Mapping[str, Any], maker: Maker) -> tuple[dict[str, Any], bool]:
     """Return a message for `maker`'s backend, and whether reasoning of others was removed. `message` stays as it is."""
     changed, lost = dict(message), False
+    if message.get("content") is None and not message.get("tool_calls"):
+        changed["content"] = ""  # reasoning alone, as in a reply that was cut: without it there must be a text
     for name in _LISTS:
         if isinstance(message.get(name), list):
             kept = [_unsealed(item, _SIGNED, maker) for item in message[name]]

@@ -173,6 +173,13 @@ class StrictChat(Upstream):
             _require(name not in body, name, f"Unsupported parameter: '{name}' is not supported with this model.")
         names = [tool["function"]["name"] for tool in body.get("tools") or ()]
         _require(len(set(names)) == len(names), "tools", "tools must have unique names")
+        for at, tool in enumerate(body.get("tools") or ()):
+            function = tool["function"]
+            if function.get("strict"):
+                schema = function.get("parameters") or {}
+                closed = schema.get("additionalProperties") is False
+                whole = closed and set(schema.get("required") or ()) == set(schema.get("properties") or ())
+                _require(whole, f"tools[{at}].function.parameters", "Invalid schema for a strict function")
         choice = body.get("tool_choice")
         _require(choice is None or bool(names), "tool_choice", "'tool_choice' is only allowed with 'tools'")
         messages = body.get("messages")

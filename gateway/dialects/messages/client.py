@@ -329,6 +329,8 @@ def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: lis
         message["content"] = texts[0] if len(texts) == 1 else "".join(texts)
     if calls:
         message["tool_calls"] = calls
+    elif not texts:
+        message["content"] = ""  # a message without calls must have a text
     if details:
         message[DETAILS] = details
     if not (texts or calls or details):
@@ -363,6 +365,10 @@ def _user(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any
             parts += _parts(block, f"{path}.content[{j}]", lost)
         blocks += [j] * (len(parts) - len(blocks))
     if not parts:
+        if not results:
+            # All of it may be lost; a conversation must have the user's turn nevertheless.
+            paths.append(number)
+            return [{"role": "user", "content": ""}]
         return results
     paths.append((number, blocks))
     alone = len(parts) == 1 and parts[0]["type"] == "text"

@@ -235,10 +235,12 @@ def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *,
 class _Reading:
     """Translate one body: collect messages, and what a chat completion cannot express."""
 
-    __slots__ = ("_hosted", "_turn", "_turn_paths", "lost", "messages", "names", "needed", "paths")
+    __slots__ = ("_called", "_hosted", "_turn", "_turn_paths", "lost", "messages", "names", "needed", "paths")
 
     def __init__(self, *, hosted: bool) -> None:
         self._hosted = hosted
+        self._called: dict[str, Json] = {}
+        """The assistant's message with each call that has no output yet, by the call's id."""
         self._turn: Json | None = None
         """The assistant's message that adjacent items are joined to."""
         self._turn_paths: Json = {}
@@ -328,7 +330,9 @@ class _Reading:
         self._turn_paths["tool_calls"].append(at)
         if kind == "function_call" and item.get(EXTRA) is not None:
             call[EXTRA] = item[EXTRA]
-        turn.setdefault("tool_calls", []).append({"id": _text(item, "call_id", at), **call})
+        call_id = _text(item, "call_id", at)
+        self._called[call_id] = turn
+        turn.setdefault("tool_calls", []).append({"id": call_id, **call})
         self.lose_others(item, kind, at)
 
     def _add_output(self, item: Mapping[str, Any], kind: str, at: str) -> None:
@@ -337,9 +341,26 @@ class _Reading:
         if output is None:
             raise missing(f"{at}.output")
         content = output if type(output) is str else self._content(output, f"{at}.output")
-        self.messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", at), "content": content})
-        self.paths.append((at, "output"))
+        call_id = _text(item, "call_id", at)
+        place = self._place_of_output(self._called.pop(call_id, None))
+        self.messages.insert(place, {"role": "tool", "tool_call_id": call_id, "content": content})
+        self.paths.insert(place, (at, "output"))
         self.lose_others(item, kind, at)
+
+    def _place_of_output(self, turn: Json | None) -> int:
+        """Return the place after the message with the call and the other outputs of its calls.
+
+        Here, messages may come between a call and its output. In chat completions they must not.
+        """
+        at = end = len(self.messages)
+        while at and self.messages[at - 1]["role"] == "tool":
+            at -= 1
+        if turn is None or self.messages[at - 1] is turn:
+            return end
+        at = next(i for i, message in enumerate(self.messages) if message is turn) + 1
+        while self.messages[at]["role"] == "tool":
+            at += 1
+        return at
 
     def _add_reasoning(self, item: Mapping[str, Any], at: str) -> None:
         for name in ("summary", "content"):

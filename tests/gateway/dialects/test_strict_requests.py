@@ -12,9 +12,12 @@ from gateway.backends.base import BackendRequest
 from gateway.backends.openai import OpenAIBackend
 from gateway.config.schema import Limits
 from gateway.dialects.messages.backend import messages_request
+from gateway.dialects.messages.client import chat_body as of_messages
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
+from gateway.dialects.responses.reading import chat_body as of_responses
+from gateway.dialects.responses.reading import entries_of
 from gateway.request.body import ChatFields
 from tests.support.responses_upstream import ResponsesUpstream
 from tests.support.strict_chat import StrictChat
@@ -23,8 +26,8 @@ from tests.support.strict_messages import StrictMessages
 Json = dict[str, Any]
 OWN: Final = maker_of("endpoint model", "key")
 OTHER: Final = maker_of("another endpoint", "key")
-CLAUDE, GPT, CHAT = StrictMessages(), ResponsesUpstream(), StrictChat("plain")
-LONGEST: Final = StrictChat("details")
+CLAUDE, GPT = StrictMessages(), ResponsesUpstream()
+OPENAI: Final = StrictChat("details", reasons=False)
 """OpenAI itself, which takes short ids only."""
 MODELS: Final = ("claude-haiku-4-5", "claude-sonnet-4-6", "claude-opus-4-8", "claude-opus-5-5", "kimi-k3")
 few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -46,7 +49,7 @@ def to_chat(body: Json) -> str | None:
     ChatFields(Limits()).check(body)
     backend = OpenAIBackend(None, model="small", key=None, maker=OWN)  # type: ignore[arg-type]
     payload, _, _ = backend._prepare(BackendRequest(body, ask_logprobs=False, alternatives=None), stream=False)
-    return LONGEST.refusal_of(json.loads(payload))
+    return OPENAI.refusal_of(json.loads(payload))
 
 
 # --- conversations of chat completions --------------------------------------------------------------------------------
@@ -155,3 +158,100 @@ def test_anthropic_takes_what_chat_completions_take(messages: list[Json], option
 @given(CONVERSATION, OPTIONS)
 def test_openai_responses_take_what_chat_completions_take(messages: list[Json], options: Json) -> None:
     assert to_responses({"model": "chat", "messages": messages, **options}) is None
+
+
+# --- conversations of Anthropic's messages ----------------------------------------------------------------------------
+
+THOUGHT: Final = {"type": "thinking", "thinking": "so", "signature": OTHER.seal("sig")}
+SHOWN: Final = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+KEPT: Final = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+SAID: Final = st.lists(st.sampled_from(["Hello.", "So."]).map(lambda text: {"type": "text", "text": text}), max_size=2)
+GIVEN: Final = st.lists(
+    st.sampled_from(
+        [{"type": "text", "text": "Look."}, SHOWN, KEPT, {"type": "document", "source": {"type": "text", "data": "a"}}]
+    ),
+    min_size=1,
+    max_size=2,
+)
+ENDS: Final = st.sampled_from(["a sea", "", None, [{"type": "text", "text": "a sea"}, SHOWN], []])
+
+
+def _used(idents: list[str], thought: bool, said: list[Json], ends: list[Any], more: list[Json]) -> list[Json]:
+    calls = [{"type": "tool_use", "id": ident, "name": "look", "input": {}} for ident in idents]
+    results = [
+        {"type": "tool_result", "tool_use_id": ident, **({} if end is None else {"content": end})}
+        for ident, end in zip(idents, ends, strict=False)
+    ]
+    return [
+        {"role": "assistant", "content": [*([THOUGHT] if thought else []), *said, *calls]},
+        {"role": "user", "content": [*results, *more]},
+    ]
+
+
+USED: Final = st.builds(
+    _used,
+    st.lists(st.sampled_from(["toolu_1", "toolu_" + "x" * 60]), min_size=1, max_size=2, unique=True),
+    st.booleans(),
+    SAID,
+    st.lists(ENDS, min_size=2, max_size=2),
+    st.one_of(st.just([]), GIVEN),
+)
+TURN: Final = st.one_of(
+    GIVEN.map(lambda blocks: {"role": "user", "content": blocks}),
+    st.sampled_from([{"role": "assistant", "content": content} for content in ("Hi.", [THOUGHT], [THOUGHT, SHOWN])]),
+).map(lambda message: [message])
+TURNS: Final = st.lists(st.one_of(TURN, USED), min_size=1, max_size=4).map(
+    lambda pieces: [{"role": "user", "content": "hi"}, *(message for piece in pieces for message in piece)]
+)
+CLAUDES_TOOLS: Final = [{"name": "look", "input_schema": {"type": "object", "properties": {"at": {}}}, "strict": True}]
+
+
+@few
+@given(TURNS)
+@example([{"role": "user", "content": [KEPT]}])
+def test_openai_takes_what_anthropic_takes(messages: list[Json]) -> None:
+    given_body = {"model": "chat", "max_tokens": 500, "messages": messages, "tools": CLAUDES_TOOLS, "top_k": 3}
+    body = of_messages(given_body, {})
+    assert (to_chat(body), to_responses(body)) == (None, None)
+
+
+# --- conversations of OpenAI's responses ------------------------------------------------------------------------------
+
+
+def _item(kind: str, call_id: str) -> Json:
+    if kind == "function_call":
+        return {"type": kind, "call_id": call_id, "name": "look", "arguments": "{}"}
+    return {"type": kind, "call_id": call_id, "output": "a sea"}
+
+
+@st.composite
+def items(draw: st.DrawFn) -> list[Json]:
+    """A conversation whose calls all have an output, with anything between the two."""
+    made: list[Json] = []
+    waiting: list[str] = []
+    for number in range(draw(st.integers(1, 8))):
+        kind = draw(st.sampled_from(["user", "developer", "assistant", "reasoning", "call", "output"]))
+        if kind == "call":
+            waiting.append(f"call_{number}" + draw(st.sampled_from(["", "x" * 50])))
+            made.append(_item("function_call", waiting[-1]))
+        elif kind == "output" and waiting:
+            made.append(_item("function_call_output", waiting.pop(draw(st.integers(0, len(waiting) - 1)))))
+        elif kind == "reasoning":
+            made.append({"type": kind, "id": f"rs_{number}", "summary": [], "encrypted_content": OTHER.seal("x")})
+        elif kind != "output":
+            made.append({"role": kind, "content": draw(st.sampled_from(["Hello.", ""]))})
+    return [*made, *(_item("function_call_output", call_id) for call_id in waiting)]
+
+
+@few
+@given(items(), st.sampled_from(MODELS))
+@example(
+    [_item("function_call", "call_1"), {"role": "user", "content": "Wait."}, _item("function_call_output", "call_1")],
+    MODELS[0],
+)
+def test_others_take_what_openai_responses_take(given_items: list[Json], model: str) -> None:
+    given_body = {"model": "chat", "input": given_items}
+    if not given_items:
+        return
+    body, _ = of_responses(given_body, entries_of(given_body), hosted=False, kept=False)
+    assert (to_chat(body), to_messages(body, model)) == (None, None)

@@ -135,7 +135,11 @@ OF_USERS: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {
         ],
         [],
     ),
-    "ContainerUploadBlockParam": (block("container_upload", file_id="f"), [], ["messages[0].content[0]"]),
+    "ContainerUploadBlockParam": (
+        block("container_upload", file_id="f"),
+        [{"role": "user", "content": ""}],
+        ["messages[0].content[0]"],
+    ),
 }
 OF_ASSISTANTS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "ThinkingBlockParam": (
