@@ -217,6 +217,17 @@ def test_tools_in_a_namespace_are_functions_with_longer_names() -> None:
     assert chat[NATIVE]["lost"] == {}
 
 
+def test_a_long_name_in_a_namespace_is_cut_to_what_openai_takes() -> None:
+    names = ["find_" + "x" * 60, "find_" + "x" * 60 + "y"]
+    tools = [{"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": name} for name in names]}]
+    asked = {"tools": tools, "input": [{**call("1", names[0]), "namespace": "crm"}, output("1")]}
+    chat, known = chat_body(asked, entries_of(asked), hosted=False, kept=False)
+    made = [tool["function"]["name"] for tool in chat["tools"]]
+    assert [len(name) for name in made] == [64, 64]
+    assert known == {made[0]: ("crm", names[0]), made[1]: ("crm", names[1])}
+    assert chat["messages"][0]["tool_calls"][0]["function"]["name"] == made[0]
+
+
 def test_who_asks_is_no_part_of_the_key() -> None:
     assert read({"client_metadata": {"turn_id": "1"}})[NATIVE]["lost"] == {"client_metadata": None}
 
