@@ -2,9 +2,10 @@
 
 Providers return reasoning as signed or encrypted texts (`signature`, `encrypted_content`, `data`) that the client sends
 back with the next turn. Each is accepted by the provider, model and account that made it and refused by all others with
-a 400. The gateway therefore seals each of these texts: it hands out `tl1.MAKER.TAG.TEXT`, where TAG is a truncated
-HMAC-SHA256 of the text under the maker's own secret. A later request goes to a backend with the texts that this backend
-made, unsealed; any other text is removed with its item. Nothing is stored, so this holds over workers and restarts.
+a 400. The gateway therefore seals each of these texts: it hands out `tl1.MAKER.TAG.TEXT`, where TAG is the text's
+BLAKE2b hash of 8 bytes, keyed with the maker's own secret. A later request goes to a backend with the texts that this
+backend made, unsealed; any other text is removed with its item. Nothing is stored, so this holds over workers and
+restarts.
 
 In chat completions, reasoning travels as `reasoning_details` in a message or delta, a list of OpenRouter's objects:
 `{"type": "reasoning.text", "text", "signature"}`, `{"type": "reasoning.summary", "summary"}` and
@@ -22,7 +23,7 @@ from policies.value_type import value_type
 DETAILS: Final = "reasoning_details"
 _MARK: Final = "tl1."
 _MAKER_CHARS: Final = 8
-_TAG_CHARS: Final = 16
+_TAG_BYTES: Final = 8
 
 
 @value_type
@@ -47,7 +48,8 @@ class Maker:
         return text
 
     def _tag(self, text: str) -> str:
-        return hmac.digest(self.secret, text.encode("utf-8", "surrogatepass"), "sha256").hex()[:_TAG_CHARS]
+        sealed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=self.secret, digest_size=_TAG_BYTES)
+        return sealed.hexdigest()
 
 
 NOBODY: Final = Maker("", b"")

@@ -222,7 +222,7 @@ def worker() -> App:
         sys.exit(STARTUP_FAILURE)
 
 
-def _settle() -> None:
+def settle() -> None:
     """Exempt the objects built so far from garbage collection, and make collections less frequent.
 
     Requests leave hardly any reference cycles, but their traces live for a while; at the default threshold the
@@ -241,7 +241,7 @@ def built(launch: Launch, deployment: Deployment) -> Steps:
     except (ArtefactError, EmbedderUnavailable, ValueError) as error:
         # A ValueError here means an invalid value from outside, such as an OTEL_* environment variable.
         raise CannotServe(str(error)) from None
-    _settle()
+    settle()
     return steps
 
 

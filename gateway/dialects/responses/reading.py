@@ -577,7 +577,10 @@ class _Reading:
             raise wrong_type(at, "an object with a type")
         kind = tool.get("type")
         if kind == "function" and type(tool.get("name")) is str and tool.keys() <= _FUNCTION_KEYS:
-            return {"type": kind, kind: {n: value for n, value in tool.items() if n != "type" and value is not None}}
+            function = tool.copy()
+            del function["type"]
+            if None not in function.values():
+                return {"type": kind, kind: function}
         kind = _text(tool, "type", at)
         if kind == "function":
             _text(tool, "name", at)
