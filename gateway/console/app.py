@@ -31,7 +31,9 @@ from gateway.console.views.requests import requests_page
 log = logging.getLogger("tierline.console")
 
 _HEADERS: Final = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
@@ -202,7 +204,7 @@ class ConsoleApp:
         return reply
 
     async def _now_part(self, span: str) -> str:
-        return self._render.part("now.html", "live", await self._now_view.data(span))
+        return self._render.part("now_live.html", await self._now_view.data(span))
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):

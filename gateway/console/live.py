@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 from gateway.archive.live import LiveArchive
 
+log = logging.getLogger("tierline.console")
+
 _LEAST_S: Final = 0.25
 _SHARE: Final = 10.0
 """An update that takes long to make is made the more seldom: at most one tenth of the time goes into it."""
+_AFTER_ERROR_S: Final = 5.0
 _IDLE_S: Final = 15.0
 """Without new requests a comment is sent this often, so that a connection that is gone is noticed."""
 
@@ -34,6 +38,7 @@ class LiveUpdates:
         if feed is None:
             feed = self._feeds[key] = _Feed(self._archive, self._make, key)
         with feed.watched():
+            yield b": connected\n\n"
             seen = feed.number
             while True:
                 event = await feed.after(seen)
@@ -85,7 +90,12 @@ class _Feed:
             if not await self._archive.wait_for_requests(_IDLE_S):
                 continue
             began = loop.time()
-            html = await self._make(self._key)
+            try:
+                html = await self._make(self._key)
+            except Exception:
+                log.exception("the update of %s could not be made; trying on", self._key)
+                await asyncio.sleep(_AFTER_ERROR_S)
+                continue
             self._event = b"".join(b"data: " + line.encode() + b"\n" for line in html.splitlines() if line) + b"\n"
             self.number += 1
             made, self._made = self._made, asyncio.Event()

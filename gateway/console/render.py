@@ -53,11 +53,9 @@ class Renderer:
         html = self._environment.get_template(template).render(request=request, path=request.url.path, **data)
         return HTMLResponse(html, status)
 
-    def part(self, template: str, block: str, data: Mapping[str, Any]) -> str:
-        """Return one block of a template, for an update of a page that is open."""
-        made = self._environment.get_template(template)
-        context = made.new_context({"path": "", **data})
-        return "".join(made.blocks[block](context))
+    def part(self, template: str, data: Mapping[str, Any]) -> str:
+        """Return a part of a page that has a template of its own, for an update of a page that is open."""
+        return self._environment.get_template(template).render(data)
 
 
 def json_of(data: Mapping[str, Any], status: int = 200) -> Response:

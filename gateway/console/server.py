@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import uvicorn
@@ -16,7 +19,8 @@ from gateway.config.schema import ConsoleConfig
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 
-_CLOSE_S = 3
+_CLOSE_S = 1
+"""Seconds that open pages have at the end; their streams of updates never end by themselves."""
 
 
 class CannotServeConsole(Exception):
@@ -30,7 +34,7 @@ async def serve_console(store_url: str, folder: Path, config: ConsoleConfig, env
     archive = LiveArchive(folder, store)
     archive.start()
     app = ConsoleApp(archive, access).asgi()
-    server = uvicorn.Server(
+    server = _UntilSignal(
         uvicorn.Config(
             app,
             config.host,
@@ -65,6 +69,18 @@ def access_of(config: ConsoleConfig, environ: Mapping[str, str]) -> ConsoleAcces
             "`console: {key_env: TIERLINE_CONSOLE_KEY}`, or let it listen on 127.0.0.1"
         )
     return ConsoleAccess(keys, frozenset(config.hosts))
+
+
+class _UntilSignal(uvicorn.Server):
+    """uvicorn's server, whose end by a signal is a good one: it does not send itself that signal again."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on the first SIGINT or SIGTERM, at once on a second one."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
 
 
 async def _announced(server: uvicorn.Server, config: ConsoleConfig) -> None:

@@ -53,6 +53,7 @@ _THINKING: Final = ("enabled", "adaptive", "between_tools")
 _EFFORTS: Final = {"max": "xhigh"}
 """Efforts that few models of chat completions know, and what they are asked for instead."""
 _CACHE: Final = "cache_control"
+_THOUGHT: Final = ("thinking", "redacted_thinking")
 _DIRECT: Final = {"type": "direct"}
 """The `caller` of a call that the model made itself, as chat completions know no others."""
 _ROLE_AND_CONTENT: Final = 2
@@ -295,6 +296,23 @@ def _note_others(block: Mapping[str, Any], kind: str, path: str, lost: dict[str,
         lost.update({f"{path}.{name}": value for name, value in others.items()})
 
 
+def _call_of(block: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return a `tool_use` block as chat's tool call."""
+    arguments = orjson.dumps(block.get("input") or {}).decode()
+    function = {"name": _typed(block.get("name"), str, f"{path}.name"), "arguments": arguments}
+    return {"id": _typed(block.get("id"), str, f"{path}.id"), "type": "function", "function": function}
+
+
+def _detail_of(block: Mapping[str, Any], path: str, index: int) -> dict[str, Any]:
+    """Return a block of reasoning as one of `reasoning_details`."""
+    if block["type"] == "redacted_thinking":
+        return {"type": "reasoning.encrypted", "data": _typed(block.get("data"), str, f"{path}.data"), "index": index}
+    detail = {"type": "reasoning.text", "text": block.get("thinking") or "", "index": index}
+    if block.get("signature"):
+        detail["signature"] = _typed(block["signature"], str, f"{path}.signature")
+    return detail
+
+
 def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
     """Return the message of an assistant's turn, the message of this number; none if nothing can be expressed."""
     path = f"messages[{number}]"
@@ -310,19 +328,9 @@ def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: lis
             text = block.get("text")
             texts.append(text if type(text) is str else _typed(text, str, f"{path}.content[{j}].text"))
         elif kind == "tool_use":
-            where = f"{path}.content[{j}]"
-            arguments = orjson.dumps(block.get("input") or {}).decode()
-            function = {"name": _typed(block.get("name"), str, f"{where}.name"), "arguments": arguments}
-            ident = _typed(block.get("id"), str, f"{where}.id")
-            calls.append({"id": ident, "type": "function", "function": function})
-        elif kind == "thinking":
-            detail = {"type": "reasoning.text", "text": block.get("thinking") or "", "index": len(details)}
-            if block.get("signature"):
-                detail["signature"] = _typed(block["signature"], str, f"{path}.content[{j}].signature")
-            details.append(detail)
-        elif kind == "redacted_thinking":
-            data = _typed(block.get("data"), str, f"{path}.content[{j}].data")
-            details.append({"type": "reasoning.encrypted", "data": data, "index": len(details)})
+            calls.append(_call_of(block, f"{path}.content[{j}]"))
+        elif kind in _THOUGHT:
+            details.append(_detail_of(block, f"{path}.content[{j}]", len(details)))
         else:
             lost[f"{path}.content[{j}]"] = block
     if texts:

@@ -153,6 +153,7 @@ async def test_a_page_that_is_open_is_updated(store: RedisStore, tmp_path: Path)
         assert await archive.wait_for_requests(5 * SLACK)
         assert made == []
         watchers = [live.updates("1h") for _ in range(3)]
+        assert {await anext(watcher) for watcher in watchers} == {b": connected\n\n"}
         waiting = [asyncio.create_task(anext(watcher)) for watcher in watchers]
         await asyncio.sleep(0)
         await record(store, 2, 2)

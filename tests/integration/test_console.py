@@ -1,0 +1,51 @@
+"""The console as a process beside a gateway: a request is on its pages within a second, and open pages are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.gateway import ROOT, Gateway
+from tests.support.store import LocalStore
+from tests.support.wait import SLACK, until
+
+
+@pytest.fixture
+def console(cached_gateway: Gateway, store: LocalStore, tmp_path: Path) -> Iterator[str]:
+    """The URL of a console on the gateway's store, without a keeper's files."""
+    argv = [sys.executable, "-m", "gateway", "console", "--store", store.url, "--dir", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(argv, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("The console is at http://127.0.0.1:"), line
+        yield line.split()[-1]
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_a_request_is_on_its_page_within_a_second(cached_gateway: Gateway, console: str) -> None:
+    body = {"model": "chat", "messages": [{"role": "user", "content": "Is this seen?"}]}
+    with httpx2.stream("GET", f"{console}/now/live", timeout=10 * SLACK) as updates:
+        lines = updates.iter_lines()
+        assert next(lines) == ": connected"
+        reply = httpx2.post(f"{cached_gateway.url}/chat/completions", json=body, timeout=20)
+        answered = time.monotonic()
+        page = f"{console}/requests/{reply.headers['x-request-id']}"
+        until(lambda: httpx2.get(page).status_code == 200, 1, "the page", poll_s=0.02)
+        assert time.monotonic() - answered < SLACK
+        assert "Where the time went" in httpx2.get(page).text
+        update = next(line for line in lines if line.startswith("data:") and "<tbody" in line)
+        assert update
+
+
+def test_a_stream_of_its_page_ends_with_the_console(console: str) -> None:
+    """The process stops in time although browsers listen: the fixture asserts its end."""
+    with httpx2.stream("GET", f"{console}/now/live", timeout=10 * SLACK) as updates:
+        assert next(updates.iter_lines()) == ": connected"
