@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from functools import cache, partial
 
 import httpx2
 
@@ -29,7 +30,7 @@ class Httpx2Transport:
         self._max_reply = max_reply
         self._open = partial(
             httpx2.AsyncClient,
-            verify=httpx2.create_ssl_context(trust_env=False),
+            verify=_verifying_context(http2=http2),
             http2=http2,
             proxy=proxy,
             trust_env=False,
@@ -87,6 +88,15 @@ class Httpx2Transport:
 def _ended_without_a_word(error: httpx2.TransportError) -> bool:
     # Invalid HTTP raises the same exception type; only the message distinguishes it from a closed connection.
     return not isinstance(error, httpx2.RemoteProtocolError) or str(error).startswith("Server disconnected")
+
+
+@cache
+def _verifying_context(*, http2: bool) -> ssl.SSLContext:
+    """Return the context of all backends with, or without, HTTP/2: httpx2 sets on it which of them a handshake offers.
+
+    To make one takes 60 ms, because it reads the machine's certificates.
+    """
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class _Httpx2Response:
