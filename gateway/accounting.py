@@ -286,14 +286,11 @@ def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
 
 def _objectives(slo: Slo) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """Return the objectives for the first token and for the whole answer: names and limits in milliseconds."""
-    objectives: dict[str, list[tuple[str, float]]] = {"ttft": [], "total": []}
-    for what, quantiles in (("ttft", slo.ttft), ("total", slo.total)):
-        for name in ("p50", "p95", "p99"):
-            limit = getattr(quantiles, name)
-            if limit is not None:
-                objectives[what].append((f"{what}_{name}", limit * 1000))
-    objectives["total"].append(("deadline", slo.deadline * 1000))
-    return objectives["ttft"], objectives["total"]
+    ttft: list[tuple[str, float]] = []
+    total: list[tuple[str, float]] = []
+    for name, limit_s in slo.limits().items():
+        (ttft if name.startswith("ttft") else total).append((name, limit_s * 1000))
+    return ttft, total
 
 
 def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:

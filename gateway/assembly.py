@@ -8,8 +8,9 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
@@ -47,7 +48,7 @@ from gateway.request.access import LoopbackGuard, Tenants
 from gateway.request.load_shedding import LoadShedder
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
 from gateway.tiers.endpoint import OnRefusal
@@ -85,6 +86,8 @@ def build(
     policies = _policies(deployment, source, store, metrics)
     metrics.watch_log(dropped_lines)
     tiers = _tiers(deployment, _refusals_told(metrics))
+    metrics.watch_policies(policies)
+    metrics.watch_backends(partial(_states, tiers))
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
     folder = deployment.cross_encoder_folder
     cross_encoder = None if folder is None else CrossEncoder.load(folder)
@@ -220,6 +223,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.shadows.start()
     steps.coalescer.start()
     steps.gate.start()
+    steps.metrics.start()
     endpoints = list(_endpoints(steps.tiers).values())
     peers = Gossip(steps.store, endpoints)
     peers.start()
@@ -229,6 +233,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         yield steps
     finally:
         steps.gate.stop()
+        steps.metrics.stop()
         await warmth.aclose()
         await peers.aclose()
         watching.cancel()
@@ -300,6 +305,15 @@ def _tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
         endpoint.on_refusal = on_refusal
         on_refusal(endpoint.config, "", False)  # so that the metric exists from the start, as 0
     return tiers
+
+
+def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
+    """Return what the metrics show of each backend."""
+    for tier in tiers.values():
+        for endpoint in tier.endpoints:
+            is_open = endpoint.breaker.state(endpoint.now()) == "open"
+            name, queued = endpoint.config.name, endpoint.queue.size
+            yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity)
 
 
 def _endpoints(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:

@@ -157,6 +157,16 @@ class Slo(Section):
     deadline: Annotated[Seconds, Field(examples=["60s"])]
     on_miss: Literal["serve_best", "fail"] = "serve_best"
 
+    def limits(self) -> dict[str, float]:
+        """Return each objective's limit in seconds by its name, such as `ttft_p95`, `total_p99` and `deadline`."""
+        named = {
+            f"{what}_{quantile}": limit
+            for what, quantiles in (("ttft", self.ttft), ("total", self.total))
+            for quantile, limit in quantiles
+            if limit is not None
+        }
+        return {**named, "deadline": self.deadline}
+
 
 class Traffic(Section):
     """How hard this surface's own requests are, as `tierline calibrate` measured it in recorded traffic.

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.telemetry.goodput import is_good
 from gateway.telemetry.label import of_served
 from offline.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 
@@ -24,7 +25,6 @@ Label = Mapping[str, Any]
 Figures = dict[str, Any]
 
 # Objectives over many requests, which a single slower request does not miss.
-_OF_MANY: Final = ("_p50", "_p95")
 _OK: Final = 200
 _SERVER_ERROR: Final = 500
 
@@ -123,23 +123,27 @@ def _quantiles(values: Iterable[float | None]) -> Figures:
 
 
 def _slo(rows: Sequence[Ledger]) -> Figures:
-    """Return how many requests met each objective, and goodput: the share that met every objective of one request.
+    """Return how many requests met each objective, and goodput: the share of good ones (`gateway.telemetry.goodput`).
 
     Requests rejected before their surface was known have no objectives; they count as not meeting them.
     """
-    held = [row["slo"] for row in rows if row.get("slo")]
+    held = [row for row in rows if row.get("slo")]
     refused = sum("slo" in row and not row["slo"] and row["status"] >= _SERVER_ERROR for row in rows)
     objectives: dict[str, list[bool]] = {}
-    for slo in held:
-        for name, met in slo.items():
+    for row in held:
+        for name, met in row["slo"].items():
             objectives.setdefault(name, []).append(met)
-    good = sum(all(met for name, met in slo.items() if not name.endswith(_OF_MANY)) for slo in held)
+    good = sum(is_good(row["slo"], row["path"], _served_faults(row)) for row in held)
     return {
         "n": len(held) + refused,
         "goodput": _share(good, len(held) + refused),
         "refused": refused,
         "objectives": {name: {"n": len(met), "met": sum(met) / len(met)} for name, met in objectives.items()},
     }
+
+
+def _served_faults(row: Ledger) -> list[str]:
+    return [call["fault"] for call in row.get("calls", ()) if call.get("fault") and not call["wasted"]]
 
 
 def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[tuple[str, str], Quality]:

@@ -35,6 +35,7 @@ from gateway.rollout.sequential import (
     ratio_difference,
     split_capital,
 )
+from gateway.telemetry.goodput import OF_MANY
 from offline.measures.quality import common_word
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ _FEWEST_COSTS: Final = 30
 _REQUESTS: Final = 100_000
 _EARLY: Final = 10_000
 _P95: Final = 0.95
-_OF_MANY: Final = ("_p50", "_p95")  # these must hold for many requests, not for each
 
 _BAD, _SLOW, _COST, _POOR = "goodput", "ttft_p95", "cost", "quality"
 
@@ -213,7 +213,7 @@ class Trial:
             arm.opinions.say(key, unit, **said)
         arm.add(unit, _COST, ledger["cost_usd"])
         if ledger["slo"]:
-            bad = float(not all(met for limit, met in ledger["slo"].items() if not limit.endswith(_OF_MANY)))
+            bad = float(not all(met for limit, met in ledger["slo"].items() if not limit.endswith(OF_MANY)))
             arm.add(unit, _BAD, bad)
             self._minute.append((ended, name, unit, bad))
         if (ttft_s := ttft_of(ledger)) is not None:

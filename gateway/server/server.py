@@ -40,7 +40,7 @@ from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
 from gateway.server.worker import Worker
 from gateway.telemetry.logs import configure_logging
-from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
+from gateway.telemetry.metrics import METRICS_FOLDER, WorkerMetrics
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError
 from routing.embedding.embedder import EmbedderUnavailable
@@ -157,12 +157,13 @@ multiprocess.Process = Worker  # type: ignore[misc]
 
 
 class _Workers(multiprocess.Multiprocess):
-    """Supervise uvicorn's worker processes, and remove the gauges of a dead one from the metrics."""
+    """Supervise uvicorn's worker processes, and note in the metrics which of them ended by themselves."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
         self.forced = False
         self._stops = 0
+        self._metrics = WorkerMetrics(config.workers)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_stop)
 
@@ -180,7 +181,7 @@ class _Workers(multiprocess.Multiprocess):
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
             if pid is not None:
-                worker_died(pid)
+                self._metrics.lost(pid)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,8 @@ def entry_shown(found: Found, now: float | None = None) -> dict[str, Any]:
 def lookups_of(exposition: str) -> dict[str, dict[str, int]]:
     """Count cache lookups by cache (exact, semantic) and outcome, from the text of `/metrics`."""
     counts: dict[str, dict[str, int]] = {}
-    for family in text_string_to_metric_families(exposition):
+    lines = [line for line in exposition.splitlines(keepends=True) if _LOOKUPS in line]
+    for family in text_string_to_metric_families("".join(lines)):
         for sample in family.samples:
             if sample.name == _LOOKUPS:
                 outcomes = counts.setdefault(sample.labels["hop"].removeprefix("cache."), {})

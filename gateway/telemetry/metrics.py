@@ -1,9 +1,12 @@
 """Count requests in Prometheus metrics with prometheus-client, and render the text of `/metrics`.
 
-Each finished request is counted by one call, `observe(trace, ledger)`. To keep that cheap, counters are summed in a
-plain dict and passed to prometheus-client by `flush()`, which telemetry's background task calls every few tens of
-milliseconds and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers.
-Series are looked up once per combination of labels and cached, because `labels()` costs 0.9 us.
+Each finished request is counted by one call, `observe(trace, ledger)`, after its reply. To keep that cheap, counters
+are summed in a plain dict and passed to prometheus-client by `flush()`, which telemetry's background task calls every
+few tens of milliseconds and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with
+several workers. Series are looked up once per combination of labels and cached, because `labels()` costs 0.9 us. Gauges
+are read from where the state is (`watch_...`) every five seconds and whenever the text is rendered.
+
+A metric has at most `MOST[type]` series in one process; what comes after has the value `other` in every label.
 
 With several workers, the server sets PROMETHEUS_MULTIPROC_DIR before they start (unless it is set), empties that
 folder, and calls `worker_died` for each worker that ends. Every worker writes its values to files there, and `render()`
@@ -12,12 +15,18 @@ in any worker returns the values of all.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from bisect import bisect_left
+import zlib
+from bisect import bisect_left, bisect_right
 from collections import Counter as Counts
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from importlib.metadata import version
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -29,28 +38,31 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import mark_process_dead
+from prometheus_client.values import MultiProcessValue
 
 from gateway.telemetry import names
+from gateway.telemetry.exposition import Metric, OwnText, SharedText
+from gateway.telemetry.goodput import is_good
+from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet
 
 if TYPE_CHECKING:
     from cache.risk.audit import SurfaceState
     from cache.store.base import StoreState
+    from gateway.config.policy_reload import Policies
     from gateway.telemetry.ledger import CallAccount, Ledger
     from gateway.telemetry.trace import Hop, Trace
+    from policies.loader import PolicySet
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-# Histogram buckets in seconds, from a cache hit (1 ms) over a hosted model's first token (0.2-2 s) to a long batch
-# answer (minutes).
-_DURATION: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
-_TTFT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 2.5, 5, 10, 30)
-_QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
-_CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
-_TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
-_OVERHEAD: Final = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1)
+TARGETS: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "deadline": 0.999, "goodput": 0.99}
+"""Share of requests that should meet an objective, by the end of its name."""
+GOODPUT: Final = "goodput"
+_GROUPS: Final = {None: "undrawn", False: "routed", True: "held_out"}
+"""Values of the label `group`, by `Ledger.holdout`."""
 
-# By hop name, the attributes that become the labels of its counter.
+# By hop name, the attributes that become the labels of its counter, after the surface.
 _COUNTED: Final = {
     names.CACHE_EXACT: (names.CACHE_OUTCOME, names.CACHE_REASON),
     names.CACHE_SEMANTIC: (names.CACHE_OUTCOME, names.CACHE_REASON),
@@ -60,124 +72,90 @@ _COUNTED: Final = {
 }
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
+_SERVER_ERROR: Final = 500
 _OVERLOADED: Final = "server_is_overloaded"
+_UNKNOWN: Final = "unknown"
+_MOST_CACHED: Final = 5000
+_LONGEST_LABEL: Final = 100
+_REJECTED: Final = "low_confidence"
+_REFRESH_S: Final = 5.0
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the folder through which workers share their metrics; unset with one worker."""
 
 _Key = tuple[str | None, ...]
 
 
-class Metrics:
-    """Hold the metrics of this process in a registry of their own. Call its methods on the event loop's thread."""
+class BackendState(NamedTuple):
+    """The state of one backend in this worker."""
+
+    tier: str
+    backend: str
+    open: bool
+    """Whether it is not called, because its breaker is open."""
+    in_flight: int
+    queued: int
+    capacity: int
+
+
+class Metrics(MetricSet):
+    """Count in the metrics of this process, and render them. Call its methods on the event loop's thread."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = CollectorRegistry()
-        self._define()
-        self._series: dict[tuple[str, str, str, int], _Series] = {}
+        super().__init__()
+        self._process: CollectorRegistry | None = None
+        self._series: dict[_Key, _Series] = {}
         self._hops: dict[_Key, Counter] = {}
-        self._queues: dict[str, Histogram] = {}
-        self._labelled: dict[tuple[Counter, _Key], Counter] = {}
-        self._tally: dict[Counter, float] = {}
-        self._observed: dict[Histogram, list[float]] = {}
+        self._labelled: dict[tuple[Metric, _Key], Any] = {}
+        self._tally: defaultdict[Counter, float] = defaultdict(float)
+        self._observed: defaultdict[Histogram, list[float]] = defaultdict(list)
         self._in_flight = 0
-        self._store_state: Callable[[], StoreState] | None = None
-        self._store_gauges = [(status, self.store.labels(status)) for status in _STORE_STATUSES]
-        self._gate: Callable[[], tuple[float, float]] | None = None
-        self._dropped_lines: Callable[[], int] | None = None
-        self._lines_counted = 0
-        self._learned: Callable[[], Mapping[str, SurfaceState]] | None = None
-
-    def _define(self) -> None:
-        registry = self._registry
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tierline_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"tierline_{name}_seconds", text, labels, buckets=buckets, registry=registry)
-
-        def gauge(name: str, text: str, mode: str, *labels: str) -> Gauge:
-            return Gauge(f"tierline_{name}", text, labels, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
-
-        self.requests = counter("requests", "Requests answered.", "surface", "path", "tier", "status")
-        self.duration = histogram("request_duration", "Time from request to last byte.", _DURATION, "surface", "path")
-        self.ttft = histogram("ttft", "Time from request to first byte of content.", _TTFT, "surface", "path")
-        self.overhead = histogram("overhead", "The gateway's own time in a request.", _OVERHEAD, "path")
-        self.attempts = counter("attempts", "Backend calls.", "tier", "backend", "outcome")
-        self.lookups = counter("cache_lookups", "Cache lookups.", "hop", "outcome", "reason")
-        self.coalesced = counter("coalesced", "Requests that shared the answer of an identical one.", "outcome")
-        self.stages = counter("cache_decisions", "What decided on the best neighbour.", "stage", "outcome")
-        self.checks = histogram("cache_check", "Wait for the cross-encoder's scores.", _CHECK)
-        self.writes = counter("cache_writes", "Cache writes.", "outcome", "reason")
-        self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
-        self.cost = counter("cost_usd", "Cost of backend calls in US dollars, wasted or not.", "surface", "tier")
-        self.wasted = counter("wasted_usd", "Cost in US dollars of calls whose text was not served.", "surface")
-        self.wasted_tokens = counter("wasted_tokens", "Tokens of calls whose text was not served.", "surface", "tier")
-        self.counterfactual = counter(
-            "counterfactual_usd", "Cost in US dollars of the same answers from the strongest tier.", "surface"
-        )
-        self.queue = histogram("queue", "Wait in a backend's queue.", _QUEUE, "tier")
-        self.tpot = histogram("tpot", "Time per output token of a stream, as sent.", _TPOT, "surface", "tier")
-        self.hedges = counter("hedges", "Hedges: second attempts beside a slow first one.", "surface", "outcome")
-        self.shed = counter("shed", "Requests rejected because of overload.", "surface", "reason")
-        self.slo = counter("slo", "Requests checked against their surface's objectives.", "surface", "objective", "met")
-        self.warmings = counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
-        self.judgements = counter(
-            "cache_judgements", "Pairs of answers compared by a judge for the cache's audits.", "surface", "outcome"
-        )
-        self.judge_cost = counter(
-            "cache_judge_usd", "Cost in US dollars of these comparisons; in no client's ledger.", "surface"
-        )
-        self.comparisons = counter(
-            "learn_comparisons", "Answers drawn to be compared with another tier's.", "surface", "outcome"
-        )
-        self.comparison_cost = counter(
-            "learn_usd", "Cost in US dollars of comparisons; in no client's ledger.", "surface", "part"
-        )
-        self.shadows = counter(
-            "shadows", "Requests drawn to be run under a candidate, for nobody.", "surface", "outcome"
-        )
-        self.shadow_cost = counter("shadow_usd", "Cost in US dollars of shadows; in no client's ledger.", "surface")
-        self.drops = counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
-        self.log_drops = counter("log_dropped", "Log lines that could not be written.")
-        self.reloads = counter("policy_reload", "Policy reloads that took effect.")
-        self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last valid policy applies.")
-        self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")
-        self.lag = gauge("loop_lag_seconds", "Delay of the event loop: least of its last few measurements.", "livemax")
-        self.memory = gauge("memory_share", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
-        self.store = gauge("store_state", "1 for the state that the store is in.", "livemax", "state")
-        self.refusing = gauge("backend_refuses", "1 while a backend refuses our key or account.", "livemax", "backend")
-        self.threshold = gauge("cache_threshold", "Lowest score that the semantic cache serves.", "livemax", "surface")
-        self.compared = gauge("cache_labels", "Compared answers from which it is estimated.", "livemax", "surface")
-        self.breached = gauge("cache_breached", "1 while wrong hits are above max_error.", "livemax", "surface")
-        if METRICS_FOLDER not in os.environ:
-            ProcessCollector(registry=registry)
+        self._watched: list[Callable[[], None]] = [lambda: self.in_flight.set(self._in_flight)]
+        self._timer: asyncio.TimerHandle | None = None
+        self._policies: PolicySet | None = None
+        self._text: OwnText | SharedText
+        if folder := os.environ.get(METRICS_FOLDER):
+            self._text = SharedText(Path(folder))
+        else:
+            self._text = OwnText(self.defined)
+            self._process = CollectorRegistry()
+            ProcessCollector(registry=self._process)
+            self.workers_configured.set(1)
+        self.build.labels(version("tierline")).set(1)
 
     def observe(self, trace: Trace, ledger: Ledger) -> None:
         """Count one finished request: its ledger, attempts, cache lookups and cache write."""
-        key = (ledger.surface, ledger.path, ledger.tier, ledger.status)
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = _Series(self, *key)
-        tally = self._tally
-        tally[series.requests] = tally.get(series.requests, 0) + 1
-        observe = self._observe
-        observe(series.duration, ledger.total_ms / 1000)
-        observe(series.overhead, ledger.overhead_ms / 1000)
+        key = (ledger.surface, ledger.path, ledger.tier, ledger.backend, _length(trace, ledger))
+        series = self._series.get(key) or self._series_of(key)
+        tally, observed = self._tally, self._observed
+        tally[series.requests.get(ledger.status) or self._requests_of(series, ledger.status)] += 1
+        observed[series.duration].append(ledger.total_ms / 1000)
+        observed[series.overhead].append(ledger.overhead_ms / 1000)
         if ledger.ttft_ms is not None:
-            observe(series.ttft, ledger.ttft_ms / 1000)
+            observed[series.ttft or self._ttft_of(series)].append(ledger.ttft_ms / 1000)
         if ledger.tpot_ms is not None:
-            observe(series.tpot, ledger.tpot_ms / 1000)
-        if ledger.attempts:
-            self._spend(series, ledger)
+            observed[series.tpot or self._tpot_of(series)].append(ledger.tpot_ms / 1000)
+        estimated = ledger.answer_estimated
         for call in ledger.calls:
             self._called(series.surface, call)
-        if ledger.counterfactual_usd:
-            tally[series.counterfactual] = tally.get(series.counterfactual, 0) + ledger.counterfactual_usd
+            estimated = estimated or (call.estimated and call.cost_usd > 0)
+        if ledger.attempts:
+            self._spend(series, ledger)
+        if (alone_usd := ledger.counterfactual_usd) is not None and alone_usd >= 0:
+            tally[series.counterfactual] += alone_usd
+            if not estimated and not ledger.cost_unknown and (cost_usd := ledger.cost_usd) >= 0:
+                saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
+                count, cost, alone, cost_squared, alone_squared, product = saving
+                tally[count] += 1
+                tally[cost] += cost_usd
+                tally[alone] += alone_usd
+                tally[cost_squared] += cost_usd * cost_usd
+                tally[alone_squared] += alone_usd * alone_usd
+                tally[product] += cost_usd * alone_usd
         if ledger.slo:
-            for objective, met in ledger.slo.items():
-                self._count(self.slo, (series.surface, objective, "yes" if met else "no"))
+            self._check(series, ledger, ledger.slo)
+        elif ledger.status >= _SERVER_ERROR:
+            tally[series.goodput_requests] += 1  # rejected before its objectives were known
         for hop in trace.hops:
             if hop.name in _COUNTED:
                 self._count_hop(hop, series.surface, ledger)
@@ -194,123 +172,249 @@ class Metrics:
 
     def policy_reloaded(self, ok: bool) -> None:
         """Count a policy reload; `ok` says whether it took effect or was refused."""
-        (self.reloads if ok else self.reload_failures).inc()
+        self._child(self.reloads, ("applied" if ok else "refused",)).inc()
 
     def warmed(self, backend: str, outcome: str) -> None:
         """Count a finished keep-warm request."""
-        self.warmings.labels(backend, outcome).inc()
+        self._child(self.warmings, (backend, outcome)).inc()
 
     def backend_refuses(self, backend: str, refuses: bool) -> None:
         """Record that a backend has begun to refuse our key or account, or that it answers again."""
-        self.refusing.labels(backend).set(refuses)
+        self._child(self.refusing, (backend,)).set(refuses)
 
     def judged(self, surface: str, outcome: str, dollars: float) -> None:
         """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""
-        self.judgements.labels(surface, outcome).inc()
-        self.judge_cost.labels(surface).inc(dollars)
+        self._child(self.judgements, (surface, outcome)).inc()
+        self._child(self.judge_cost, (surface,)).inc(dollars)
 
     def answers_compared(self, surface: str, outcome: str, other_usd: float, judge_usd: float) -> None:
         """Count an answer that was to be compared, and the cost of the other answer and of the judge in US dollars."""
-        self.comparisons.labels(surface, outcome).inc()
-        self.comparison_cost.labels(surface, "other").inc(other_usd)
-        self.comparison_cost.labels(surface, "judge").inc(judge_usd)
+        self._child(self.comparisons, (surface, outcome)).inc()
+        self._child(self.comparison_cost, (surface, "other")).inc(other_usd)
+        self._child(self.comparison_cost, (surface, "judge")).inc(judge_usd)
 
     def shadow_ended(self, surface: str, outcome: str, dollars: float) -> None:
         """Count a request that was to be run under a candidate policy in shadow mode, and its cost in US dollars."""
-        self.shadows.labels(surface, outcome).inc()
-        self.shadow_cost.labels(surface).inc(dollars)
+        self._child(self.shadows, (surface, outcome)).inc()
+        self._child(self.shadow_cost, (surface,)).inc(dollars)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """Count `count` lost traces; `reason` is one of a fixed set of words."""
-        self.drops.labels(reason).inc(count)
+        self._child(self.drops, (reason,)).inc(count)
 
     def watch_store(self, state: Callable[[], StoreState]) -> None:
-        """Read the store gauge from `state()` at each flush."""
-        self._store_state = state
+        """Read the store gauge from `state()`."""
+        gauges = [(status, self.store.labels(status)) for status in _STORE_STATUSES]
+
+        def read() -> None:
+            now = state().status
+            for status, gauge in gauges:
+                gauge.set(status == now)
+
+        self._watched.append(read)
 
     def watch_gate(self, gate: Callable[[], tuple[float, float]]) -> None:
-        """Read the gauges of event-loop lag (seconds) and memory (share, 0 to 1) from `gate()` at each flush."""
-        self._gate = gate
+        """Read the gauges of event-loop lag (seconds) and memory (share, 0 to 1) from `gate()`."""
 
-    def watch_learning(self, learned: Callable[[], Mapping[str, SurfaceState]]) -> None:
-        """Read the gauges of the semantic cache's thresholds, by surface, from `learned()` at each flush."""
-        self._learned = learned
-
-    def watch_log(self, dropped: Callable[[], int]) -> None:
-        """Read the counter of dropped log lines from `dropped()` at each flush."""
-        self._dropped_lines = dropped
-
-    def flush(self) -> None:
-        """Pass what was counted since the last flush to prometheus-client, and update the gauges."""
-        tally, self._tally = self._tally, {}
-        for series, amount in tally.items():
-            series.inc(amount)
-        observed, self._observed = self._observed, {}
-        for histogram, values in observed.items():
-            _observe_all(histogram, values)
-        self.in_flight.set(self._in_flight)
-        if self._dropped_lines is not None:
-            before, self._lines_counted = self._lines_counted, self._dropped_lines()
-            self.log_drops.inc(self._lines_counted - before)
-        if self._gate is not None:
-            lag_s, memory = self._gate()
+        def read() -> None:
+            lag_s, memory = gate()
             self.lag.set(lag_s)
             self.memory.set(memory)
-        for surface, state in self._learned().items() if self._learned is not None else ():
-            self.threshold.labels(surface).set(state.threshold)
-            self.compared.labels(surface).set(state.labels)
-            self.breached.labels(surface).set(state.breached)
-        if self._store_state is not None:
-            now = self._store_state().status
-            for status, gauge in self._store_gauges:
-                gauge.set(status == now)
+
+        self._watched.append(read)
+
+    def watch_learning(self, learned: Callable[[], Mapping[str, SurfaceState]]) -> None:
+        """Read the gauges of the semantic cache's thresholds, by surface, from `learned()`."""
+
+        def read() -> None:
+            for surface, state in learned().items():
+                self._child(self.threshold, (surface,)).set(state.threshold)
+                self._child(self.compared, (surface,)).set(state.labels)
+                self._child(self.breached, (surface,)).set(state.breached)
+
+        self._watched.append(read)
+
+    def watch_log(self, dropped: Callable[[], int]) -> None:
+        """Read the counter of dropped log lines from `dropped()`."""
+        counted = 0
+
+        def read() -> None:
+            nonlocal counted
+            before, counted = counted, dropped()
+            self.log_drops.inc(counted - before)
+
+        self._watched.append(read)
+
+    def watch_backends(self, states: Callable[[], Iterable[BackendState]]) -> None:
+        """Read the gauges of backends from `states()`."""
+
+        def read() -> None:
+            for state in states():
+                labels = state.tier, state.backend
+                self._child(self.open, labels).set(state.open)
+                self._child(self.calls_in_flight, labels).set(state.in_flight)
+                self._child(self.queued, labels).set(state.queued)
+                self._child(self.capacity, labels).set(state.capacity)
+
+        self._watched.append(read)
+
+    def watch_policies(self, policies: Policies) -> None:
+        """Read the gauges of objectives and of policies in force from `policies`."""
+        written: dict[tuple[Gauge, _Key], None] = {}
+
+        def write(gauge: Gauge, labels: _Key, value: float) -> None:
+            written[gauge, labels] = None
+            self._child(gauge, labels).set(value)
+
+        def read() -> None:
+            self.drift.set(sum(note.startswith("drift: ") for note in policies.notes))
+            self.refused.set(policies.failure is not None)
+            if policies.current is self._policies:
+                return
+            self._policies = policies.current
+            for gauge, labels in written:  # of a surface or an objective that there is no more
+                self._child(gauge, labels).set(nan if gauge in (self.slo_limit, self.slo_target) else 0)
+            for surface, policy in policies.current.by_surface.items():
+                fingerprint = zlib.crc32(policy.label.encode())
+                write(self.fingerprint_lowest, (surface,), fingerprint)
+                write(self.fingerprint_highest, (surface,), fingerprint)
+                for objective, limit_s in policy.slo.limits().items():
+                    write(self.slo_limit, (surface, objective), limit_s)
+                    write(self.slo_target, (surface, objective), TARGETS[objective.rpartition("_")[2]])
+                write(self.slo_target, (surface, GOODPUT), TARGETS[GOODPUT])
+
+        self._watched.append(read)
+
+    def start(self) -> None:
+        """Count this process as a serving worker, and update the gauges every five seconds on this event loop."""
+        self.workers.set(1)
+        self._refresh_later(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        """Stop what `start` began."""
+        self.workers.set(0)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _refresh_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(_REFRESH_S, self._refresh_later, loop)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Update the gauges."""
+        for read in self._watched:
+            read()
+
+    def flush(self) -> None:
+        """Pass what was counted since the last flush to prometheus-client."""
+        tally, self._tally = self._tally, defaultdict(float)
+        for series, amount in tally.items():
+            series.inc(amount)
+        observed, self._observed = self._observed, defaultdict(list)
+        for histogram, values in observed.items():
+            _observe_all(histogram, values)
 
     def render(self) -> bytes:
         """Return the exposition text (see CONTENT_TYPE), of all workers if there are several, else of this process."""
-        self.flush()
-        if METRICS_FOLDER not in os.environ:
-            return generate_latest(self._registry)
-        everyone = CollectorRegistry()
-        MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
-        return generate_latest(everyone)
+        return b"".join(self.render_slices())
 
-    def _observe(self, histogram: Histogram, seconds: float) -> None:
-        values = self._observed.get(histogram)
-        if values is None:
-            self._observed[histogram] = [seconds]
-        else:
-            values.append(seconds)
+    def render_slices(self) -> Iterator[bytes]:
+        """Return the exposition text in parts, some of them empty; each takes about half a millisecond to make."""
+        self.flush()
+        self.refresh()
+        for text in self._text.slices():
+            yield text.encode("utf-8", "backslashreplace")
+        if self._process is not None:
+            yield generate_latest(self._process)
+
+    def _child(self, metric: Any, labels: _Key) -> Any:
+        """Return the series of these labels, or that of `other` when the metric has as many as it may."""
+        key = metric, labels
+        child = self._labelled.get(key)
+        if child is None:
+            values = tuple((value or _NONE)[:_LONGEST_LABEL] for value in labels)
+            if values not in metric._metrics and len(metric._metrics) >= MOST[type(metric)]:
+                values = (OTHER,) * len(values)
+            child = metric.labels(*values)
+            if len(self._labelled) < _MOST_CACHED:
+                self._labelled[key] = child
+        return child
+
+    def _series_of(self, key: _Key) -> _Series:
+        if len(self._series) >= MOST[Histogram]:
+            key = (OTHER,) * len(key)
+            if key in self._series:
+                return self._series[key]
+        series = self._series[key] = _Series(self._child, self, key)
+        return series
+
+    def _ttft_of(self, series: _Series) -> Histogram:
+        histogram: Histogram = self._child(self.ttft, series.key)
+        series.ttft = histogram
+        return histogram
+
+    def _tpot_of(self, series: _Series) -> Histogram:
+        histogram: Histogram = self._child(self.tpot, series.key)
+        series.tpot = histogram
+        return histogram
+
+    def _requests_of(self, series: _Series, status: int) -> Counter:
+        counter: Counter = self._child(self.requests, (series.surface, series.path, series.tier, str(status)))
+        if len(series.requests) < MOST[Counter]:
+            series.requests[status] = counter
+        return counter
+
+    def _saving_of(self, series: _Series, holdout: bool | None) -> tuple[Counter, ...]:
+        group = series.surface, _GROUPS[holdout]
+        saving = series.savings[holdout] = tuple(self._child(counter, group) for counter in self.saving)
+        return saving
 
     def _count(self, counter: Counter, labels: _Key, amount: float = 1) -> None:
-        resolved = self._labelled.get((counter, labels))
-        if resolved is None:
-            resolved = self._labelled[(counter, labels)] = counter.labels(*labels)
-        self._tally[resolved] = self._tally.get(resolved, 0) + amount
+        self._tally[self._labelled.get((counter, labels)) or self._child(counter, labels)] += amount
+
+    def _check(self, series: _Series, ledger: Ledger, slo: Mapping[str, bool]) -> None:
+        """Count which objectives a request met, and whether it was good."""
+        tally = self._tally
+        for objective, met in slo.items():
+            pair = series.objectives.get(objective)
+            if pair is None:
+                labels = series.surface, objective
+                pair = self._child(self.slo_requests, labels), self._child(self.slo_misses, labels)
+                series.objectives[objective] = pair
+            tally[pair[0]] += 1
+            if not met:
+                tally[pair[1]] += 1
+        tally[series.goodput_requests] += 1
+        if is_good(slo, ledger.path, [call.fault for call in ledger.calls if call.fault and not call.wasted]):
+            tally[series.goodput_good] += 1
 
     def _called(self, surface: str, call: CallAccount) -> None:
-        tier = call.tier or _NONE
-        queue = self._queues.get(tier)
-        if queue is None:
-            queue = self._queues[tier] = self.queue.labels(tier)
-        self._observe(queue, call.queue_ms / 1000)
+        labels = surface, call.tier, call.backend
+        self._observed[self._labelled.get((self.queue, labels)) or self._child(self.queue, labels)].append(
+            call.queue_ms / 1000
+        )
         if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
-            self._count(self.wasted_tokens, (surface, tier), tokens)
+            self._count(self.wasted_tokens, (surface, call.tier), tokens)
+        if call.outcome == _REJECTED:
+            self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
     def _count_hop(self, hop: Hop, surface: str, ledger: Ledger) -> None:
-        key = (hop.name, *map(hop.attributes.get, _COUNTED[hop.name]))
-        counter = self._hops.get(key) or self._resolve(key)
-        self._tally[counter] = self._tally.get(counter, 0) + 1
-        if hop.attributes.get(names.HEDGE):
+        attributes = hop.attributes
+        key = (hop.name, surface, *map(attributes.get, _COUNTED[hop.name]))
+        self._tally[self._hops.get(key) or self._resolve(key)] += 1
+        if attributes.get(names.HEDGE):
             self._count(self.hedges, (surface, _raced(hop, ledger)))
         elif hop.name == names.CACHE_SEMANTIC:
-            self._decided(hop.attributes)
+            self._decided(surface, attributes)
+        if names.COST_UNKNOWN in attributes:
+            self._count(self.unpriced, (attributes.get(names.TIER), attributes.get(names.BACKEND)))
 
-    def _decided(self, lookup: Mapping[str, Any]) -> None:
+    def _decided(self, surface: str, lookup: Mapping[str, Any]) -> None:
         """Count what decided on a semantic lookup's best neighbour, and how long the cross-encoder took for it."""
         if (stage := lookup.get(names.STAGE)) is not None:
-            self._count(self.stages, (stage, lookup.get(names.CACHE_OUTCOME)))
+            self._count(self.stages, (surface, stage, lookup.get(names.CACHE_OUTCOME)))
         if (check_ms := lookup.get(names.CHECK_MS)) is not None:
-            self._observe(self.checks, check_ms / 1000)
+            self._observed[self.checks].append(check_ms / 1000)
 
     def _spend(self, series: _Series, ledger: Ledger) -> None:
         tally = self._tally
@@ -321,44 +425,60 @@ class Metrics:
             (series.wasted, ledger.wasted_usd),
         ):
             if amount > 0:  # prometheus-client raises for a negative amount, and a backend may report one
-                tally[counter] = tally.get(counter, 0) + amount
+                tally[counter] += amount
 
     def _resolve(self, key: _Key) -> Counter:
-        hop, *values = key
-        labels = [_stable(value) for value in values]
-        if hop == names.ATTEMPT:
-            counter = self.attempts.labels(*labels)
-        elif hop == names.CACHE_WRITE:
-            counter = self.writes.labels(*labels)
-        elif hop == names.CACHE_FOLLOW:
-            counter = self.coalesced.labels(*labels)
+        hop, surface, *values = key
+        labels = (surface, *map(_stable, values))
+        metric = {names.ATTEMPT: self.attempts, names.CACHE_WRITE: self.writes, names.CACHE_FOLLOW: self.coalesced}
+        counter: Counter
+        if hop in metric:
+            counter = self._child(metric[hop], labels)
         else:
-            counter = self.lookups.labels(hop, *labels)
-        self._hops[key] = counter
+            counter = self._child(self.lookups, (surface, hop, *labels[1:]))
+        if len(self._hops) < _MOST_CACHED:
+            self._hops[key] = counter
         return counter
 
 
 class _Series:
-    """Hold all series of one combination of surface, path, tier and status."""
+    """Hold the series of one combination of surface, path, tier, backend and length of the prompt."""
 
     __slots__ = (
-        "cost", "counterfactual", "duration", "overhead", "requests", "surface", "tokens_in", "tokens_out", "tpot",
-        "ttft", "wasted",
+        "cost", "counterfactual", "duration", "goodput_good", "goodput_requests", "key", "objectives", "overhead",
+        "path", "requests", "savings", "surface", "tier", "tokens_in", "tokens_out", "tpot", "ttft", "wasted",
     )  # fmt: skip
 
-    def __init__(self, metrics: Metrics, surface: str, path: str, tier: str, status: int) -> None:
-        surface, path, tier = surface or _NONE, path or _NONE, tier or _NONE
-        self.requests = metrics.requests.labels(surface, path, tier, str(status))
-        self.duration = metrics.duration.labels(surface, path)
-        self.ttft = metrics.ttft.labels(surface, path)
-        self.overhead = metrics.overhead.labels(path)
-        self.tokens_in = metrics.tokens.labels(surface, tier, "in")
-        self.tokens_out = metrics.tokens.labels(surface, tier, "out")
-        self.cost = metrics.cost.labels(surface, tier)
-        self.wasted = metrics.wasted.labels(surface)
-        self.counterfactual = metrics.counterfactual.labels(surface)
-        self.tpot = metrics.tpot.labels(surface, tier)
-        self.surface = surface
+    def __init__(self, child: Callable[[Any, _Key], Any], metrics: Metrics, key: _Key) -> None:
+        surface, path, tier, _, prompt = (value or _NONE for value in key)
+        self.key, self.surface, self.path, self.tier = key, surface, path, tier
+        self.requests: dict[int, Counter] = {}
+        """By HTTP status."""
+        self.savings: dict[bool | None, tuple[Counter, ...]] = {}
+        """By `Ledger.holdout`."""
+        self.objectives: dict[str, tuple[Counter, Counter]] = {}
+        """By objective: the counters of requests and of misses."""
+        self.duration: Histogram = child(metrics.duration, key)
+        self.ttft: Histogram | None = None
+        self.tpot: Histogram | None = None
+        self.goodput_requests: Counter = child(metrics.goodput_requests, key)
+        self.goodput_good: Counter = child(metrics.goodput_good, key)
+        self.overhead: Histogram = child(metrics.overhead, (surface, path, prompt))
+        self.tokens_in: Counter = child(metrics.tokens, (surface, tier, "in"))
+        self.tokens_out: Counter = child(metrics.tokens, (surface, tier, "out"))
+        self.cost: Counter = child(metrics.cost, (surface, tier))
+        self.wasted: Counter = child(metrics.wasted, (surface,))
+        self.counterfactual: Counter = child(metrics.counterfactual, (surface,))
+
+
+def _length(trace: Trace, ledger: Ledger) -> str:
+    """Return the bucket of the prompt's length in tokens: as the backend counted them, else as the router did."""
+    tokens = ledger.answer_tokens_in
+    if tokens is None:
+        if trace.decision is None:
+            return _UNKNOWN
+        tokens = trace.decision.given.features.approx_tokens
+    return LENGTH_NAMES[bisect_right(LENGTHS, tokens)]
 
 
 def _observe_all(histogram: Histogram, values: list[float]) -> None:
@@ -392,7 +512,20 @@ def _raced(hop: Hop, ledger: Ledger) -> str:
     return "won" if ledger.served and number in ledger.served else _stable(hop.attributes.get(names.OUTCOME))
 
 
-def worker_died(pid: int) -> None:
-    """Remove a dead worker's gauges from what the others render; its counters stay. Called by the parent process."""
-    if METRICS_FOLDER in os.environ:
+class WorkerMetrics:
+    """Count workers in the process that starts them; its values are in the same folder as theirs."""
+
+    def __init__(self, workers: int) -> None:
+        """Say how many should serve. PROMETHEUS_MULTIPROC_DIR must be set."""
+        value = MultiProcessValue()  # type: ignore[no-untyped-call]
+        name = "tierline_workers_configured"
+        value("gauge", name, name, (), (), CONFIGURED, multiprocess_mode="livemax").set(workers)
+        self._lost = value("counter", "tierline_workers_lost", "tierline_workers_lost_total", (), (), LOST)
+
+    def lost(self, pid: int) -> None:
+        """Count a worker that ended by itself, and remove its gauges from what the others render.
+
+        What it counted stays.
+        """
+        self._lost.inc(1)
         mark_process_dead(pid)  # type: ignore[no-untyped-call]

@@ -93,7 +93,7 @@ def test_o5_memory_is_given_up_in_steps(in_thread: Rig, local_upstream: Upstream
 
     def at(share: float) -> None:
         memory.share = share
-        until(lambda: metric(rig, "tierline_memory_share") == share, 5, f"a look at {share}")
+        until(lambda: metric(rig, "tierline_memory_ratio") == share, 5, f"a look at {share}")
 
     def kept(seed: int) -> bool:
         assert rig.ask("chat", seed=seed).status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -51,7 +52,11 @@ async def metrics(request: Request) -> Response:
             "Metrics cover all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
             "or set access.public_metrics in the config."
         )
-    return Response(steps.metrics.render(), media_type=CONTENT_TYPE)
+    parts: list[bytes] = []
+    for part in steps.metrics.render_slices():
+        parts.append(part)
+        await asyncio.sleep(0)  # thousands of lines: requests under way go on meanwhile
+    return Response(b"".join(parts), media_type=CONTENT_TYPE)
 
 
 ROUTES: Final = (

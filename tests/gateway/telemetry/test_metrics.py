@@ -5,15 +5,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client import Counter, Gauge, Histogram
 
 from cache.store.base import StoreState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metric_set import DURATION_BUCKETS, MOST, OVERHEAD_BUCKETS, TTFT_BUCKETS
+from gateway.telemetry.metrics import BackendState, Metrics
+from policies.model import Slo
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
 
@@ -71,7 +78,7 @@ def test_reloads_drops_and_requests_in_flight(metrics: Metrics, read: Read) -> N
     metrics.request_started()
     metrics.request_started()
     metrics.request_ended()
-    assert (read("policy_reload_total"), read("policy_reload_failed_total")) == (1, 2)
+    assert (read("policy_reloads_total", outcome="applied"), read("policy_reloads_total", outcome="refused")) == (1, 2)
     assert read("telemetry_dropped_total", reason="export_failed") == 7
     assert read("in_flight") == 1
 
@@ -109,11 +116,12 @@ for _ in range(3):
     metrics.observe(*escalated())
 metrics.request_started()
 metrics.flush()
+metrics.refresh()
 print("ready", flush=True)
 sys.stdin.readline()
 sys.stdout.write(metrics.render().decode())
 """
-_SUPERVISOR = "import sys; from gateway.telemetry.metrics import worker_died; worker_died(int(sys.argv[1]))"
+_SUPERVISOR = "import sys; from gateway.telemetry.metrics import WorkerMetrics; WorkerMetrics(3).lost(int(sys.argv[1]))"
 
 
 def test_any_worker_answers_for_all(tmp_path: Path) -> None:
@@ -135,6 +143,8 @@ def test_any_worker_answers_for_all(tmp_path: Path) -> None:
     assert value_of(text, "tierline_requests_total") == 9
     assert value_of(text, "tierline_ttft_seconds_count") == 9
     assert value_of(text, "tierline_in_flight") == 2
+    assert value_of(text, "tierline_workers_lost_total") == 1
+    assert value_of(text, "tierline_workers_configured") == 3
 
 
 def _called(tier: str, number: int, *, wasted: bool, queue_ms: float = 0.0) -> CallAccount:
@@ -152,8 +162,9 @@ def test_money_and_time_are_counted(metrics: Metrics, read: Read) -> None:
     assert read("tpot_seconds_sum", surface="chat", tier="hosted") == pytest.approx(0.02)
     assert read("queue_seconds_sum", tier="local") == pytest.approx(0.03)
     assert read("queue_seconds_count", tier="hosted") == 1
-    assert read("slo_total", surface="chat", objective="deadline", met="yes") == 1
-    assert read("slo_total", surface="chat", objective="ttft_p95", met="no") == 1
+    for objective, misses in (("deadline", 0), ("ttft_p95", 1)):
+        assert read("slo_requests_total", surface="chat", objective=objective) == 1
+        assert read("slo_misses_total", surface="chat", objective=objective) == misses
 
 
 @pytest.mark.parametrize(("outcome", "served", "counted"), [("accepted", (2,), "won"), ("lost", (1,), "lost")])
@@ -180,3 +191,173 @@ def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
     assert read("shed_total", surface="chat", reason="backends_full") == 1
     assert read("shed_total", surface="none", reason="gate") == 1
     assert read("shed_total") == 3
+
+
+def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With whatever in every field that a label is made of, the surplus is counted as `other`, and nothing is lost."""
+    assert max(MOST.values()) <= 1000
+    few = {Counter: 8, Histogram: 4, Gauge: 6}
+    monkeypatch.setattr("gateway.telemetry.metrics.MOST", few)
+    requests = 30
+    for number in range(requests):
+        odd = f'{number}"\n\\\ud800é' * 40
+        trace, ledger = escalated(surface=odd, path=odd, tier=odd, backend=odd, slo={odd: False}, error=odd)
+        ledger.calls = [replace(_called(odd, 1, wasted=True), backend=odd, outcome="low_confidence", fault=odd)]
+        ledger.status = number
+        for hop in trace.hops:
+            for name in (
+                names.CACHE_OUTCOME,
+                names.CACHE_REASON,
+                names.TIER,
+                names.BACKEND,
+                names.OUTCOME,
+                names.STAGE,
+            ):
+                hop.attributes[name] = odd
+            hop.attributes |= {names.HEDGE: True, names.COST_UNKNOWN: True}
+        metrics.observe(trace, ledger)
+        metrics.warmed(odd, odd)
+        metrics.backend_refuses(odd, refuses=True)
+        metrics.judged(odd, odd, 0.0)
+        metrics.answers_compared(odd, odd, 0.0, 0.0)
+        metrics.shadow_ended(odd, odd, 0.0)
+        metrics.telemetry_dropped(odd)
+    text = metrics.render()
+    for metric in metrics.defined:
+        series = len(metric._metrics) if metric._labelnames else 1
+        assert series <= few[type(metric)] + 1, metric
+    assert value_of(text, "tierline_requests_total") == requests
+    assert value_of(text, "tierline_requests_total", surface="other") >= requests - few[Counter]
+    assert value_of(text, "tierline_request_duration_seconds_count") == requests
+    assert value_of(text, "tierline_attempts_total") == 2 * requests
+    assert max(map(len, text.splitlines())) < 2000
+
+
+def test_no_label_is_of_a_client(metrics: Metrics) -> None:
+    """No metric has a tenant, a key, a request or a model that was asked for as a label."""
+    labels = {label for metric in metrics.defined for label in metric._labelnames}
+    assert labels == {
+        "backend", "direction", "group", "hop", "objective", "outcome", "part", "path", "prompt", "reason", "stage",
+        "state", "status", "surface", "tier", "version",
+    }  # fmt: skip
+
+
+def test_buckets_hold_the_objectives_of_the_shipped_policies() -> None:
+    """A share within an objective is read exactly, and the buckets beside it are no more than half as wide again."""
+    objectives = 0
+    for file in sorted(Path("policies").glob("*.yaml")):
+        if file.name.endswith(".test.yaml"):
+            continue
+        slo = yaml.safe_load(file.read_text()).get("slo")
+        limits = {} if slo is None else Slo.model_validate(slo).limits()
+        for name, limit in limits.items():
+            buckets = TTFT_BUCKETS if name.startswith("ttft") else DURATION_BUCKETS
+            at = buckets.index(limit)
+            assert buckets[at] / buckets[at - 1] <= 1.7, name
+            objectives += 1
+    assert objectives > 20
+    assert OVERHEAD_BUCKETS[0] <= 20e-6
+    assert sum(bound < 0.001 for bound in OVERHEAD_BUCKETS) >= 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "good"),
+    [
+        ({}, 1),
+        ({"slo": {"deadline": True, "ttft_p95": False, "ttft_p50": False}}, 1),
+        ({"slo": {"deadline": True, "ttft_p99": False}}, 0),
+        ({"path": "degraded"}, 0),
+        ({"fault": "json_schema"}, 0),
+        ({"slo": None, "status": 503}, 0),
+    ],
+)
+def test_a_good_request_kept_its_limits_and_was_meant_to_be_served(
+    metrics: Metrics, read: Read, changed: dict[str, Any], good: int
+) -> None:
+    """Not one that was late, degraded, structurally invalid or rejected; a p95 is for many requests, not for each."""
+    calls = [replace(_called("hosted", 1, wasted=False), fault=changed.pop("fault", ""))]
+    metrics.observe(*escalated(**{"slo": {"deadline": True}, "calls": calls, **changed}))
+    assert (read("goodput_requests_total"), read("goodput_good_total", tier="hosted")) == (1, good)
+
+
+def test_a_client_error_has_no_goodput(metrics: Metrics, read: Read) -> None:
+    """What the client did wrong, or broke off, is not held against us."""
+    metrics.observe(*escalated(status=400, slo=None))
+    assert read("goodput_requests_total") == 0
+
+
+def test_the_saving_has_what_its_interval_needs(metrics: Metrics, read: Read) -> None:
+    """Sums, squares and products, by draw; nothing that was estimated or has no price."""
+    for cost, alone in ((0.5, 2.0), (1.0, 3.0)):
+        metrics.observe(*escalated(cost_usd=cost, counterfactual_usd=alone, holdout=False))
+    metrics.observe(*escalated(cost_usd=4.0, counterfactual_usd=4.0, holdout=True))
+    for left_out in ({"answer_estimated": True}, {"cost_unknown": True}, {"counterfactual_usd": None}):
+        metrics.observe(*escalated(**{"cost_usd": 9.0, "counterfactual_usd": 9.0, "holdout": False, **left_out}))
+    routed = {"surface": "chat", "group": "routed"}
+    assert read("saving_requests_total", **routed) == 2
+    assert read("saving_cost_usd_total", **routed) == 1.5
+    assert read("saving_counterfactual_usd_total", **routed) == 5.0
+    assert read("saving_cost_usd_squared_total", **routed) == 1.25
+    assert read("saving_counterfactual_usd_squared_total", **routed) == 13.0
+    assert read("saving_product_usd_squared_total", **routed) == 4.0
+    assert read("saving_cost_usd_squared_total", group="held_out") == 16.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bucket"), [(0, "0-255"), (255, "0-255"), (256, "256-1023"), (16384, "16384+"), (None, "unknown")]
+)
+def test_prompts_are_counted_by_length(metrics: Metrics, read: Read, tokens: int | None, bucket: str) -> None:
+    """In buckets of tokens; `unknown` where nobody counted them."""
+    metrics.observe(*escalated(answer_tokens_in=tokens))
+    assert read("request_duration_seconds_count", prompt=bucket) == 1
+
+
+def test_a_rejected_answer_and_an_unpriced_call_are_counted(metrics: Metrics, read: Read) -> None:
+    """By the reason of the judge, and by the backend without a price."""
+    calls = [replace(_called("local", 1, wasted=True), outcome="low_confidence", fault=fault) for fault in ("", "loop")]
+    trace, ledger = escalated(calls=calls)
+    trace.hops[-2].attributes[names.COST_UNKNOWN] = True
+    metrics.observe(trace, ledger)
+    assert read("rejected_answers_total", surface="chat", tier="local", reason="confidence") == 1
+    assert read("rejected_answers_total", surface="chat", tier="local", reason="loop") == 1
+    assert read("unpriced_calls_total", tier="hosted", backend="openai") == 1
+
+
+def test_policies_in_force_show_their_objectives(metrics: Metrics, read: Read) -> None:
+    """Limits and targets of each, a fingerprint, and NaN where a policy has gone."""
+    both, one = (SimpleNamespace(by_surface=dict.fromkeys(surfaces, _POLICY)) for surfaces in (("a", "b"), ("a",)))
+    policies = SimpleNamespace(notes=("drift: chat.yaml",), failure=None, current=both)
+    metrics.watch_policies(policies)  # type: ignore[arg-type]
+    assert read("slo_limit_seconds", surface="b", objective="ttft_p95") == 0.4
+    assert read("slo_target_ratio", surface="b", objective="deadline") == 0.999
+    assert read("policy_fingerprint_lowest", surface="b") == read("policy_fingerprint_highest", surface="b") > 0
+    assert (read("policy_drift"), read("policy_refused")) == (1, 0)
+    policies.current = one
+    assert isnan(read("slo_limit_seconds", surface="b", objective="ttft_p95"))
+    assert read("policy_fingerprint_lowest", surface="b") == 0
+    assert read("slo_limit_seconds", surface="a", objective="deadline") == 60
+
+
+_POLICY = SimpleNamespace(label="chat@1", slo=Slo.model_validate({"ttft": {"p95": "400ms"}, "deadline": "60s"}))
+
+
+async def test_gauges_are_read_now_and_then(metrics: Metrics, read: Read) -> None:
+    """A worker without requests shows its state too."""
+    seen = 0
+
+    def state() -> list[BackendState]:
+        nonlocal seen
+        seen += 1
+        return [BackendState("local", "small", open=True, in_flight=3, queued=2, capacity=4)]
+
+    metrics.watch_backends(state)
+    metrics.start()
+    assert (seen, read("workers")) == (1, 1)
+    assert [read(f"backend_{name}", backend="small") for name in ("open", "in_flight", "queued", "capacity")] == [
+        1,
+        3,
+        2,
+        4,
+    ]
+    metrics.stop()
+    assert read("workers") == 0

@@ -1,0 +1,218 @@
+"""Define every metric: its name, what it means, its labels, and the buckets of histograms.
+
+Labels hold names from the config and the policies, and words of fixed sets: no tenant, no request id, no text of a
+client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway.telemetry.exposition import Metric
+
+# Upper bounds of histogram buckets in seconds. Those of TTFT and of the whole request hold every objective of the
+# shipped policies, so that the share of requests within one can be read exactly.
+TTFT_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.9, 1, 1.5, 2.5, 4, 7, 15, 30,
+)  # fmt: skip
+DURATION_BUCKETS: Final = (
+    0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 1.5, 2.5, 4, 6, 8, 10, 12, 20, 30, 45, 60, 80, 120, 140, 180, 300,
+)  # fmt: skip
+_QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
+_CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
+_TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
+OVERHEAD_BUCKETS: Final = (
+    0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05,
+    0.1, 0.25,
+)  # fmt: skip
+
+LENGTHS: Final = (256, 1024, 4096, 16384)
+LENGTH_NAMES: Final = ("0-255", "256-1023", "1024-4095", "4096-16383", "16384+")
+"""Values of the label `prompt`: the prompt's length in tokens. `unknown` where nothing counted them."""
+
+MOST: Final[Mapping[type, int]] = {Histogram: 200, Counter: 1000, Gauge: 400}
+"""Most series of one metric in one process. A histogram's has some twenty lines of text."""
+OTHER: Final = "other"
+"""The value of every label of the series that counts what has no series of its own."""
+
+CONFIGURED: Final = "Worker processes that should serve."
+LOST: Final = "Worker processes that ended although nobody had asked them to."
+_REQUEST: Final = ("surface", "path", "tier", "backend", "prompt")
+_BACKEND: Final = ("tier", "backend")
+_COMPARED: Final = ("surface", "group")
+_Mode = Literal["livesum", "livemax", "livemin"]
+
+
+class MetricSet:
+    """All metrics of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.defined: list[Metric] = []
+        """All metrics, in the order of the text."""
+        self._define_requests()
+        self._define_objectives()
+        self._define_money()
+        self._define_backends()
+        self._define_caches()
+        self._define_trials()
+        self._define_gateway()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        self.defined.append(made := Counter(f"tierline_{name}", text, labels, registry=self._registry))
+        return made
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        made = Histogram(f"tierline_{name}_seconds", text, labels, buckets=buckets, registry=self._registry)
+        self.defined.append(made)
+        return made
+
+    def _gauge(self, name: str, text: str, joined: _Mode, *labels: str) -> Gauge:
+        """`joined`: how the values of several workers become one."""
+        made = Gauge(f"tierline_{name}", text, labels, registry=self._registry, multiprocess_mode=joined)
+        self.defined.append(made)
+        return made
+
+    def _define_requests(self) -> None:
+        """Define what is counted and timed of each request."""
+        self.requests = self._counter("requests", "Requests answered.", "surface", "path", "tier", "status")
+        self.duration = self._histogram(
+            "request_duration", "Time from request to last byte.", DURATION_BUCKETS, *_REQUEST
+        )
+        self.ttft = self._histogram("ttft", "Time from request to first byte of content.", TTFT_BUCKETS, *_REQUEST)
+        self.tpot = self._histogram("tpot", "Time per output token of a stream, as sent.", _TPOT, *_REQUEST)
+        self.overhead = self._histogram(
+            "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
+        )
+        self.in_flight = self._gauge("in_flight", "Requests being answered now.", "livesum")
+        self.shed = self._counter("shed", "Requests rejected because of overload.", "surface", "reason")
+
+    def _define_objectives(self) -> None:
+        """Define what is held against objectives. A whole and its part have equal labels."""
+        self.goodput_requests = self._counter("goodput_requests", "Requests checked for goodput.", *_REQUEST)
+        self.goodput_good = self._counter(
+            "goodput_good", "Requests within all their limits, neither degraded nor structurally invalid.", *_REQUEST
+        )
+        self.slo_requests = self._counter(
+            "slo_requests", "Requests checked against an objective.", "surface", "objective"
+        )
+        self.slo_misses = self._counter("slo_misses", "Requests that missed an objective.", "surface", "objective")
+        self.slo_limit = self._gauge("slo_limit_seconds", "Limit of an objective.", "livemax", "surface", "objective")
+        self.slo_target = self._gauge(
+            "slo_target_ratio", "Share of requests that should meet an objective.", "livemax", "surface", "objective"
+        )
+
+    def _define_money(self) -> None:
+        """Define tokens and dollars, and the sums from which a saving and its interval are computed."""
+        self.tokens = self._counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
+        self.wasted_tokens = self._counter(
+            "wasted_tokens", "Tokens of calls whose text was not served.", "surface", "tier"
+        )
+        self.cost = self._counter("cost_usd", "Cost of backend calls in US dollars, wasted or not.", "surface", "tier")
+        self.wasted = self._counter("wasted_usd", "Cost in US dollars of calls whose text was not served.", "surface")
+        self.counterfactual = self._counter(
+            "counterfactual_usd", "Cost in US dollars of the same answers from the strongest tier.", "surface"
+        )
+        self.unpriced = self._counter(
+            "unpriced_calls", "Calls of backends whose price nobody states.", "tier", "backend"
+        )
+        self.saving = (
+            self._counter(
+                "saving_requests", "Requests whose cost can be compared with the strongest tier's.", *_COMPARED
+            ),
+            self._counter("saving_cost_usd", "Their cost in US dollars.", *_COMPARED),
+            self._counter("saving_counterfactual_usd", "Cost of their answers from the strongest tier.", *_COMPARED),
+            self._counter("saving_cost_usd_squared", "Sum of the squares of their costs.", *_COMPARED),
+            self._counter("saving_counterfactual_usd_squared", "Sum of the squares of the others.", *_COMPARED),
+            self._counter("saving_product_usd_squared", "Sum of the products of both costs.", *_COMPARED),
+        )
+
+    def _define_backends(self) -> None:
+        """Define calls, judgements, hedges, queues and the state of backends."""
+        self.attempts = self._counter("attempts", "Backend calls.", "surface", "tier", "backend", "outcome")
+        self.rejected = self._counter(
+            "rejected_answers", "Answers that the judge rejected.", "surface", "tier", "reason"
+        )
+        self.hedges = self._counter("hedges", "Hedges: second attempts beside a slow first one.", "surface", "outcome")
+        self.queue = self._histogram("queue", "Wait in a backend's queue.", _QUEUE, "surface", *_BACKEND)
+        self.warmings = self._counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
+        self.refusing = self._gauge(
+            "backend_refuses", "1 while a backend refuses our key or account.", "livemax", "backend"
+        )
+        self.open = self._gauge(
+            "backend_open", "1 while a backend is not called: its breaker is open.", "livemax", *_BACKEND
+        )
+        self.calls_in_flight = self._gauge("backend_in_flight", "Calls of a backend under way.", "livesum", *_BACKEND)
+        self.queued = self._gauge("backend_queued", "Requests in a backend's queue.", "livesum", *_BACKEND)
+        self.capacity = self._gauge("backend_capacity", "Calls that may be under way at once.", "livesum", *_BACKEND)
+
+    def _define_caches(self) -> None:
+        """Define lookups, writes, and what the audits of the semantic cache found."""
+        self.lookups = self._counter("cache_lookups", "Cache lookups.", "surface", "hop", "outcome", "reason")
+        self.coalesced = self._counter(
+            "coalesced", "Requests that shared the answer of an equal one.", "surface", "outcome"
+        )
+        self.stages = self._counter(
+            "cache_decisions", "What decided on the best neighbour.", "surface", "stage", "outcome"
+        )
+        self.checks = self._histogram("cache_check", "Wait for the cross-encoder's scores.", _CHECK)
+        self.writes = self._counter("cache_writes", "Cache writes.", "surface", "outcome", "reason")
+        self.threshold = self._gauge(
+            "cache_threshold", "Lowest score that the semantic cache serves.", "livemax", "surface"
+        )
+        self.compared = self._gauge(
+            "cache_labels", "Compared answers from which it is estimated.", "livemax", "surface"
+        )
+        self.breached = self._gauge("cache_breached", "1 while wrong hits are above max_error.", "livemax", "surface")
+        self.judgements = self._counter(
+            "cache_judgements", "Pairs of answers compared by a judge for the cache's audits.", "surface", "outcome"
+        )
+        self.judge_cost = self._counter(
+            "cache_judge_usd", "Cost in US dollars of these comparisons; in no client's ledger.", "surface"
+        )
+
+    def _define_trials(self) -> None:
+        """Define what learning and shadows do, which no client pays for."""
+        self.comparisons = self._counter(
+            "learn_comparisons", "Answers drawn to be compared with another tier's.", "surface", "outcome"
+        )
+        self.comparison_cost = self._counter(
+            "learn_usd", "Cost in US dollars of comparisons; in no client's ledger.", "surface", "part"
+        )
+        self.shadows = self._counter(
+            "shadows", "Requests drawn to be run under a candidate, for nobody.", "surface", "outcome"
+        )
+        self.shadow_cost = self._counter(
+            "shadow_usd", "Cost in US dollars of shadows; in no client's ledger.", "surface"
+        )
+
+    def _define_gateway(self) -> None:
+        """Define the state of the workers themselves, their policies and their telemetry."""
+        self.reloads = self._counter("policy_reloads", "Changes of policies, applied or refused.", "outcome")
+        self.refused = self._gauge(
+            "policy_refused", "1 while something newer than the policies in force is refused.", "livemax"
+        )
+        self.drift = self._gauge("policy_drift", "Policy files that differ from what is in force.", "livemax")
+        self.fingerprint_lowest = self._gauge(
+            "policy_fingerprint_lowest",
+            "Number made of the policy in force; the workers' lowest.",
+            "livemin",
+            "surface",
+        )
+        self.fingerprint_highest = self._gauge(
+            "policy_fingerprint_highest", "The workers' highest.", "livemax", "surface"
+        )
+        self.drops = self._counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
+        self.log_drops = self._counter("log_dropped", "Log lines that could not be written.")
+        self.lag = self._gauge(
+            "loop_lag_seconds", "Delay of the event loop: least of its last few measurements.", "livemax"
+        )
+        self.memory = self._gauge("memory_ratio", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
+        self.store = self._gauge("store_state", "1 for the state that the store is in.", "livemax", "state")
+        self.workers = self._gauge("workers", "Worker processes that serve.", "livesum")
+        self.workers_configured = self._gauge("workers_configured", CONFIGURED, "livemax")
+        self.workers_lost = self._counter("workers_lost", LOST)
+        self.build = self._gauge("build_info", "1, with the version as a label.", "livemax", "version")
