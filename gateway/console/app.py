@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from cache.store.base import StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
 from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
@@ -25,8 +26,10 @@ from gateway.console.live import LiveUpdates
 from gateway.console.render import Renderer
 from gateway.console.svg import small, waterfall
 from gateway.console.views.now import SPANS, NowView
+from gateway.console.views.policy import HOWS, NoSuchPolicy, NotApplied, PolicyDesk
 from gateway.console.views.request import NoSuchRequest, RequestView
 from gateway.console.views.requests import requests_page
+from gateway.registry.registry import RegistryError
 
 log = logging.getLogger("tierline.console")
 
@@ -40,8 +43,9 @@ _HEADERS: Final = {
 }
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOST_FORM: Final = 4096
+_MOST_POLICY: Final = 1 << 20
 
-_VIEWS: Final = (("/now", "Now", "n"), ("/requests", "Requests", "r"))
+_VIEWS: Final = (("/now", "Now", "n"), ("/requests", "Requests", "r"), ("/policies", "Policies", "p"))
 """The pages of the navigation: path, name, and the key that leads there after `g`."""
 
 View = Callable[[Request], Awaitable[Mapping[str, Any]]]
@@ -59,9 +63,10 @@ class Page:
 class ConsoleApp:
     """Make the app for one archive."""
 
-    def __init__(self, archive: LiveArchive, access: ConsoleAccess) -> None:
+    def __init__(self, archive: LiveArchive, access: ConsoleAccess, desk: PolicyDesk) -> None:
         self._archive = archive
         self._access = access
+        self._desk = desk
         self._assets = Assets()
         self._render = Renderer(
             self._assets,
@@ -85,6 +90,7 @@ class ConsoleApp:
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/healthz", self._alive),
             Route("/now/live", self._now_live),
+            Route("/policies/{surface}", self._change_policy, methods=["POST"]),
             Route("/", self._home),
         ]
         for page in self._pages():
@@ -102,6 +108,8 @@ class ConsoleApp:
             Page("/now", "now.html", self._now),
             Page("/requests", "requests.html", self._list),
             Page("/requests/{request_id}", "request.html", self._request),
+            Page("/policies", "policies.html", self._policies),
+            Page("/policies/{surface}", "policy.html", self._policy),
         ]
 
     async def _now(self, request: Request) -> Mapping[str, Any]:
@@ -112,6 +120,50 @@ class ConsoleApp:
             return refusal
         span = _span_of(request)
         return StreamingResponse(self._live.updates(span), media_type="text/event-stream")
+
+    async def _policies(self, request: Request) -> Mapping[str, Any]:
+        return await self._desk.listed()
+
+    async def _policy(self, request: Request) -> Mapping[str, Any]:
+        surface = request.path_params["surface"]
+        return self._edited(request, await self._desk.policy(surface, request.query_params.get("version", "")), {})
+
+    def _edited(
+        self, request: Request, shown: Mapping[str, Any], form: Mapping[str, str], **more: Any
+    ) -> Mapping[str, Any]:
+        """Return a policy's page with what a form holds: the text that is being edited, and what was found of it."""
+        return {
+            "done": None, "refused": "", "plan": None, "hows": HOWS, **shown,
+            "edited": form.get("text", shown["text"]), "base": form.get("base", shown["version"]),
+            "given_message": form.get("message", ""), "given_author": form.get("author", ""),
+            "given_how": form.get("how", ""), "may_change": request.state.role is Role.EDITOR, **more,
+        }  # fmt: skip
+
+    async def _change_policy(self, request: Request) -> Response:
+        """Check, plan or apply the text of a form, and show the page with what came of it."""
+        if (refusal := self._refused(request)) is not None:
+            return refusal
+        form = await _form_of(request, _MOST_POLICY)
+        text, surface = form.get("text", ""), request.path_params["surface"]
+        try:
+            shown = await self._desk.policy(surface)
+            found: dict[str, Any] = {"findings": await self._desk.findings(text)}
+            if form.get("do") == "apply" and request.state.role is not Role.EDITOR:
+                found["refused"] = "This key may look, and may not change policies."
+            elif form.get("do") == "apply":
+                found["done"] = await self._desk.apply(
+                    surface, text, how=form.get("how", ""), author=form.get("author", ""),
+                    message=form.get("message", ""), base=form.get("base", ""),
+                )  # fmt: skip
+                shown, form = await self._desk.policy(surface), {}
+            elif form.get("do") == "plan":
+                found["plan"] = await self._desk.plan(text)
+        except NoSuchPolicy as error:
+            return self._error(request, 404, "No such policy", str(error))
+        except NotApplied as error:
+            found["refused"] = str(error)
+        status = 422 if found.get("refused") else 200
+        return self._render.page(request, "policy.html", self._edited(request, shown, form, **found), status=status)
 
     async def _list(self, request: Request) -> Mapping[str, Any]:
         query = request.query_params
@@ -142,6 +194,10 @@ class ConsoleApp:
                 return refusal
             try:
                 return self._render.page(request, page.template, await page.view(request))
+            except NoSuchPolicy as error:
+                return self._error(request, 404, "No such policy", str(error))
+            except (StoreUnavailable, RegistryError) as error:
+                return self._error(request, 503, "The store does not answer", str(error))
             except NoSuchRequest as error:
                 return self._error(request, 404, "Not recorded", str(error))
             except BadFilter as error:
@@ -157,6 +213,8 @@ class ConsoleApp:
         if not self._access.host_allowed(request.headers.get("host", "").lower()):
             text = "This console requires no key, so it answers to names of this machine only.\n"
             return PlainTextResponse(text, 403)
+        if request.method == "POST" and _is_foreign(request):
+            return PlainTextResponse("Forms of other sites may not change anything here.\n", 403)
         role = self._access.role_of(request.headers.get("authorization", ""), request.cookies.get(COOKIE, ""))
         if role is not Role.NOBODY:
             request.state.role = role
@@ -186,9 +244,9 @@ class ConsoleApp:
         to = to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/"
         if request.method == "GET":
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": False})
-        body = await request.body()
-        key = parse_qs(body[:_MOST_FORM].decode("latin-1")).get("key", [""])[0]
-        role = self._access.role_of_key(key)
+        if _is_foreign(request):
+            return PlainTextResponse("Sign in on the console's own page.\n", 403)
+        role = self._access.role_of_key((await _form_of(request, _MOST_FORM)).get("key", ""))
         if role is Role.NOBODY:
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": True}, status=401)
         reply = RedirectResponse(to, 303)
@@ -210,11 +268,28 @@ class ConsoleApp:
         if isinstance(error, HTTPException):
             text = "There is no such page." if error.status_code == 404 else error.detail
             return self._error(request, error.status_code, str(error.detail), text)
-        log.error("a page met a bug: %s", request.url.path, exc_info=error)
         return self._error(request, 500, "This page met a bug", "The console's log has the details.")
 
     def _error(self, request: Request, status: int, title: str, text: str) -> Response:
         return self._render.page(request, "error.html", {"status": status, "title": title, "text": text}, status=status)
+
+
+def _is_foreign(request: Request) -> bool:
+    """Return whether a page of another site sends this form; scripts send no `Origin`."""
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
+
+
+async def _form_of(request: Request, most: int) -> dict[str, str]:
+    """Return the fields of a form. Raises HTTPException for one that is larger than `most` bytes."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, "This form is too large.")
+    return {
+        name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True).items()
+    }
 
 
 def _span_of(request: Request) -> str:

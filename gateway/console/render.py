@@ -39,7 +39,7 @@ class Renderer:
         environment.globals |= {"asset": assets.url, **shared}
         environment.filters |= {
             "ms": _ms, "usd": _usd, "ago": ago, "clock": clock, "date": date, "iso": _iso, "percent": percent,
-            "count": _count, "either": _either,
+            "count": _count, "either": _either, "unit": _unit,
         }  # fmt: skip
         self._environment = environment
 
@@ -85,6 +85,16 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
+
+
+def _unit(value: float | None, unit: str, signed: bool = False) -> str:
+    """Format a figure of a replay, whose unit is share, ms or usd."""
+    if value is None:
+        return "–"
+    sign = "+" if signed else ""
+    if unit == "share":
+        return f"{value * 100:{sign}.2f}%"
+    return f"{value:{sign}.1f} ms" if unit == "ms" else f"{value:{sign}.4f} $"
 
 
 def _either(value: object) -> str:

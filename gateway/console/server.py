@@ -8,7 +8,6 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import uvicorn
 
@@ -18,7 +17,10 @@ from gateway.config.addresses import is_loopback
 from gateway.config.schema import ConsoleConfig
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
+from gateway.console.views.policy import PolicyDesk, PolicyPlaces
 
+_SLACK = 10.0
+"""The time limits of the gateway's own operations are for its event loop; pages may wait longer."""
 _CLOSE_S = 1
 """Seconds that open pages have at the end; their streams of updates never end by themselves."""
 
@@ -27,13 +29,13 @@ class CannotServeConsole(Exception):
     """The console cannot be served as configured; the message says what to change."""
 
 
-async def serve_console(store_url: str, folder: Path, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
-    """Serve until SIGINT or SIGTERM. Raises CannotServeConsole."""
+async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
+    """Serve the ledger, the store and the policies of `places` until a signal. Raises CannotServeConsole."""
     access = access_of(config, environ)
-    store = RedisStore.from_url(store_url)
-    archive = LiveArchive(folder, store)
+    store = RedisStore.from_url(places.store_url, slack=_SLACK)
+    archive = LiveArchive(places.ledger, store)
     archive.start()
-    app = ConsoleApp(archive, access).asgi()
+    app = ConsoleApp(archive, access, PolicyDesk(store, places)).asgi()
     server = _UntilSignal(
         uvicorn.Config(
             app,

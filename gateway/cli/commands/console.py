@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, whole
+from gateway.cli.commands._flags import Subparsers, add_command, launch_of, whole
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 
@@ -33,24 +33,24 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_store_flags(parser)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
-    parser.add_argument("--host", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=whole(0), metavar="N", help="the port (default: 8790; 0 for any free one)")
+    parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
+    parser.add_argument("--host", dest="at", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", dest="on", type=whole(0), metavar="N", help="the port (default: 8790; 0: a free one)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code. Raises CommandError and ConfigError."""
-    from gateway.config.loader import load_deployment  # slow to import
-    from gateway.config.schema import ConsoleConfig, LedgerConfig
     from gateway.console.server import CannotServeConsole, serve_console
+    from gateway.console.views.policy import PolicyPlaces
 
-    deployment = load_deployment(args.config) if args.config else None
-    config = deployment.console if deployment is not None else ConsoleConfig()
-    ledger = deployment.ledger if deployment is not None else LedgerConfig()
-    given = {name: value for name in ("host", "port") if (value := getattr(args, name)) is not None}
-    folder = args.dir or ledger.folder or Path(args.state) / "ledger"
+    launch = launch_of(args)
+    deployment = launch.deployment()
+    given = {name: value for name, value in (("host", args.at), ("port", args.on)) if value is not None}
+    folder = args.dir or deployment.ledger.folder or Path(args.state) / "ledger"
+    places = PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args))
     try:
-        asyncio.run(serve_console(store_url(args), folder, config.model_copy(update=given), dict(os.environ)))
+        asyncio.run(serve_console(places, deployment.console.model_copy(update=given), dict(os.environ)))
     except (CannotServeConsole, ValueError) as error:
         raise CommandError(str(error)) from None
     return Exit.OK

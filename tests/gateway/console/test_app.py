@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,33 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
+from gateway.config.launch import Launch
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 from gateway.console.assets import STATIC
 from gateway.console.live import LiveUpdates
+from gateway.console.views.policy import PolicyDesk, PolicyPlaces
+from gateway.registry.checks import seeds
+from gateway.registry.registry import PolicyRegistry
 from tests.gateway.archive.test_keeper import record
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK
 
 __all__ = ["server", "store"]
+
+
+BACKENDS = "[{kind: scripted, script: [{reply: {text: Hello.}}]}]"
+TIERS = f"[{{name: local, backends: {BACKENDS}}}, {{name: hosted, backends: {BACKENDS}}}]"
+
+
+def places(folder: Path, store: RedisStore) -> PolicyPlaces:
+    """A deployment of two scripted tiers, with the shipped policies in force from the store."""
+    config = folder / "tierline.yaml"
+    folder.mkdir(exist_ok=True)
+    config.write_text(f"policies: {{source: store}}\ntiers: {TIERS}\n")
+    launch = Launch(config=config)
+    deployment = launch.deployment()
+    return PolicyPlaces(deployment, launch.policy_source(deployment), folder, config, f"redis://{store}")
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +58,8 @@ async def console(
             await record(store, 1, requests, **ledger)
             while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
                 assert await archive.wait_for_requests(5 * SLACK)
-        transport = httpx2.ASGITransport(app=ConsoleApp(archive, ConsoleAccess(keys or {})).asgi())
+        desk = PolicyDesk(store, places(folder, store))
+        transport = httpx2.ASGITransport(app=ConsoleApp(archive, ConsoleAccess(keys or {}), desk).asgi())
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8790") as client:
             yield client
     finally:
@@ -57,7 +77,7 @@ async def test_a_request_has_a_page_and_the_same_as_json(store: RedisStore, tmp_
 async def test_nothing_on_a_page_is_inline_or_from_elsewhere(store: RedisStore, tmp_path: Path) -> None:
     """At most three requests make a page, all to this host; its policy forbids the rest, so nothing may need it."""
     async with console(tmp_path, store, 1) as client:
-        for path in ("/now", "/requests", "/requests/req-1", "/nothing"):
+        for path in ("/now", "/requests", "/requests/req-1", "/policies", "/nothing"):
             page = await client.get(path)
             assert page.headers["content-security-policy"].startswith("default-src 'self'")
             assert not re.search(r"<script(?! src=)|<style| style=| on[a-z]+=|javascript:", page.text), path
@@ -135,6 +155,52 @@ async def test_now_says_what_needs_somebody(store: RedisStore, tmp_path: Path) -
         assert data["needs"][0]["level"] == "bad" and "0.0% of requests met their limits" in data["needs"][0]["what"]
         page = (await client.get("/now")).text
         assert "Needs you" in page and "burn 100.0" in page and len(data["latest"]) == 20
+
+
+async def in_registry(store: RedisStore, folder: Path) -> PolicyRegistry:
+    registry = PolicyRegistry(store)
+    await registry.seed(seeds(places(folder, store).source, time.time()), "the shipped files")
+    return registry
+
+
+async def test_a_policy_is_edited_checked_and_applied(store: RedisStore, tmp_path: Path) -> None:
+    """A mistake is told at its line; a change is applied with its reason, once, from the version that was edited."""
+    registry = await in_registry(store, tmp_path)
+    async with console(tmp_path, store, 0) as client:
+        assert "autocomplete" in (await client.get("/policies")).text
+        data = (await client.get("/policies/chat.json")).json()
+        assert data["findings"] == [] and data["lines"][3]["text"] == "surface: chat" and data["history"]
+        text, base = data["text"], data["version"]
+        wrong = await client.post("/policies/chat", data={"text": text.replace("hedge:", "hegde:"), "do": "check"})
+        assert "hegde" in wrong.text and "did you mean" in wrong.text and ">line 4" in wrong.text
+        edited = text.replace("deadline: 60s", "deadline: 50s")
+        form = {"text": edited, "do": "apply", "how": "now", "base": base, "author": "ann"}
+        assert "Say why" in (await client.post("/policies/chat", data=form)).text
+        done = await client.post("/policies/chat", data={**form, "message": "shorter"})
+        assert done.status_code == 200 and "is applied (now)" in done.text
+        assert "deadline: 50s" in (await registry.version("chat", (await registry.surface("chat")).live)).text
+        again = await client.post("/policies/chat", data={**form, "message": "late"})
+        assert again.status_code == 422 and "stale" in again.text and "deadline: 50s" in again.text
+        blame = (await client.get("/policies/chat.json")).json()["lines"]
+        assert {line["author"] for line in blame if "deadline: 50s" in line["text"]} == {"ann"}
+        assert (await client.get("/policies/nosuch")).status_code == 404
+
+
+async def test_forms_of_other_sites_and_viewers_change_nothing(store: RedisStore, tmp_path: Path) -> None:
+    registry = await in_registry(store, tmp_path)
+    before = (await registry.surface("chat")).live
+    form = {"text": "surface: chat", "do": "apply", "message": "x"}
+    async with console(tmp_path, store, 0) as client:
+        foreign = await client.post("/policies/chat", data=form, headers={"origin": "https://evil.example"})
+        assert foreign.status_code == 403
+        big = await client.post("/policies/chat", data={"text": "x" * (2 << 20)})
+        assert big.status_code == 413
+    async with console(tmp_path, store, 0, {Role.VIEWER: "view"}) as client:
+        client.headers["authorization"] = "Bearer view"
+        refused = await client.post("/policies/chat", data=form)
+        assert refused.status_code == 422 and "may not change policies" in refused.text
+        assert 'value="apply"' not in (await client.get("/policies/chat")).text
+    assert (await registry.surface("chat")).live == before
 
 
 async def test_a_page_that_is_open_is_updated(store: RedisStore, tmp_path: Path) -> None:
