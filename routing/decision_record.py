@@ -36,7 +36,9 @@ _STREAM: Final = 8
 _REASONING: Final = 256
 _OLDER: Final = 4
 """How many capabilities had their bits before reasoning had one. Bits keep their meaning, so that records do."""
-_FURTHER: Final = {name: (16 if place < _OLDER else 32) << place for place, name in enumerate(FURTHER)}
+_FURTHER: Final[Mapping[str, int]] = {
+    name: (16 if place < _OLDER else 32) << place for place, name in enumerate(FURTHER)
+}
 FLAGS: Final = {
     "has_tools": _TOOLS,
     "wants_json": _JSON,

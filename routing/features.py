@@ -120,11 +120,11 @@ Capability = Literal[
 ServiceTier = Literal["flex", "priority", "other"]
 """A service tier that a backend may honour: `other` is any further value that its API has, such as `scale`."""
 SERVICE_TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
-FURTHER: Final = (
-    "audio", "files", "web_search", "hosted_tools", "n", "background",
-    *(f"service_tier_{name}" for name in SERVICE_TIERS),
-    "responses_hosted_tools", "messages_hosted_tools", "messages_web_search",
-)  # fmt: skip
+Further = Literal[
+    "audio", "files", "web_search", "hosted_tools", "n", "background", "service_tier_flex", "service_tier_priority",
+    "service_tier_other", "responses_hosted_tools", "messages_hosted_tools", "messages_web_search",
+]  # fmt: skip
+FURTHER: Final[tuple[Further, ...]] = get_args(Further)
 """Capabilities that few requests need, besides tools, vision and JSON; new ones are added at the end.
 
 `n` is more than one choice. Hosted tools are run by the provider, and each API has its own, so that clients of the

@@ -224,6 +224,7 @@ class PolicyUnderTest:
             bool(wants("has_images")),
             bool(wants("stream")),
             int(tools),
+            further=frozenset({*(wants("needs") or ()), *(("n",) if (wants("n") or 1) > 1 else ())}),
             reasoning_above=bool(wants("reasoning_above")),
         )
         return Request(features, body, values, self._difficulty(case, values))
@@ -295,8 +296,7 @@ class PolicyUnderTest:
         policy = self._variants.get(absent)
         if policy is None:
             missing = {
-                name: DeployedTier(name, (), frozenset[str](world[name].can), "its key is not set")
-                for name in sorted(absent)
+                name: DeployedTier(name, (), world[name].capabilities, "its key is not set") for name in sorted(absent)
             }
             ladder = tuple(name for name in tiers if name not in absent)
             policy = self.policy.model_copy(update={"ladder": ladder, "unconfigured": missing})
@@ -446,7 +446,7 @@ def _health(name: str, world: TierWorld) -> TierHealth:
         )
     unavailable = "" if world.up else "down"
     failing = world.failing and not world.up
-    return TierHealth(name, frozenset(world.can), world.backends, unavailable, failing, forecast, world.context)
+    return TierHealth(name, world.capabilities, world.backends, unavailable, failing, forecast, world.context)
 
 
 def is_stored(policy: Policy, outcome: CaseOutcome) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -21,7 +21,7 @@ from policies.loader import read_policy
 from policies.model import Policy
 from policies.validation import Seconds, Section, Share, Whole, number, raise_findings, share, validate
 from policies.yaml_source import Document, read_yaml
-from routing.features import Capability
+from routing.features import Capability, Further
 
 SUFFIXES: Final = (".test.yaml", ".test.yml")
 
@@ -37,6 +37,7 @@ Tier = Annotated[str, Field(min_length=1)]
 ClientPath = Literal["direct", "escalated", "degraded", "fallback", "hedged", "cache-exact", "cache-semantic"]
 Cache = Literal["exact", "semantic", "both", "none"]
 Refused = Literal[True, False, "no_tier", "unable", "deadline", "timeout", "full", "rejected", "too_long", "failed"]
+MostlyThere = Literal["n", "service_tier_flex", "service_tier_priority", "service_tier_other"]
 Aspect = Literal["start", "rule", "tier", "path"]
 
 
@@ -75,8 +76,15 @@ class TierWorld(Section):
     """How many requests of the surface wait already."""
     backends: Annotated[Whole, Field(ge=1)] = 1
     context: Annotated[Whole, Field(ge=1)] | None = None
-    can: frozenset[Capability] = frozenset({"tools", "vision", "json"})
+    can: frozenset[Capability | Further] = frozenset({"tools", "vision", "json"})
+    lacks: frozenset[MostlyThere] = frozenset()
+    """What it cannot do of what most tiers can: `n` and service tiers."""
     watch_drafts: bool = False
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """All that the tier can do."""
+        return frozenset({*self.can, *(set(get_args(MostlyThere)) - self.lacks)})
 
 
 class Given(Section):
@@ -93,6 +101,8 @@ class Given(Section):
     wants_json: bool = False
     has_images: bool = False
     reasoning_above: bool = False
+    needs: frozenset[Further] = frozenset()
+    """Further capabilities that it needs."""
     stream: bool = False
     budget_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
     ttft_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
@@ -216,7 +226,7 @@ def span(value: object) -> Span:
 
 Spans = Mapping[str, Annotated[Span, BeforeValidator(span)]]
 _SCALARS: Final = tuple(
-    name for name in Given.model_fields if name not in {"text", "stop", "min_tier", "max_tier", "may_hedge"}
+    name for name in Given.model_fields if name not in {"text", "stop", "min_tier", "max_tier", "may_hedge", "needs"}
 )
 
 

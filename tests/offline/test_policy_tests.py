@@ -125,6 +125,36 @@ def test_cases_pass(tmp_path: Path) -> None:
     assert len(result.results) == 19
 
 
+def test_what_a_tier_lacks_moves_a_request(tmp_path: Path) -> None:
+    """What a request needs beside tools, images and JSON is said by name; `n` follows from the request's own."""
+    result = ran(
+        tmp_path,
+        """\
+  - name: two choices
+    given: {p_adequate: 0.83, n: 2}
+    each:
+      - {expect: {start: local}}
+      - {world: {local: {lacks: [n]}}, expect: {start: hosted}}
+      - {world: {local: {lacks: [n]}, hosted: {lacks: [n]}}, expect: {refused: unable, status: 400}}
+  - name: a service tier
+    given: {p_adequate: 0.83, needs: [service_tier_flex]}
+    world: {local: {lacks: [service_tier_flex]}}
+    expect: {start: hosted}
+  - name: a request of two choices in another service tier
+    requests: [{messages: [{role: user, content: Hi}], n: 2, service_tier: priority}]
+    world: {local: {lacks: [service_tier_priority]}}
+    expect: {start: hosted}
+  - name: audio
+    given: {p_adequate: 0.83, needs: [audio]}
+    each:
+      - {expect: {refused: unable}}
+      - {world: {hosted: {can: [audio]}}, expect: {start: hosted}}
+""",
+    )
+    assert failures(result) == []
+    assert len(result.results) == 7
+
+
 def test_failures_name_the_line_that_explains_them(tmp_path: Path) -> None:
     """What was expected, what was got, and the rule of the policy that made it so."""
     result = ran(
