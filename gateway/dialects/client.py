@@ -11,6 +11,12 @@ from gateway.errors import ApiError
 class StreamWriter(Protocol):
     """Write one streamed reply in the client's dialect, from the chunks of chat completions in their order."""
 
+    def begin(self) -> bytes:
+        """Begin the stream before anything of its answer is known; return its first events, b'' if there are none."""
+
+    def alive(self) -> bytes:
+        """Return an event that shows, after `begin`, that the connection works; b'' if the API has none."""
+
     def chunk(self, value: Mapping[str, Any]) -> bytes:
         """Return the encoded events for one chunk, b'' if there are none yet."""
 

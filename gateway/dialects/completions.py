@@ -162,6 +162,14 @@ class CompletionsStream:
             chunk["usage"] = usage
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
+    def begin(self) -> bytes:
+        """See `StreamWriter.begin`: a text completion has nothing before its text."""
+        return b""
+
+    def alive(self) -> bytes:
+        """See `StreamWriter.alive`."""
+        return b""
+
     def done(self) -> bytes:
         """See `StreamWriter.done`."""
         return b"data: [DONE]\n\n"

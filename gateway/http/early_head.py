@@ -6,7 +6,8 @@ error is sent as an event, because the status was 200.
 
     comments   sends comment lines, which clients skip; with one newline each, because openai-python takes a blank line
                for the end of an event
-    role       sends a first chunk with the role, under an id of the gateway's, which all later chunks then get too
+    role       sends a first chunk with the role, under an id of the gateway's, which all later chunks then get too;
+               in another dialect the events that begin a stream, and then, where it has one, an event every two seconds
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gateway.chat.completions import new_completion_id, wants_usage
 from gateway.http.messages import explain, start_events
 
 if TYPE_CHECKING:
+    from gateway.dialects.client import StreamWriter
     from gateway.request.context import RequestContext
     from gateway.request.reply import Header
 
@@ -47,15 +49,17 @@ _LATE: Final = frozenset(
 class EarlyHead:
     """Send the early head of one stream: call `begin`, then `stopped` before sending anything else, or `abandon`."""
 
-    def __init__(self, request: RequestContext, send: Any, *, in_chat: bool = True) -> None:
-        """Prepare the head. `in_chat`: the client speaks chat completions; others get comments instead of chunks."""
+    def __init__(self, request: RequestContext, send: Any, writer: StreamWriter | None = None) -> None:
+        """Prepare the head. `writer` is that of a client which does not speak chat completions."""
         self._request = request
         self._send = send
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._named: dict[str, Any] = {}
-        if in_chat and request.policy.escalate.stream.alive == "role":
+        by_events = request.policy.escalate.stream.alive == "role"
+        self._writer = writer if by_events else None
+        if by_events and writer is None:
             self._named = {
                 "id": new_completion_id(),
                 "object": "chat.completion.chunk",
@@ -110,15 +114,14 @@ class EarlyHead:
     async def _run(self) -> None:
         early = [header for header in self._headers() if header[0] in _KNOWN_EARLY]
         await start_events(self._send, early)
-        data = self._role() if self._named else _WAITING
+        data = self._role() if self._named else b"" if self._writer is None else self._writer.begin()
         while not self._over.is_set():
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-            data = _WAITING
+            await self._send({"type": "http.response.body", "body": data or _WAITING, "more_body": True})
             try:
                 async with asyncio.timeout(_EVERY_S):
                     await self._over.wait()
             except TimeoutError:
-                continue
+                data = b"" if self._writer is None else self._writer.alive()
 
     def _headers(self) -> list[Header]:
         return explain(self._request.trace, self._request.ledger)

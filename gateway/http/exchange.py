@@ -84,7 +84,9 @@ class Exchange(BaseExchange):
         self.ledger.requested_model = body["model"]
         request = build_context(steps, headers, body, self.trace, self.ledger, self.client, large=large)
         if request.features.stream and request.policy.escalate.stream.alive != "none":
-            self._early_head = EarlyHead(request, self.send, in_chat=self._dialect is None)
+            if self._dialect is not None:
+                self._writer = self._dialect.stream()
+            self._early_head = EarlyHead(request, self.send, self._writer)
             self._early_head.begin()
         reply = await pipeline.answer(request, steps)
         if self.client.absent:  # the client left, and the answer was made for followers
@@ -119,7 +121,7 @@ class Exchange(BaseExchange):
         headers += reply.extra
         send, null_usage = self.send, self._null_usage
         if self._dialect is not None:
-            self._writer = self._dialect.stream()
+            self._writer = self._writer or self._dialect.stream()
             events = translated(events, self._writer)
         try:
             if self._early_head is not None and await self._early_head.stopped():
@@ -178,6 +180,6 @@ class Exchange(BaseExchange):
         """Return the event that ends a stream with an error, in the client's dialect."""
         if self._dialect is None:
             return b"data: " + error.body() + b"\n\n"
-        if self._writer is None:  # nothing but comments was sent yet
+        if self._writer is None:
             self._writer = self._dialect.stream()
         return self._writer.error(orjson.loads(error.body())["error"])

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from tests.integration.test_path import traced
+from tests.support import response_events
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream, error_reply
@@ -160,6 +161,36 @@ def test_a_role_comes_early(alive: Gateway) -> None:
     }
     assert sum("role" in choice["delta"] for c in answer.chunks for choice in c["choices"]) == 1
     assert answer.text == TEXT
+
+
+def in_dialect(alive: Gateway, path: str, body: dict[str, Any]) -> tuple[float, bytes]:
+    """When the first bytes of a stream in another dialect were there, and all of them."""
+    began = time.monotonic()
+    with httpx2.stream(
+        "POST", f"{alive.url}/{path}", json={"model": "role", "stream": True, **body}, timeout=15
+    ) as got:
+        parts = got.iter_raw()
+        first = next(parts)
+        return time.monotonic() - began, first + b"".join(parts)
+
+
+def test_other_dialects_have_events_of_their_own(alive: Gateway, local_upstream: Upstream) -> None:
+    """The beginning of the stream comes early, and then what each has to show that its connection works."""
+    local_upstream.default = Reply(text=TEXT, before_headers_s=2.5)
+    message = {"max_tokens": 99, "messages": [{"role": "user", "content": "capital one"}]}
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(in_dialect, alive, "messages", message)
+        response_s, response = in_dialect(alive, "responses", {"input": "capital two"})
+        message_s, events = asked.result()
+    assert response_s < 2.5 and message_s < 2.5
+    kinds = [event["type"] for event in response_events.checked(response)]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.in_progress"]
+    assert kinds.count("response.created") == 1
+    assert response.count(b'"model":"role"') == response.count(b'"model":') and b"x-tierline-tier=local" in response
+    kinds = [line[7:] for line in events.decode().split("\n") if line.startswith("event: ")]
+    assert kinds[:3] == ["message_start", "ping", "content_block_start"]
+    assert kinds.count("message_start") == 1 and kinds[-1] == "message_stop"
+    assert b"x-tierline-tier=local" in events and b"everybody" in events
 
 
 def test_an_escalation_behind_it(alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.chat.completions import Assembler
+from gateway.chat.completions import Assembler, new_completion_id
 from gateway.dialects.messages.backend import CallIds, joined_details
 from gateway.dialects.messages.replies import TEXT_CHARS
 from gateway.dialects.native import NATIVE
@@ -53,6 +53,7 @@ _UNENDED: Final[Mapping[str, None]] = dict.fromkeys(("stop_reason", "stop_sequen
 """The members of a message that are known at its end."""
 _MESSAGE_ID: Final = "msg_"
 _OF_CHAT: Final = "chatcmpl-"
+_PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _WRITTEN: Final = frozenset({DETAILS, "reasoning_content", "reasoning", "content", "refusal"})
 """Members of a delta that are written, its tool calls apart."""
 
@@ -341,6 +342,7 @@ class MessageEvents:
     """
 
     __slots__ = (
+        "_begun_usage",
         "_calls",
         "_delta",
         "_detailed",
@@ -369,6 +371,8 @@ class MessageEvents:
         self._model = model
         self._thinking = thinking
         self._started = False
+        self._begun_usage: Mapping[str, Any] = {}
+        """Usage in the backend's own beginning, where the stream had been begun without it."""
         self._open: tuple[str, int] | None = None
         """Type and index of the open block."""
         self._native_open = False
@@ -389,6 +393,16 @@ class MessageEvents:
         self._usage: Mapping[str, Any] | None = None
         self._ended = False
         """Whether a whole message was written at once."""
+
+    def begin(self) -> bytes:
+        """See `StreamWriter.begin`."""
+        out: list[bytes] = []
+        self._begin({"id": new_completion_id()}, None, out)
+        return out[0]
+
+    def alive(self) -> bytes:
+        """See `StreamWriter.alive`."""
+        return _PING
 
     def chunk(self, value: Mapping[str, Any]) -> bytes:
         """See `StreamWriter.chunk`."""
@@ -450,7 +464,8 @@ class MessageEvents:
         self._end_calls(out)
         self._close(out)
         if self._delta is not None:
-            out.append(encoded(self._delta))
+            usage = {**self._begun_usage, **(self._delta.get("usage") or {})}
+            out.append(encoded({**self._delta, "usage": usage} if self._begun_usage else self._delta))
         else:
             stopped, sequence = self._stop or ("end_turn", None)
             details = _stop_details(stopped, self._refused)
@@ -484,6 +499,8 @@ class MessageEvents:
         elif kind == "message_start":
             if not self._started:
                 self._begin(chunk, event["message"], out)
+            else:
+                self._begun_usage = event["message"].get("usage") or {}
         elif kind == "content_block_start":
             self._end_calls(out)
             self._close(out)
@@ -500,7 +517,8 @@ class MessageEvents:
 
     def _add_whole(self, message: Mapping[str, Any], chunk: Mapping[str, Any], out: list[bytes]) -> None:
         """Write a whole message as a stream: the rest of its chunk says the same again, and is not written."""
-        self._begin(chunk, {**message, **_UNENDED}, out)
+        if not self._started:
+            self._begin(chunk, {**message, **_UNENDED}, out)
         for block in message["content"]:
             kind = block.get("type")
             if kind == "text":

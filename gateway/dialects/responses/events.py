@@ -166,7 +166,7 @@ class ResponseEvents:
         self._logprobs = logprobs
         self._encrypted = encrypted
         self._sequence = 0
-        self._begun = False
+        self._begun = self._begun_early = False
         self._output: list[Json] = []
         """Items by output index; those still open as they began."""
         self._message: _OpenMessage | None = None
@@ -180,12 +180,22 @@ class ResponseEvents:
 
     # --- StreamWriter -------------------------------------------------------------------------------------------------
 
+    def begin(self) -> bytes:
+        """See `StreamWriter.begin`. The model is the one that the client named, from the first event to the last."""
+        begun = self._begin({})
+        self._begun, self._begun_early = False, True
+        return begun
+
+    def alive(self) -> bytes:
+        """See `StreamWriter.alive`. OpenAI's own `keepalive` event is in no schema, and clients fail on it."""
+        return self._event("response.in_progress", response=self._head.of("in_progress"))
+
     def chunk(self, value: Mapping[str, Any]) -> bytes:
         """Return the events for one chunk."""
         if value.get("usage") is not None:
             self._usage = usage_object(value["usage"])
         if "moderation" in value:
-            self._head.note(value)
+            self._head.note({**value, "model": None} if self._begun_early else value)
         choices = value["choices"]
         choice = choices[0] if choices else None
         if choice is None or choice.get("index"):
@@ -256,6 +266,9 @@ class ResponseEvents:
 
     def _begin(self, value: Mapping[str, Any]) -> bytes:
         self._begun = True
+        if self._begun_early:
+            self._head.note({**value, "model": None})
+            return b""
         self._head.note(value)
         response = self._head.of("in_progress")
         return self._event("response.created", response=response) + self._event(

@@ -273,6 +273,25 @@ def test_thinking_goes_to_clients_that_asked_for_it() -> None:
     assert message_of(whole, thinking=True)["content"][0]["thinking"] == "hm"
 
 
+def test_a_stream_that_was_begun_before_its_answer() -> None:
+    """It has one beginning, and the backend's count of the input in its end; pings may come before the first block."""
+    live, chunks = streamed(MESSAGE, native=True), streamed(MESSAGE, native=False)
+    for sent in (
+        live,
+        chunks,
+        chunks_of(assembled(live)),
+        chunks_of(copied(completion_of(MESSAGE, MAKER, native=True))),
+    ):
+        writer = MessageEvents("req_1", thinking=True, model="agent")
+        begun = writer.begin()
+        assert writer.alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
+        made = read(begun + b"".join([writer.chunk(copied(chunk)) for chunk in sent]) + writer.done())
+        assert (made["model"], made["id"][:4], len(made["id"]) > 20) == ("agent", "msg_", True)
+        assert [block["type"] for block in made["content"]].count("tool_use") == 1
+        assert made["usage"]["output_tokens"] == USAGE["output_tokens"]
+        assert made["usage"]["input_tokens"] == USAGE["input_tokens"]
+
+
 def test_a_stream_that_another_backend_continues() -> None:
     """The blocks of the first backend end with those that it began."""
     live = streamed({**MESSAGE, "content": [text("Paris it is, of course")], "stop_reason": "end_turn"}, native=True)
