@@ -21,6 +21,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import os
 import re
 import threading
 import time
@@ -189,12 +190,15 @@ class Rig:
     store_url: str
     _ids: Iterator[int] = field(default_factory=itertools.count)
     _taken: dict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(itertools.count))
+    _takers: dict[str, str] = field(default_factory=dict)
 
     def take(self, kind: str) -> str:
         """A lane of this kind that no test has had; the name is its `model`."""
         number = next(self._taken[kind])
         assert number < COUNTS[kind], f"all lanes of kind {kind} are taken"
-        return f"{kind}-{number}"
+        lane = f"{kind}-{number}"
+        self._takers[lane] = os.environ.get("PYTEST_CURRENT_TEST", "")
+        return lane
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection to the gateway."""
@@ -280,8 +284,14 @@ class Rig:
         return sum(backend["in_flight"] for tier in tiers for backend in tier["backends"].values())
 
     def idle(self) -> None:
-        """Returns once no backend call is counted any more."""
-        until(lambda: self.in_flight() == 0, 5, "no call in flight")
+        """Returns once no backend call is counted any more; if one stays, the tests whose lanes count one are named."""
+        try:
+            until(lambda: self.in_flight() == 0, 5, poll_s=0.02)
+        except AssertionError:
+            tiers = self.readyz()["tiers"]
+            busy = {name for name, tier in tiers.items() if any(one["in_flight"] for one in tier["backends"].values())}
+            takers = [self._takers.get(name.partition(".")[0], "") for name in busy]
+            raise AssertionError(f"calls in flight: {sorted(busy)} {takers}") from None
 
 
 def received(response: http.client.HTTPResponse) -> Answer:
