@@ -316,7 +316,6 @@ def _detail_of(block: Mapping[str, Any], path: str, index: int) -> dict[str, Any
 def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
     """Return the message of an assistant's turn, the message of this number; none if nothing can be expressed."""
     path = f"messages[{number}]"
-    message: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
@@ -333,16 +332,14 @@ def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: lis
             details.append(_detail_of(block, f"{path}.content[{j}]", len(details)))
         else:
             lost[f"{path}.content[{j}]"] = block
-    if texts:
-        message["content"] = texts[0] if len(texts) == 1 else "".join(texts)
-    if calls:
-        message["tool_calls"] = calls
-    elif not texts:
-        message["content"] = ""  # a message without calls must have a text
-    if details:
-        message[DETAILS] = details
     if not (texts or calls or details):
         return []
+    # A message without calls must have a text, if an empty one.
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    if calls:
+        message["tool_calls"] = calls
+    if details:
+        message[DETAILS] = details
     paths.append(number)
     return [message]
 
