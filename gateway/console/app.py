@@ -24,11 +24,12 @@ from gateway.console.assets import Assets
 from gateway.console.filters import BadFilter, filter_of
 from gateway.console.live import LiveUpdates
 from gateway.console.render import Renderer
-from gateway.console.svg import small, waterfall
+from gateway.console.svg import bands, small, waterfall
 from gateway.console.views.now import SPANS, NowView
 from gateway.console.views.policy import HOWS, NoSuchPolicy, NotApplied, PolicyDesk
 from gateway.console.views.request import NoSuchRequest, RequestView
 from gateway.console.views.requests import requests_page
+from gateway.console.views.rollout import RolloutView
 from gateway.registry.registry import RegistryError
 
 log = logging.getLogger("tierline.console")
@@ -45,7 +46,12 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOST_FORM: Final = 4096
 _MOST_POLICY: Final = 1 << 20
 
-_VIEWS: Final = (("/now", "Now", "n"), ("/requests", "Requests", "r"), ("/policies", "Policies", "p"))
+_VIEWS: Final = (
+    ("/now", "Now", "n"),
+    ("/requests", "Requests", "r"),
+    ("/policies", "Policies", "p"),
+    ("/rollout", "Rollouts", "o"),
+)
 """The pages of the navigation: path, name, and the key that leads there after `g`."""
 
 View = Callable[[Request], Awaitable[Mapping[str, Any]]]
@@ -63,15 +69,17 @@ class Page:
 class ConsoleApp:
     """Make the app for one archive."""
 
-    def __init__(self, archive: LiveArchive, access: ConsoleAccess, desk: PolicyDesk) -> None:
+    def __init__(self, archive: LiveArchive, access: ConsoleAccess, desk: PolicyDesk, rollouts: RolloutView) -> None:
         self._archive = archive
         self._access = access
         self._desk = desk
+        self._rollout_view = rollouts
         self._assets = Assets()
         self._render = Renderer(
             self._assets,
             {
                 "svg": waterfall,
+                "bands": bands,
                 "small": small,
                 "failing": lambda: archive.failing,
                 "signed_in": access.needs_key,
@@ -109,6 +117,7 @@ class ConsoleApp:
             Page("/requests", "requests.html", self._list),
             Page("/requests/{request_id}", "request.html", self._request),
             Page("/policies", "policies.html", self._policies),
+            Page("/rollout", "rollout.html", self._rollouts),
             Page("/policies/{surface}", "policy.html", self._policy),
         ]
 
@@ -123,6 +132,9 @@ class ConsoleApp:
 
     async def _policies(self, request: Request) -> Mapping[str, Any]:
         return await self._desk.listed()
+
+    async def _rollouts(self, request: Request) -> Mapping[str, Any]:
+        return await self._rollout_view.data()
 
     async def _policy(self, request: Request) -> Mapping[str, Any]:
         surface = request.path_params["surface"]

@@ -39,7 +39,7 @@ class Renderer:
         environment.globals |= {"asset": assets.url, **shared}
         environment.filters |= {
             "ms": _ms, "usd": _usd, "ago": ago, "clock": clock, "date": date, "iso": _iso, "percent": percent,
-            "count": _count, "either": _either, "unit": _unit,
+            "count": _count, "either": _either, "unit": _unit, "shown_of": _guarded,
         }  # fmt: skip
         self._environment = environment
 
@@ -95,6 +95,15 @@ def _unit(value: float | None, unit: str, signed: bool = False) -> str:
     if unit == "share":
         return f"{value * 100:{sign}.2f}%"
     return f"{value:{sign}.1f} ms" if unit == "ms" else f"{value:{sign}.4f} $"
+
+
+def _guarded(value: float | None, guard: str) -> str:
+    """Format what a guard compares of one arm: a share, seconds, or dollars."""
+    if value is None:
+        return "–"
+    if guard == "ttft_p95":
+        return milliseconds(value * 1000)
+    return f"${value:.6f}" if guard == "cost" else percent(value, 2)
 
 
 def _either(value: object) -> str:

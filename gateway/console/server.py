@@ -18,6 +18,7 @@ from gateway.config.schema import ConsoleConfig
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 from gateway.console.views.policy import PolicyDesk, PolicyPlaces
+from gateway.console.views.rollout import RolloutView
 
 _SLACK = 10.0
 """The time limits of the gateway's own operations are for its event loop; pages may wait longer."""
@@ -35,7 +36,7 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     store = RedisStore.from_url(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
-    app = ConsoleApp(archive, access, PolicyDesk(store, places)).asgi()
+    app = ConsoleApp(archive, access, PolicyDesk(store, places), RolloutView(archive, store)).asgi()
     server = _UntilSignal(
         uvicorn.Config(
             app,

@@ -23,6 +23,7 @@ from gateway.console.app import ConsoleApp
 from gateway.console.assets import STATIC
 from gateway.console.live import LiveUpdates
 from gateway.console.views.policy import PolicyDesk, PolicyPlaces
+from gateway.console.views.rollout import RolloutView
 from gateway.registry.checks import seeds
 from gateway.registry.registry import PolicyRegistry
 from tests.gateway.archive.test_keeper import record
@@ -59,7 +60,9 @@ async def console(
             while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
                 assert await archive.wait_for_requests(5 * SLACK)
         desk = PolicyDesk(store, places(folder, store))
-        transport = httpx2.ASGITransport(app=ConsoleApp(archive, ConsoleAccess(keys or {}), desk).asgi())
+        transport = httpx2.ASGITransport(
+            app=ConsoleApp(archive, ConsoleAccess(keys or {}), desk, RolloutView(archive, store)).asgi()
+        )
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8790") as client:
             yield client
     finally:
