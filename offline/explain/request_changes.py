@@ -50,13 +50,16 @@ _FLAGS: Final = {
     "reasoning_above": "",
 }
 """Flags that may be turned, each with the capability that it needs of a tier, '' for none."""
+_NEEDS: Final = "needs"
+"""Begins the path of a further capability that the request may do without."""
 _CLASSIFIED: Final = frozenset({"p_adequate", "kind", "quantile"})
 
 
 def changed_request(policy: Policy, given: DecisionInput, patch: Patch) -> tuple[Policy, DecisionInput] | None:
     """Return the input of a request with these changes; None if there can be no such request."""
     changes = {_FEATURES[name]: value for (name, *_), value in patch.items() if name in _FEATURES}
-    features = given.features._replace(**changes)
+    without = {str(path[1]) for path in patch if path[0] == _NEEDS}
+    features = given.features._replace(**changes, further=given.features.further - without)
     room = given.room and max(1, given.room + features.approx_tokens - given.features.approx_tokens)
     room = patch.get(("room",), room)
     ttft_s = given.ttft_s
@@ -130,6 +133,11 @@ def request_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
         if matters:
             is_set = bool(getattr(features, name))
             things.append([Move((name,), not is_set, name, yes_or_no(is_set), yes_or_no(not is_set), 1.0)])
+    things += [
+        [Move((_NEEDS, name), False, f"needs {name}", yes_or_no(True), yes_or_no(False), 1.0)]
+        for name in sorted(features.further)
+        if any(name not in one.capabilities for one in health)
+    ]
     things += [
         _budget(policy, given, tests, expected),
         _first_token(policy, given, expected),

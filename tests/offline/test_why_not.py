@@ -123,6 +123,17 @@ def test_where_nothing_helps_the_reason_is_given(changes: dict[str, Any], of: st
     assert found == Impossible(reason)
 
 
+def test_a_request_may_do_without_what_a_tier_lacks() -> None:
+    """Two choices keep a request from a tier that gives one."""
+    asked = given(features=Features("", 1, 100, further=frozenset({"n", "files"})))
+    asked.health["local"] = replace(asked.health["local"], capabilities=EVERYTHING)  # type: ignore[index]
+    asked.health["hosted"] = replace(asked.health["hosted"], capabilities=EVERYTHING | {"n", "files"})  # type: ignore[index]
+    rules = policy(local="tokens_in < 3000", hosted="otherwise")
+    assert start_of(rules, asked) == "hosted"
+    asked.health["local"] = replace(asked.health["local"], capabilities=EVERYTHING | {"files"})  # type: ignore[index]
+    assert moves(why_not(rules, asked, "local").request) == [("needs n", "yes", "no")]
+
+
 def test_a_tier_without_its_key_needs_one() -> None:
     """No request and no rule makes up for it."""
     tier = DeployedTier("hosted", (), EVERYTHING, "OPENAI_API_KEY is not set")
