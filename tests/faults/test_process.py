@@ -127,7 +127,7 @@ def test_p2_the_second_signal_ends_it_at_once(tmp_path: Path, local_upstream: Up
 def test_p1_p2_with_workers(tmp_path: Path, local_upstream: Upstream) -> None:
     """The workers of a process stop with it, gently at the first signal and at once at the second."""
     write_deployment(tmp_path, config(local_upstream.url, None, limits={"drain": "60s", "finish": "60s"}))
-    with running(tmp_path, environment(), "--workers", "2") as served:
+    with running(tmp_path, environment(), "--workers", "2", forked=True) as served:
         rig = Rig(served, "")
         local_upstream.default = Reply(text=WORDS, fault=Fault.HANG_MID_STREAM, fault_after=20)
         with streams(rig, 4) as begun:

@@ -22,6 +22,7 @@ import pytest
 from gateway.cli.local.local_model import find_gguf
 from tests.support.gateway import ROOT, environment, free_port
 from tests.support.processes import children_of, command_line, descendants
+from tests.support.template import run_command
 from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -271,7 +272,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, start: Start, mistake: Mistake) -> None:
+def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, mistake: Mistake) -> None:
     """The line says what to change; the exit code is not 0; no traceback, no child."""
     tier = "tiers: [{name: local, backends: [{base_url: '${TIERLINE_LOCAL_BASE_URL:-}', model: m}]}]\n"
     (tmp_path / "bad.yaml").write_text(tier + "teirs: 1\n")
@@ -280,9 +281,11 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, star
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         fill = {"folder": str(tmp_path), "port": port}
-        up = start(*(argument.format(**fill) for argument in mistake.arguments))
-        assert up.process.wait(START_S) == mistake.code
-    said = up.said()
+        given = ("--state", str(tmp_path / "state"), "--port", "0")
+        told = (argument.format(**fill) for argument in mistake.arguments)
+        done = run_command("up", *given, *told, env=environment())
+    assert done.returncode == mistake.code
+    said = done.stdout + done.stderr
     assert re.search(mistake.says.replace("{port}", port), said), said
     assert "Traceback" not in said
     assert not list(tmp_path.glob("state/logs/*"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.loader import SHIPPED, policy_files, read_policy
@@ -93,9 +93,22 @@ def _decided(policy: Policy, given_: DecisionInput) -> Any:
         return [str(error), error.capable]
 
 
+@settings(max_examples=20)
 @given(inputs)
 def test_a_record_decides_as_what_it_records(policy: Policy, made_of: DecisionInput) -> None:
     """Written to JSON and read back, the policy and the input give the decision that they gave, bit for bit."""
+    _assert_decides_again(policy, made_of)
+
+
+@pytest.mark.long
+@settings(max_examples=200)
+@given(inputs)
+def test_many_records_decide_as_what_they_record(policy: Policy, made_of: DecisionInput) -> None:
+    """The same of ten times as many inputs."""
+    _assert_decides_again(policy, made_of)
+
+
+def _assert_decides_again(policy: Policy, made_of: DecisionInput) -> None:
     _, blob = basis_of(policy, made_of, ARTEFACTS).encode()
     basis = DecisionBasis.decode(blob)
     record = orjson.loads(orjson.dumps(record_of(made_of)))

@@ -78,14 +78,15 @@ def shuffled(part: Any, chance: random.Random) -> Any:
     return [shuffled(inner, chance) for inner in part] if isinstance(part, list) else part
 
 
-def test_keys_are_equal_for_what_is_canonically_equal_and_for_nothing_else() -> None:
-    """Of 20,000 random bodies, many nearly the same, as many keys as canonical forms, and one for each."""
+@pytest.mark.parametrize("bodies", [4_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_keys_are_equal_for_what_is_canonically_equal_and_for_nothing_else(bodies: int) -> None:
+    """Of random bodies, many nearly the same, as many keys as canonical forms, and one for each."""
     chance = random.Random(11)
     forms: dict[Any, str] = {}
-    for _ in range(20_000):
+    for _ in range(bodies):
         body = request(chance)
         assert forms.setdefault(canonical(body), key(body)) == key(body)
-    assert len(set(forms.values())) == len(forms) > 5_000
+    assert len(set(forms.values())) == len(forms) > bodies // 4
 
 
 def test_neither_order_nor_unicode_form_nor_what_is_denied_counts() -> None:
