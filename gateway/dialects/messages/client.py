@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.messages.backend import BUDGETS, CallIds
+from gateway.dialects.messages.fit import BUDGETS
+from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.messages.backend import sealed
+from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import Assembler, new_completion_id
-from gateway.dialects.messages.backend import CallIds, joined_details
 from gateway.dialects.messages.replies import TEXT_CHARS
+from gateway.dialects.messages.turns import CallIds, joined_details
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
 

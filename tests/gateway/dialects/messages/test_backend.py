@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.messages.backend import MessagesRequest, joined_details, messages_request, protocol_of
+from gateway.dialects.messages.backend import MessagesRequest, messages_request, protocol_of
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.turns import joined_details
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 

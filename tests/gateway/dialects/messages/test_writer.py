@@ -13,8 +13,8 @@ from anthropic.lib.streaming._messages import accumulate_event
 
 from gateway.caching.replay import in_pieces
 from gateway.chat.completions import Assembler, chunks_of
-from gateway.dialects.messages.backend import sealed
 from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of, finish_reason_of, status_of
+from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_id, message_of, messages_usage
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
