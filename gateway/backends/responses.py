@@ -30,8 +30,10 @@ from gateway.chat.completions import fill_in, usage_of
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
-from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, Unsupported, request_of
-from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, ResponseChunks, completion_of
+from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, request_of
+from gateway.dialects.responses.chunks import ResponseChunks
+from gateway.dialects.responses.input_items import Unsupported
+from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
 
 log = logging.getLogger("tierline.backends")
 

@@ -32,11 +32,11 @@ from gateway.dialects.messages.writer import MessageEvents, message_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
+from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.reading import chat_body as responses_body
 from gateway.dialects.responses.reading import entries_of
 from gateway.dialects.responses.replies import ItemIds, ResponseHead, whole_response
-from gateway.dialects.responses.reply import ResponseChunks
 from gateway.dialects.responses.reply import completion_of as response_completion
 from gateway.server.server import settle
 

@@ -23,7 +23,8 @@ from gateway.chat.completions import assemble
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import ResponsesRequest
-from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, ResponseChunks
+from gateway.dialects.responses.chunks import ResponseChunks
+from gateway.dialects.responses.reply import NotAResponse, ReplyFailed
 from tests.support.responses_upstream import ResponsesUpstream, events_of
 from tests.support.upstream import Reply, ToolCall
 

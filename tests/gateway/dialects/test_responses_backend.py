@@ -18,7 +18,8 @@ from openai.types.shared_params import FunctionDefinition
 
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
-from gateway.dialects.responses.backend import ResponsesRequest, Unsupported, placed_before, request_of
+from gateway.dialects.responses.backend import ResponsesRequest, request_of
+from gateway.dialects.responses.input_items import Unsupported, placed_before
 from tests.support.responses_upstream import ResponsesUpstream
 
 Json = dict[str, Any]
