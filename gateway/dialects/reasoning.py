@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from policies.value_type import value_type
 
 DETAILS: Final = "reasoning_details"
+_TEXTS: Final = ("text", "summary", "data")
+"""Members of a detail that a stream may give in pieces."""
 _MARK: Final = "tl1."
 _MAKER_CHARS: Final = 8
 _TAG_BYTES: Final = 8
@@ -67,3 +70,39 @@ def maker_name(sealed: str) -> str | None:
     if not sealed.startswith(_MARK):
         return None
     return sealed[len(_MARK) :].partition(".")[0]
+
+
+def joined_details(pieces: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return details with the pieces that a stream gave joined: those of one type and index that follow each other.
+
+    Some backends give no index: then another id, or another encrypted text, begins another detail. A detail in one
+    piece is returned as it is, not copied.
+    """
+    joined: list[dict[str, Any]] = []
+    copied = False
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            continue
+        if not joined or not _goes_on(joined[-1], piece):
+            joined.append(piece)
+            copied = False
+            continue
+        if not copied:
+            joined[-1] = dict(joined[-1])
+            copied = True
+        last = joined[-1]
+        for name, value in piece.items():
+            before = last.get(name)
+            if name in _TEXTS and isinstance(value, str) and isinstance(before, str):
+                last[name] = before + value
+            elif value is not None:
+                last[name] = value
+    return joined
+
+
+def _goes_on(detail: dict[str, Any], piece: dict[str, Any]) -> bool:
+    """Return whether a piece belongs to the detail before it."""
+    index = piece.get("index")
+    if piece.get("type") != detail.get("type") or index != detail.get("index"):
+        return False
+    return piece.get("id") in (None, detail.get("id")) and not (index is None and "data" in piece)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from gateway.dialects.reasoning import DETAILS, Maker
+from gateway.dialects.reasoning import DETAILS, Maker, joined_details
 
 REASONING: Final = "reasoning"
 """Entry of `dropped` for reasoning of another backend that was left out."""
@@ -155,33 +155,6 @@ def _thinking(message: Mapping[str, Any], maker: Maker, dropped: list[str]) -> l
                 continue
         dropped.append(REASONING)
     return blocks
-
-
-def joined_details(details: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return reasoning details with the pieces that a stream left of one detail joined: those of one index and type.
-
-    A detail in one piece is returned as it is, not copied.
-    """
-    joined: list[dict[str, Any]] = []
-    copied = False
-    for detail in details:
-        if not isinstance(detail, dict):
-            continue
-        last = joined[-1] if joined else None
-        index = detail.get("index")
-        if last is None or index is None or index != last.get("index") or detail.get("type") != last.get("type"):
-            joined.append(detail)
-            copied = False
-            continue
-        if not copied:
-            last = joined[-1] = dict(last)
-            copied = True
-        for name, value in detail.items():
-            if name in ("text", "summary") and isinstance(value, str):
-                last[name] = (last.get(name) or "") + value
-            elif value is not None:
-                last[name] = value
-    return joined
 
 
 def _tool_use(ident: Any, function: Mapping[str, Any]) -> dict[str, Any]:

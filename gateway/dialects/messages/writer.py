@@ -10,9 +10,9 @@ import orjson
 
 from gateway.chat.completions import Assembler, new_completion_id
 from gateway.dialects.messages.replies import TEXT_CHARS
-from gateway.dialects.messages.turns import CallIds, joined_details
+from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
-from gateway.dialects.reasoning import DETAILS
+from gateway.dialects.reasoning import DETAILS, joined_details
 
 _STOP: Final = {
     "stop": "end_turn",

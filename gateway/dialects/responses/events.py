@@ -22,13 +22,12 @@ import orjson
 
 from gateway.chat.completions import new_call_id
 from gateway.dialects.native import NATIVE
-from gateway.dialects.reasoning import DETAILS
+from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.dialects.responses.items import (
     EXTRA,
     Json,
     annotations_of,
     details_of_item,
-    joined_details,
     logprobs_of,
     reasoning_item,
     usage_object,

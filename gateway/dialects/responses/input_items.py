@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.reasoning import DETAILS, Maker
-from gateway.dialects.responses.items import EXTRA, joined_details
+from gateway.dialects.reasoning import DETAILS, Maker, joined_details
+from gateway.dialects.responses.items import EXTRA
 
 ENCRYPTED_ITEMS: Final = frozenset({"reasoning", "compaction"})
 """Types of the items that hold `encrypted_content`."""
@@ -212,8 +212,7 @@ class InputItems:
         readable: dict[Any, list[dict[str, Any]]] = {}
         foreign = False
         details = message.get(DETAILS)
-        given = [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
-        for detail in joined_details(given) if len(given) > 1 else given:
+        for detail in joined_details(details) if isinstance(details, list) else ():
             ident = detail.get("id")
             if detail.get("type") == "reasoning.encrypted":
                 data = detail.get("data")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -17,7 +17,6 @@ _CARRIER: Final = "tlr1."
 """Prefix of an `encrypted_content` that holds the details of a reasoning item as base64url of their JSON."""
 _FORMAT: Final = "openai-responses-v1"
 """Name in OpenRouter's `format` for the reasoning of this API."""
-_TEXTS: Final = ("text", "summary", "data")
 
 
 def details_of_item(item: Mapping[str, Any]) -> list[Json]:
@@ -72,26 +71,6 @@ def without_encrypted(item: Json) -> Json:
     if "encrypted_content" not in item or item.get("type") != "reasoning":
         return item
     return {name: value for name, value in item.items() if name != "encrypted_content"}
-
-
-def joined_details(pieces: Iterable[Mapping[str, Any]]) -> list[Json]:
-    """Return details with the pieces that a stream gave joined: those of one type and index that follow each other."""
-    details: list[Json] = []
-    for piece in pieces:
-        last = details[-1] if details else None
-        if last is None or any(last.get(name) != piece.get(name) for name in ("type", "index")):
-            details.append(dict(piece))
-            continue
-        if piece.get("id") not in (None, last.get("id")):
-            details.append(dict(piece))  # of another item, by a backend that gives no index
-            continue
-        for name, value in piece.items():
-            before = last.get(name)
-            if name in _TEXTS and isinstance(value, str) and isinstance(before, str):
-                last[name] = before + value
-            elif value is not None:
-                last[name] = value
-    return details
 
 
 def _carried(encrypted: str) -> list[Json]:

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.dialects.native import NATIVE
-from gateway.dialects.reasoning import DETAILS
+from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.dialects.responses.items import (
     EXTRA,
     Json,
     annotations_of,
-    joined_details,
     logprobs_of,
     reasoning_item,
     usage_object,
@@ -232,7 +231,7 @@ def details_of_message(message: Mapping[str, Any]) -> list[Json]:
     Backends that give details mostly repeat their texts in `reasoning_content` or `reasoning`.
     """
     given = message.get(DETAILS)
-    details = joined_details(one for one in given if isinstance(one, dict)) if isinstance(given, list) else []
+    details = joined_details(given) if isinstance(given, list) else []
     text = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(text, str) and text and not any(one.get("text") or one.get("summary") for one in details):
         details.insert(0, {"type": "reasoning.text", "text": text})

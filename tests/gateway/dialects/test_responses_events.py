@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.chat.completions import assemble, chunks_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.responses.events import ResponseEvents
-from gateway.dialects.responses.items import details_of_item, joined_details, reasoning_item
+from gateway.dialects.responses.items import details_of_item, reasoning_item
 from gateway.dialects.responses.reading import chat_body
 from gateway.dialects.responses.replies import ItemIds, ResponseHead, response_of_item, whole_response
 from tests.support.response_events import check_response, checked, events_of
@@ -265,19 +265,6 @@ def test_reasoning_comes_back_as_it_was(details: list[Json]) -> None:
 @pytest.mark.parametrize("encrypted", ["tlr1.", "tlr1.!!", "tlr1.AAAA", "tlr1.MQ==", "tlr1.WzFd"])
 def test_a_damaged_carrier_is_no_reasoning(encrypted: str) -> None:
     assert details_of_item({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": encrypted}) == []
-
-
-def test_pieces_of_details_are_joined() -> None:
-    pieces = [
-        {"type": "reasoning.text", "text": "a", "index": 0},
-        {"type": "reasoning.text", "text": "b", "index": 0},
-        {"type": "reasoning.text", "signature": "s", "index": 0},
-        {"type": "reasoning.text", "text": "c", "index": 1},
-    ]
-    assert joined_details(pieces) == [
-        {"type": "reasoning.text", "text": "ab", "signature": "s", "index": 0},
-        {"type": "reasoning.text", "text": "c", "index": 1},
-    ]
 
 
 def test_log_probabilities_for_those_who_ask() -> None:

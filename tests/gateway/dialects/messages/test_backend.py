@@ -10,7 +10,6 @@ import pytest
 from gateway.dialects.messages.backend import MessagesRequest, messages_request, protocol_of
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
-from gateway.dialects.messages.turns import joined_details
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 
@@ -316,24 +315,6 @@ def test_own_thinking_is_unsealed_and_foreign_thinking_removed() -> None:
     # A turn that does not begin with thinking cannot go on with it.
     assert "thinking" not in foreign.body
     assert foreign.dropped == ("reasoning", "reasoning_effort")
-
-
-def test_details_of_one_index_are_joined() -> None:
-    pieces = [
-        {"type": "reasoning.text", "text": "a", "index": 0},
-        {"type": "reasoning.text", "text": "b", "index": 0, "signature": None},
-        {"type": "reasoning.text", "signature": "s", "index": 0},
-        {"type": "reasoning.text", "text": "c", "index": 1},
-        {"type": "reasoning.summary", "summary": "d"},
-        {"type": "reasoning.summary", "summary": "e"},
-        "no detail",
-    ]
-    assert joined_details(pieces) == [
-        {"type": "reasoning.text", "text": "ab", "index": 0, "signature": "s"},
-        {"type": "reasoning.text", "text": "c", "index": 1},
-        {"type": "reasoning.summary", "summary": "d"},
-        {"type": "reasoning.summary", "summary": "e"},
-    ]
 
 
 def test_a_clients_own_body_is_sent_as_it_is() -> None:
