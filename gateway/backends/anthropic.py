@@ -19,9 +19,15 @@ from gateway.backends.base import (
     Transport,
 )
 from gateway.backends.context_limit import says_too_long
-from gateway.backends.http_backend import HttpBackend, SseReply, error_in_200, in_pieces, json_object
+from gateway.backends.http_backend import (
+    HttpBackend,
+    Prepared,
+    SseReply,
+    error_in_200,
+    json_object,
+    translated_completion,
+)
 from gateway.backends.quota import Quota
-from gateway.chat.completions import fill_in
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.messages.replies import MessageChunks, completion_of, status_of
@@ -50,11 +56,10 @@ class AnthropicBackend(HttpBackend):
         self._maker = maker
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
-    def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, _MessageReader, tuple[str, ...]]:
+    def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         made = messages_request(request.body, self._model, self._facts, self._maker, stream=stream)
         native = native_body(request.body, "messages") is not None
-        body = orjson.dumps(in_pieces(made.body) if request.large else made.body)
-        return body, _MessageReader(self._model, self._maker, native=native), made.dropped
+        return made.body, _MessageReader(self._model, self._maker, native=native), made.dropped
 
     def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:
         """Return the headers of a request: with the client's own version and betas, if it speaks the dialect."""
@@ -92,8 +97,7 @@ class _MessageReader:
             value = completion_of(message, self._maker, native=self._native)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise InvalidReply("a reply that is not of the Messages API") from None
-        fill_in(value, self._model)
-        return Completion(orjson.dumps(value), value)
+        return translated_completion(value, self._model)
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""

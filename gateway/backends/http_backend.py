@@ -40,7 +40,7 @@ from gateway.backends.base import (
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
-from gateway.chat.completions import chunks_of, fill_in
+from gateway.chat.completions import chunks_of, fill_in, usage_of
 from gateway.chat.stream_state import StreamState
 from gateway.off_loop import off_loop
 
@@ -115,10 +115,14 @@ class ReplyReader(Protocol):
         """Return the stream in a reply of server-sent events."""
 
 
+Prepared = tuple[dict[str, Any], ReplyReader, tuple[str, ...]]
+"""The body to send, the reader of its reply, and the paths of the client's fields that are not sent."""
+
+
 class Prepare(Protocol):
     """Prepare a request, see `HttpBackend._prepare`."""
 
-    def __call__(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, ReplyReader, tuple[str, ...]]: ...
+    def __call__(self, request: BackendRequest, *, stream: bool) -> Prepared: ...
 
 
 class HttpBackend(ABC):
@@ -149,8 +153,8 @@ class HttpBackend(ABC):
         self._key = (key or "").encode()
 
     @abstractmethod
-    def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, ReplyReader, tuple[str, ...]]:
-        """Return the body to send, the reader of its reply, and the paths of the client's fields that are not sent.
+    def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
+        """Return the request in the backend's dialect.
 
         Called in a thread if the request is large. Raises BackendError if the request cannot be sent.
         """
@@ -190,9 +194,9 @@ class HttpBackend(ABC):
 
         `prepare` takes the place of `_prepare`.
         """
-        prepare = partial(prepare or self._prepare, request, stream=stream)
+        encode = partial(_encoded, prepare or self._prepare, request, stream=stream)
         try:
-            body, reader, dropped = await off_loop(prepare) if request.large else prepare()
+            body, reader, dropped = await off_loop(encode) if request.large else encode()
         except (AttributeError, LookupError, TypeError, ValueError) as unread:
             raise self._untranslatable(unread) from unread
         response = await self._transport.send(self._headers_for(request), body, request.traceparent)
@@ -233,6 +237,12 @@ class HttpBackend(ABC):
         )
         told = {"message": message, "type": "invalid_request_error", "param": None, "code": "invalid_type"}
         return BadStatus(400, orjson.dumps({"error": told}))
+
+
+def _encoded(prepare: Prepare, request: BackendRequest, *, stream: bool) -> tuple[bytes, ReplyReader, tuple[str, ...]]:
+    """Return a prepared request, its body as JSON."""
+    body, reader, dropped = prepare(request, stream=stream)
+    return orjson.dumps(in_pieces(body) if request.large else body), reader, dropped
 
 
 class _ReplayedStream:
@@ -305,6 +315,18 @@ def in_pieces(value: Any) -> Any:
     starts = range(0, len(value), _PIECE_CHARS)
     pieces = (orjson.dumps(value[start : start + _PIECE_CHARS])[1:-1] for start in starts)
     return orjson.Fragment(b'"%b"' % b"".join(pieces))
+
+
+def translated_completion(value: dict[str, Any], model: str) -> Completion:
+    """Return the completion for one that was translated from another dialect, with missing members filled in.
+
+    Impossible token counts are dropped, because clients add them up.
+    """
+    fill_in(value, model)
+    sound = value.get("usage") is None or usage_of(value) is not None
+    if not sound:
+        value["usage"] = None
+    return Completion(orjson.dumps(value), value, sound)
 
 
 def error_in_200(error: object, raw: bytes) -> BackendError:

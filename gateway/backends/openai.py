@@ -17,7 +17,7 @@ from gateway.backends.base import (
     Response,
     Transport,
 )
-from gateway.backends.http_backend import HttpBackend, SseReply, error_in_200, in_pieces, json_object
+from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
 from gateway.backends.quota import Quota
 from gateway.backends.tool_calls import ToolCallDeltas
 from gateway.chat.completions import fill_in, usage_of
@@ -65,7 +65,7 @@ class OpenAIBackend(HttpBackend):
         self._reader = _ChatReader(model, maker)
         self._checks_calls = checks_calls(model)
 
-    def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, _ChatReader, tuple[str, ...]]:
+    def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         payload = {**request.body, "model": self._model}
         native = payload.pop(NATIVE, None)
         reader = self._reader if native is None else _ChatReader(self._model, self._maker, native["dialect"])
@@ -88,7 +88,7 @@ class OpenAIBackend(HttpBackend):
         payload["messages"] = with_short_ids(payload["messages"]) or payload["messages"]
         if self._checks_calls:
             payload["messages"] = with_signed_calls(payload["messages"]) or payload["messages"]
-        return orjson.dumps(in_pieces(payload) if request.large else payload), reader, dropped
+        return payload, reader, dropped
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         param = error.told.get("param")

@@ -24,9 +24,16 @@ from gateway.backends.base import (
     Transport,
 )
 from gateway.backends.context_limit import says_too_long
-from gateway.backends.http_backend import HttpBackend, Prepare, ReplyReader, SseReply, in_pieces, json_object
+from gateway.backends.http_backend import (
+    HttpBackend,
+    Prepare,
+    Prepared,
+    ReplyReader,
+    SseReply,
+    json_object,
+    translated_completion,
+)
 from gateway.backends.quota import Quota
-from gateway.chat.completions import fill_in, usage_of
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
@@ -90,9 +97,7 @@ class ResponsesBackend(HttpBackend):
                 raise
         return await super()._send(request, stream=stream, prepare=prepare)
 
-    def _prepare(
-        self, request: BackendRequest, *, stream: bool, unsealer: Maker | None = None
-    ) -> tuple[bytes, _ResponsesReader, tuple[str, ...]]:
+    def _prepare(self, request: BackendRequest, *, stream: bool, unsealer: Maker | None = None) -> Prepared:
         alternatives = request.alternatives if request.ask_logprobs else None
         try:
             translated = request_of(
@@ -107,8 +112,7 @@ class ResponsesBackend(HttpBackend):
         if dropped and not translated.native:
             dropped = client_paths(request.body, dropped)
         dropped = (*dropped, *lost_fields(request.body, "responses"))
-        payload = orjson.dumps(in_pieces(body) if request.large else body)
-        return payload, _ResponsesReader(translated, self._maker, self._model), dropped
+        return body, _ResponsesReader(translated, self._maker, self._model), dropped
 
 
 def _refuses_encryption(error: BadStatus) -> bool:
@@ -159,12 +163,7 @@ class _ResponsesReader:
             value = completion_of(response, self._request, self._maker)
         except (ReplyFailed, NotAResponse) as error:
             raise _backend_error(error) from None
-        fill_in(value, self._model)
-        sound = value["usage"] is None or usage_of(value) is not None
-        if not sound:
-            # Drop impossible token counts, because clients add them up.
-            value["usage"] = None
-        return Completion(orjson.dumps(value), value, sound)
+        return translated_completion(value, self._model)
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""

@@ -49,7 +49,7 @@ def to_chat(body: Json) -> str | None:
     ChatFields(Limits()).check(body)
     backend = OpenAIBackend(None, model="small", key=None, maker=OWN)  # type: ignore[arg-type]
     payload, _, _ = backend._prepare(BackendRequest(body, ask_logprobs=False, alternatives=None), stream=False)
-    return OPENAI.refusal_of(json.loads(payload))
+    return OPENAI.refusal_of(json.loads(json.dumps(payload)))
 
 
 # --- conversations of chat completions --------------------------------------------------------------------------------
