@@ -53,7 +53,7 @@ class App:
         self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
             "/v1/completions": TextCompletions(steps),
             "/v1/embeddings": Embeddings(steps),
-            **dict.fromkeys(responses.PATHS, responses.responses_endpoint(steps)),
+            **dict.fromkeys(responses.PATHS, responses.ResponsesEndpoint(steps)),
             "/v1/messages": Messages(steps),
             "/v1/messages/count_tokens": CountTokens(steps),
         }

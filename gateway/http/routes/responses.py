@@ -6,7 +6,7 @@ POST /v1/responses/input_tokens    an estimate, without a tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +20,8 @@ from gateway.dialects.responses.client import ResponsesClient
 from gateway.dialects.responses.items import without_encrypted
 from gateway.dialects.responses.reading import unsupported
 from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound
+from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body
-from gateway.http.routes.translated import TranslatedEndpoint
 from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
@@ -38,9 +38,17 @@ _NOT_LISTED: Final = frozenset({"compaction_trigger"})
 _MOST_LISTED: Final = 100
 
 
-def responses_endpoint(steps: Steps) -> TranslatedEndpoint:
-    """Return the endpoint of `POST /v1/responses` for one worker."""
-    return TranslatedEndpoint(steps, lambda headers: _client(steps, headers))
+class ResponsesEndpoint:
+    """Answer `POST /v1/responses` with one worker's steps."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._bodies = ChatBodies(steps.deployment.limits)
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers one request."""
+        dialect = _client(self._steps, dict(scope["headers"]))
+        return Exchange(self._steps, self._bodies, scope, receive, send, dialect).run()
 
 
 def _client(steps: Steps, headers: dict[bytes, bytes]) -> ResponsesClient:
