@@ -89,7 +89,7 @@ class Lookup(NamedTuple):
     `neighbour` (an entry id), `question` (its text, which must not be put on spans), `similarity` and `score` are those
     of the best candidate; `score` is None where a veto applied. `stage` is what decided on it (`decision.Stage`). Where
     a cross-encoder was asked, `read` is its own score, `waited_s` how long that took in seconds, and `batch` the pairs
-    in the model's call.
+    in the model's call. `vetoed` are the guards that refused other candidates, each with the candidate's cosine.
     """
 
     outcome: Outcome
@@ -103,6 +103,7 @@ class Lookup(NamedTuple):
     read: float | None = None
     waited_s: float = 0.0
     batch: int = 0
+    vetoed: tuple[str, ...] = ()
 
 
 @value_type

@@ -223,7 +223,7 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
             ledger.classifier = attributes.get(names.CLASSIFIER) or ""
             ledger.holdout = attributes.get(names.HOLDOUT)
         elif hop.name == names.EMBED:
-            ledger.embedder = attributes.get(names.GEN_AI_REQUEST_MODEL) or ""
+            ledger.embedder = attributes.get(names.EMBEDDER) or ""
         elif hop.name == names.HOP_SHED:
             ledger.queue_ms += attributes.get(names.QUEUE) or 0.0
     return calls

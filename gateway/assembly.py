@@ -39,8 +39,9 @@ from gateway.cascade.router import Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
+from gateway.config.hooks import hook_of
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TierConfig
+from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig, TierConfig
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -49,6 +50,7 @@ from gateway.request.load_shedding import LoadShedder
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
+from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
 from gateway.tiers.endpoint import OnRefusal
@@ -108,6 +110,8 @@ def build(
             },
         },
         log_request=log_request if deployment.log.requests else None,
+        sample=deployment.telemetry.sample,
+        redactor=_redactor(deployment.telemetry),
     )
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
@@ -136,7 +140,7 @@ def build(
         exact_cache=ExactLookup(cache, gate),
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,
-        semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
+        semantic_cache=SemanticLookup(cache),
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
@@ -157,6 +161,13 @@ def build(
         telemetry=telemetry,
         metrics=metrics,
     )
+
+
+def _redactor(config: TelemetryConfig) -> Redactor | None:
+    """Return what redacts captured texts; None where the config asks for nothing."""
+    if not config.redact and config.redact_with is None:
+        return None
+    return Redactor(config.redact, None if config.redact_with is None else hook_of(config.redact_with))
 
 
 def _service(config: ServiceConfig) -> ServiceClient:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from policies.endpoints import Endpoints
 from policies.errors import ConfigError, Edit, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
-from policies.model import SURFACE_HEADER, DeployedTier, Policy, Rules
+from policies.model import SURFACE_HEADER, ClauseLines, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
 from policies.validation import Section, check_part, validate
 from policies.yaml_source import Document, read_yaml
@@ -274,7 +274,8 @@ def made_policy(content: Mapping[str, Any], source: Path, deployed: Mapping[str,
 
 def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
     version = version_of(rules)
-    return Policy.model_validate({**dict(rules), "version": version, "content": document.value, **deployed})
+    made = {**dict(rules), "version": version, "content": document.value, "lines": ClauseLines(document.places)}
+    return Policy.model_validate({**made, **deployed})
 
 
 def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_validator, model_validator
 
 from policies.caching import CachePolicy
 from policies.endpoints import Endpoints
@@ -24,6 +25,7 @@ from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression
 from policies.learn import Learn
 from policies.rollout import Rollout
 from policies.validation import Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
+from policies.yaml_source import Place
 
 ROUTE_VALUES: Final[Ranges] = {
     "p_adequate": replace(SHARE, optional=True),
@@ -426,6 +428,33 @@ class Rules(Section):
         ]
 
 
+class ClauseLines(dict[str, str]):
+    """Map a dotted key of a policy to `FILE:LINE` of it, or of the nearest key around it; filled as it is read.
+
+    Equal to any other: where a key is written does not make a policy another one.
+    """
+
+    def __init__(self, places: Mapping[KeyPath, Place] = MappingProxyType({})) -> None:
+        super().__init__()
+        self._places = places
+
+    def __missing__(self, key: str) -> str:
+        path: KeyPath = tuple([int(part) if part.isdigit() else part for part in key.split(".")])
+        while path and path not in self._places:
+            path = path[:-1]
+        place = self._places.get(path)
+        line = self[key] = "" if place is None else f"{place.file.name}:{place.line}"
+        return line
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClauseLines)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
 @dataclass(frozen=True, slots=True)
 class DeployedTier:
     """A tier of the deployment, as far as a policy needs to know it."""
@@ -466,6 +495,8 @@ class Policy(Rules):
     """The other tiers, by name."""
     models: tuple[str, ...] = ()
     """For display: the model of each tier of the ladder, or its models joined by "or"."""
+    lines: InstanceOf[ClauseLines] = Field(default_factory=ClauseLines, repr=False)
+    """`FILE:LINE` of each key, by its dotted path; '' where the policy comes from no file."""
     answers_version: str = Field(default_factory=_version)
     """The hash of what determines an answer: the ladder, its models, and the rules for output and cache.
 

@@ -224,6 +224,20 @@ def start_by_rules(
     raise AssertionError("no start rule holds, though a checked policy has one that always does")
 
 
+def clause_of(policy: Policy, decision: Decision) -> str:
+    """Return the dotted key of the policy by which the request starts where it does; `tiers` if one was open to it."""
+    if " alone is open to it" in decision.reason:
+        return "tiers"
+    tier, _, why = decision.reason.partition(": ")
+    return f"route.start.{tier}" if tier in policy.route.start and not why.startswith("held out") else "holdout"
+
+
+def values_for(policy: Policy, given: DecisionInput, tier: str) -> dict[str, Any]:
+    """Return the names and values that the start rule of this tier reads."""
+    values = rule_values(policy, given.difficulty, given.features, given.budget_s)
+    return {**values, "p_adequate": _p_adequate(given.difficulty, policy.tiers, tier)}
+
+
 def rule_values(policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
     """Return the names and values that a start rule may use. `p_adequate` is the cheapest tier's; rules get their own.
 

@@ -44,6 +44,8 @@ class BestNeighbour(NamedTuple):
     near: Neighbour | None
     verdict: Verdict
     checked: Checked = _NOT_ASKED
+    vetoed: tuple[str, ...] = ()
+    """The guards that vetoed other neighbours, each with the neighbour's cosine."""
 
 
 class Candidates(NamedTuple):
@@ -93,7 +95,8 @@ class SemanticMatcher:
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
         chosen = shortlist(self._decide(semantic), question, [(one.question, one.similarity) for one in own], most)
         if chosen is not None:
-            return Candidates(BestNeighbour(own[chosen.place], chosen.verdict), chosen, own)
+            best = BestNeighbour(own[chosen.place], chosen.verdict, vetoed=chosen.vetoed)
+            return Candidates(best, chosen, own)
         refused = "guard: scope" if near else "no_neighbour"
         return Candidates(BestNeighbour(near[0] if near else None, Verdict(-math.inf, refused)))
 
@@ -109,9 +112,9 @@ class SemanticMatcher:
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
-            return BestNeighbour(found.best.near, verdict, checked)
+            return BestNeighbour(found.best.near, verdict, checked, chosen.vetoed)
         best = settled(chosen, checked.scores, Blend(self._strict(semantic), self._cosine_weight))
-        return BestNeighbour(found.near[best.place], best.verdict, checked)
+        return BestNeighbour(found.near[best.place], best.verdict, checked, chosen.vetoed)
 
     def behind(self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache) -> Candidates | None:
         """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
@@ -176,7 +179,7 @@ def missed(reason: str, best: BestNeighbour) -> Lookup:
 
 def beside(best: BestNeighbour, lookup: Lookup) -> Lookup:
     """Add the candidate to the result of a lookup; its score only if there was no veto."""
-    near, verdict, checked = best
+    near, verdict, checked, vetoed = best
     if near is None:
         return lookup
     return lookup._replace(
@@ -188,4 +191,5 @@ def beside(best: BestNeighbour, lookup: Lookup) -> Lookup:
         stage=verdict.stage,
         waited_s=checked.waited_s,
         batch=checked.batch,
+        vetoed=vetoed,
     )

@@ -75,6 +75,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "arm": "VARCHAR",
     "unit": "VARCHAR",
     "dropped": "VARCHAR[]",
+    "kept": "VARCHAR",
 }
 """The DuckDB type of each field of a `Ledger`."""
 _DECISION: Final = (

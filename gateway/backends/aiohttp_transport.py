@@ -29,10 +29,12 @@ class AiohttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._poolless: aiohttp.ClientSession | None = None
 
-    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
+    async def send(
+        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+    ) -> Response:
         """See `Transport.send`."""
         if traceparent:
-            headers = {**headers, "traceparent": traceparent}
+            headers = {**headers, "traceparent": traceparent, **({"tracestate": tracestate} if tracestate else {})}
         try:
             response = await self._post(headers, body)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ServerTimeoutError) as error:

@@ -189,6 +189,7 @@ class BackendRequest:
     body: Mapping[str, Any]
     ask_logprobs: bool
     traceparent: str = ""
+    tracestate: str = ""
     alternatives: int = 1
     large: bool = False
 
@@ -268,11 +269,13 @@ class Response(Protocol):
 class Transport(Protocol):
     """Send POST requests to the URL of one backend."""
 
-    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
+    async def send(
+        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+    ) -> Response:
         """Return the response, its body unread; raises BackendError.
 
         `headers` is the same unchanged mapping at every call, so that it can be encoded once; `traceparent` is the
-        value of that header, '' to leave it out.
+        value of that header, '' to leave it out, and `tracestate` that of the header which goes with it.
 
         If a reused connection ends before the response head, the server had closed it while idle: the call is repeated
         once on a new connection. On a new connection this is a failure.

@@ -62,12 +62,17 @@ class Http1Transport:
         self._addresses: asyncio.Future[list[Any]] | None = None
         self._addresses_until = 0.0
 
-    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
+    async def send(
+        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+    ) -> Response:
         """See `Transport.send`."""
         if headers is not self._headers:
             self._head = self._rendered(headers)
             self._headers = headers
-        if traceparent:
+        if tracestate:
+            traced = f"{traceparent}\r\ntracestate: {tracestate}".encode()
+            message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, len(body), traced, body)
+        elif traceparent:
             message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, len(body), traceparent.encode(), body)
         else:
             message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)

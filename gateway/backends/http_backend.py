@@ -199,7 +199,8 @@ class HttpBackend(ABC):
             body, reader, dropped = await off_loop(encode) if request.large else encode()
         except (AttributeError, LookupError, TypeError, ValueError) as unread:
             raise self._untranslatable(unread) from unread
-        response = await self._transport.send(self._headers_for(request), body, request.traceparent)
+        headers = self._headers_for(request)
+        response = await self._transport.send(headers, body, request.traceparent, request.tracestate)
         if self._quota is not None:
             hear = self._quota.heard if response.status == 200 else self._quota.refused
             hear(response.header, monotonic())

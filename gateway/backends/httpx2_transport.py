@@ -42,10 +42,12 @@ class Httpx2Transport:
         )
         self._poolless: httpx2.AsyncClient | None = None
 
-    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
+    async def send(
+        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+    ) -> Response:
         """See `Transport.send`."""
         if traceparent:
-            headers = {**headers, "traceparent": traceparent}
+            headers = {**headers, "traceparent": traceparent, **({"tracestate": tracestate} if tracestate else {})}
         try:
             response = await self._post(headers, body)
         except httpx2.TimeoutException as error:

@@ -78,7 +78,9 @@ class ScriptedTransport:
         self._left = [rule.times for rule in rules]
         self._max_reply = max_reply
 
-    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
+    async def send(
+        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+    ) -> Response:
         """See `Transport.send`."""
         request = orjson.loads(body)
         reply = self._reply_to(request)

@@ -94,10 +94,9 @@ _NO_SEARCH = SemanticSearch()
 class SemanticLookup:
     """Step 7: find the stored answer to another question that means the same."""
 
-    def __init__(self, cache: ResponseCache, *, show_prompts: bool) -> None:
-        """Search with this matcher. `show_prompts`: the trace shows the nearest question's text, not only its hash."""
+    def __init__(self, cache: ResponseCache) -> None:
+        """Search with this matcher."""
         self._cache = cache
-        self._show_prompts = show_prompts
 
     async def search(
         self, request: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
@@ -155,8 +154,10 @@ class SemanticLookup:
             hop.attributes[names.SIMILARITY] = round(lookup.similarity, 4)
         if lookup.neighbour is not None:
             hop.attributes[names.NEIGHBOUR] = (
-                readable(lookup.question or "") if self._show_prompts else lookup.neighbour
+                readable(lookup.question or "") if request.trace.captures else lookup.neighbour
             )
+        if lookup.vetoed:
+            hop.attributes[names.VETOED] = lookup.vetoed
         if request.policy.cache.semantic is not None:
             hop.attributes[names.MIN_SIMILARITY] = request.policy.cache.semantic.min_similarity
         owner = "" if plan.scope is None else plan.scope.owner
@@ -194,6 +195,7 @@ class QuestionEmbedder:
     def __init__(self, embedder: Embedder, kind: EmbedderKind) -> None:
         self.embedder = embedder
         self._in_place = _IN_PLACE_CHARS[kind]
+        self._described = names.of_embedder(embedder.name, is_model=kind != "static")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-embed")
         self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
@@ -205,8 +207,7 @@ class QuestionEmbedder:
         """
         if plan.why_not_semantic() and not request.is_classified():
             return None
-        hop = request.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
-        hop.attributes[names.GEN_AI_REQUEST_MODEL] = self.embedder.name
+        hop = request.trace.begin(names.EMBED, {**self._described})
         try:
             vector = await self.vector(request.features.text, request.budget_s())
             await self._embed_turns(request, plan)

@@ -11,13 +11,14 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from cache.planning.plan import DENIED
 from gateway.accounting import replayed
-from gateway.chat.completions import DONE_EVENT, chunks_of, wants_usage
+from gateway.chat.completions import DONE_EVENT, chunks_of, text_of, wants_usage
 from gateway.request.reply import Header, Reply
 from gateway.telemetry import names
 
@@ -41,6 +42,8 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     ledger.path = f"cache-{hit.kind}"
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
     ledger.confidence = entry.confidence
+    if request.trace.captures:
+        request.trace.answer = partial(_text_of, entry)
     if entry.dropped:  # fields that are not part of an answer's key may have been another request's alone
         ledger.dropped = tuple([name for name in entry.dropped if name not in DENIED or name in request.body])
     ledger.similarity = hit.similarity
@@ -54,6 +57,10 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     request.client.watch()
     paced = request.policy.cache.replay == "paced"
     return Reply(events=_events(entry, request.client, paced=paced, include_usage=include_usage), extra=extra)
+
+
+def _text_of(entry: CacheEntry) -> str:
+    return text_of(orjson.loads(entry.body))
 
 
 def hit_attributes(hit: Hit) -> dict[str, Any]:

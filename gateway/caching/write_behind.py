@@ -20,7 +20,7 @@ from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import evidence_of
+from gateway.chat.completions import evidence_of, text_of
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
 from routing.confidence.judge import structural_fault
@@ -28,6 +28,7 @@ from routing.confidence.judge import structural_fault
 if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from gateway.accounting import Finalizer
+    from gateway.cascade.attempt import JsonAnswer
     from gateway.cascade.runner import Served
     from gateway.comparing.comparer import Comparer
     from gateway.comparing.shadow import ShadowRunner
@@ -77,6 +78,8 @@ class WriteBehind(BatchTask[Finished]):
         is whole, so that equal requests of this worker find it before it is in the store.
         """
         answer, pending = served.answer, self._cache.pending
+        if request.trace.captures:
+            request.trace.answer = partial(_text_of, answer)
         may_store = served.may_store and plan.write and not plan.reason
         shadow = self._shadows.drawn(request) if self._shadows.policies.current.rolling else None
         judged = shadow is not None and self._shadows.judge_of(request, shadow) is not None
@@ -187,6 +190,10 @@ class WriteBehind(BatchTask[Finished]):
             self._cache.pending.done(finished.write)
         if finished.shared is not None:
             finished.shared.stored(written=written)
+
+
+def _text_of(answer: JsonAnswer | LiveStream) -> str:
+    return answer.text if isinstance(answer, LiveStream) else text_of(answer.value)
 
 
 def _pending_write(

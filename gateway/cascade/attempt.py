@@ -21,7 +21,7 @@ from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, jud
 from gateway.cascade.prefix import PrefixBuffer, Rejected, read_draft
 from gateway.cascade.sampling import Samples, samples_for
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import evidence_of, strip_logprobs
+from gateway.chat.completions import evidence_of, strip_logprobs, token_texts
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from gateway.tiers.slot import Slot, SlotRequest
@@ -101,6 +101,7 @@ async def try_attempt(
     except BackendError as error:
         outcome = AttemptOutcome("retryable", str(error))
         _describe_outcome(hop, outcome)
+        hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints]
         hop.end(error.error_type)
         return AttemptResult(attempt, outcome, error=_without_frames(error))
     except asyncio.CancelledError:
@@ -111,9 +112,9 @@ async def try_attempt(
         with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
             standing.slot, endpoint = slot, slot.endpoint
             if slot.queued_s:
-                hop.attributes[names.QUEUE] = round(slot.queued_s * 1000, 2)
                 attempt = _less_the_queue(attempt, slot.queued_s)
-            hop.attributes.update(names.of_call(endpoint.config.name, endpoint.config.kind, endpoint.config.model))
+            if len(tier.endpoints) > 1:
+                hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints if one is not endpoint]
             request.ledger.attempts += 1
             backend_request = backend_request_for(request, attempt, endpoint, hop)
             if request.policy.escalate.agreement is not None:
@@ -219,7 +220,8 @@ async def _judge(
     if samples is not None and not structural_fault(evidence, request.policy.escalate):
         evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
     hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
-    return judge(request, attempt, endpoint, hop, evidence), evidence
+    tokens = token_texts((value,)) if request.trace.captures else ()
+    return judge(request, attempt, endpoint, hop, evidence, tokens), evidence
 
 
 async def _slot_request(request: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
@@ -257,7 +259,12 @@ def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: End
     traceparent = request.trace.traceparent(hop)
     alternatives = alternatives_for(endpoint) or 1
     return BackendRequest(
-        request.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=request.large
+        request.body,
+        ask_logprobs=asks,
+        traceparent=traceparent,
+        tracestate=request.trace.tracestate,
+        alternatives=alternatives,
+        large=request.large,
     )
 
 

@@ -73,6 +73,15 @@ class BackendCall:
         """Whether the first token of a stream has come."""
         self.cost_usd = 0.0
         """Charge in US dollars; 0 until the call is settled."""
+        endpoint, attributes = slot.endpoint, hop.attributes
+        attributes.update(endpoint.described)
+        if slot.queued_s:
+            attributes[names.QUEUE] = round(slot.queued_s * 1000, 2)
+        attributes[names.IN_FLIGHT] = endpoint.in_flight
+        attributes[names.CAPACITY] = endpoint.capacity
+        attributes[names.QUEUED] = endpoint.queue.size
+        ejection = endpoint.breaker.ejection
+        attributes[names.BREAKER] = "closed" if ejection is None else f"half-open: {ejection.reason}"
         self._ledger = ledger
         self._settled = False
         self._kept_open = False

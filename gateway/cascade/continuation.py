@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -163,7 +163,7 @@ class Successor:
         number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in request.trace.hops)
         how = self._how(broken, slot.endpoint)
         timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
-        hop = request.trace.begin(names.ATTEMPT, _attributes(request, tier, slot.endpoint, broken, number, timeout_s))
+        hop = request.trace.begin(names.ATTEMPT, _attributes(request, tier, broken, number, timeout_s))
         with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
             # Inside the block, so that an error in the gateway itself releases the slot.
             backend_request, overlap, given = _backend_request(request, broken, how or "afresh", hop)
@@ -204,17 +204,13 @@ def _may_go_on(request: RequestContext, broken: Broken) -> bool:
     return not request.body.get("logprobs")
 
 
-def _attributes(
-    request: RequestContext, tier: str, endpoint: Endpoint, broken: Broken, number: int, timeout_s: float
-) -> dict[str, Any]:
-    config = endpoint.config
+def _attributes(request: RequestContext, tier: str, broken: Broken, number: int, timeout_s: float) -> dict[str, Any]:
     return {
         names.ATTEMPT_NUMBER: number,
         names.TIER: tier,
         names.CONTINUES: broken.number,
         names.BUDGET_LEFT: round(request.budget_s() * 1000, 1),
         names.TIMEOUT: round(timeout_s * 1000, 1),
-        **names.of_call(config.name, config.kind, config.model),
     }
 
 
@@ -222,17 +218,19 @@ def _backend_request(
     request: RequestContext, broken: Broken, how: How, hop: Hop
 ) -> tuple[BackendRequest, Overlap, int]:
     """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
-    traceparent = request.trace.traceparent(hop)
+    asked = BackendRequest(
+        request.body,
+        ask_logprobs=False,
+        traceparent=request.trace.traceparent(hop),
+        tracestate=request.trace.tracestate,
+        large=request.large,
+    )
     if how == "afresh":
-        return (
-            BackendRequest(request.body, ask_logprobs=False, traceparent=traceparent, large=request.large),
-            Overlap(""),
-            0,
-        )
+        return asked, Overlap(""), 0
     text, tokens = broken.state.text, broken.state.text_tokens
     beginning = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = continuing_body(request.body, beginning, tokens, how)
-    return BackendRequest(body, ask_logprobs=False, traceparent=traceparent, large=request.large), Overlap(text), tokens
+    return replace(asked, body=body), Overlap(text), tokens
 
 
 async def _first_events(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from gateway.telemetry import names
+from gateway.telemetry.trace import Judged
 from routing.confidence.judge import Assessment, Evidence, assess
 from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
 
@@ -23,9 +25,20 @@ UNJUDGED = Assessment(True, None, "nothing stronger follows")
 """The verdict on an answer that nothing could replace."""
 
 
-def judge(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, evidence: Evidence) -> Assessment:
-    """Return whether the answer with this evidence may be served; record the basis on the hop."""
+def judge(
+    request: RequestContext,
+    attempt: Attempt,
+    endpoint: Endpoint,
+    hop: Hop,
+    evidence: Evidence,
+    tokens: Sequence[str] = (),
+) -> Assessment:
+    """Return whether the answer with this evidence may be served; record the basis on the hop.
+
+    `tokens` are the judged tokens as text, for the trace alone.
+    """
     verdict = assess(evidence, request.policy.escalate, endpoint.config.head, attempt.prior)
+    hop.judged = Judged(evidence, time.perf_counter_ns(), tokens)
     attributes = hop.attributes
     attributes[names.CONFIDENCE_BASIS] = verdict.basis
     if verdict.threshold is not None:

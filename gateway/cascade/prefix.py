@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.backends.base import BackendRequest, BudgetSpent, Completion, Event, Truncated
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
-from gateway.chat.completions import fill_in
+from gateway.chat.completions import fill_in, token_texts
 from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
 from routing.confidence.judge import Assessment, structural_fault
@@ -93,7 +93,8 @@ class PrefixBuffer:
         )
         if evidence.complete:
             evidence = await check_schemas(evidence, self._request, hop)
-        return judge(self._request, self._attempt, self._call.slot.endpoint, hop, evidence)
+        tokens = token_texts(event.value for event in self.events) if self._request.trace.captures else ()
+        return judge(self._request, self._attempt, self._call.slot.endpoint, hop, evidence, tokens)
 
 
 async def read_draft(

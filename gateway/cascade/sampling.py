@@ -59,13 +59,16 @@ class Samples:
         request, endpoint = self._request, self._endpoint
         if not endpoint.unhindered:
             return None  # a sample takes no slot from an answer, and tries no backend that is ejected
-        config = endpoint.config
-        hop = request.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
+        hop = request.trace.begin(names.SAMPLE)
         slot = endpoint.take(
             SlotRequest(request.policy.surface, request.policy.load.priority, tokens_in=request.features.approx_tokens)
         )
         backend_request = BackendRequest(
-            self._body, ask_logprobs=False, traceparent=request.trace.traceparent(hop), large=request.large
+            self._body,
+            ask_logprobs=False,
+            traceparent=request.trace.traceparent(hop),
+            tracestate=request.trace.tracestate,
+            large=request.large,
         )
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:

@@ -75,6 +75,12 @@ class LiveStream:
         """
         self._include_usage = True
 
+    @property
+    def text(self) -> str:
+        """The text that the client got of the first choice so far; of a continued stream, both calls' texts."""
+        first = self._first_call
+        return self._state.text if first is None else first.state.text + self._state.text
+
     def remember(self) -> Callable[[], dict[str, Any] | None]:
         """Keep the answer while it is streamed; return a function that returns the whole of it once the stream has
         ended.

@@ -80,6 +80,28 @@ def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
     ]
 
 
+def token_texts(holders: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the text of each token whose log-probability is in these completions or chunks, as `token_logprobs`."""
+    texts: list[str] = []
+    for holder in holders:
+        for choice in holder["choices"]:
+            logprobs = choice.get("logprobs")
+            content = logprobs.get("content") if isinstance(logprobs, dict) else None
+            texts += [
+                str(token.get("token", ""))
+                for token in (content if isinstance(content, list) else ())
+                if isinstance(token, dict) and type(token.get("logprob")) in NUMBER
+            ]
+    return texts
+
+
+def text_of(completion: Mapping[str, Any]) -> str:
+    """Return the text of the first choice, or its tool calls where it has none: `name(arguments)`."""
+    message = completion["choices"][0]["message"]
+    text = _plain(message.get("content"))
+    return text or " ".join(f"{name}({arguments})" for _, name, arguments in function_pieces(message))
+
+
 def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
     """Return, for each token of a choice, the log-probabilities of its likeliest alternatives, at most `most`."""
     logprobs = holder.get("logprobs")

@@ -20,11 +20,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretS
 from cache.index.base import Choice
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
+from gateway.config.hooks import hook_of
 from gateway.config.prices import Dollars, Price
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
-from policies.validation import Seconds, Section, Whole, raise_findings
+from policies.validation import Seconds, Section, Share, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
 from routing.features import SERVICE_TIERS, Capability, ServiceTier
 
@@ -436,10 +437,40 @@ class PricesConfig(Section):
 
 
 class TelemetryConfig(Section):
-    """Recording of requests: whether with their prompts, and how many of the latest to keep."""
+    """Recording of requests: with which texts, of which share their hops, and how many of the latest to keep."""
 
-    prompts: bool = False
+    prompts: bool | tuple[Name, ...] = False
+    """Whether the texts of prompts, answers and comments are recorded: of all surfaces, of none, or of these."""
+    sample: Share = 1.0
+    """Share of requests whose hops are recorded and exported, besides those that always are."""
+    redact: tuple[str, ...] = ()
+    """Regular expressions whose matches are removed from recorded texts."""
+    redact_with: str | None = None
+    """`module:function` that takes a text and returns what may be kept of it."""
     keep: Annotated[Whole, Field(ge=0)] = 10_000
+
+    @field_validator("redact")
+    @classmethod
+    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        findings: list[Finding] = []
+        for i, pattern in enumerate(patterns):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                findings.append(Finding((i,), f"{pattern!r} is not a regular expression: {error}"))
+        raise_findings(findings)
+        return patterns
+
+    @field_validator("redact_with")
+    @classmethod
+    def _hook_is_there(cls, name: str | None) -> str | None:
+        if name is not None:
+            hook_of(name)
+        return name
+
+    def captures(self, surface: str) -> bool:
+        """Return whether the texts of this surface's requests are recorded."""
+        return self.prompts if isinstance(self.prompts, bool) else surface in self.prompts
 
 
 class LedgerConfig(Section):

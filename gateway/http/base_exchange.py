@@ -14,7 +14,7 @@ from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace, parse_traceparent
+from gateway.telemetry.trace import NO_CALLER, Trace, parse_caller
 
 if TYPE_CHECKING:
     from gateway.request.reply import Header, Reply
@@ -34,8 +34,8 @@ class BaseExchange:
         self.send = send
         self.headers = known_headers(scope["headers"])
         self.client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
-        trace_id, parent_id = parse_traceparent(self.headers.get(b"traceparent")) or (0, 0)
-        self.trace = Trace(names.REQUEST, trace_id, parent_id)
+        caller = parse_caller(self.headers) if b"traceparent" in self.headers else NO_CALLER
+        self.trace = Trace(names.REQUEST, caller, steps.telemetry.sampled_below)
         self.ledger = Ledger(request_id_of(self.headers))
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""

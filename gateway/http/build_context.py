@@ -65,8 +65,14 @@ def build_context(
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
         features = features._replace(reasoning_above=above)
     came = time.monotonic() - trace.root.seconds
-    if steps.deployment.telemetry.prompts:
+    if steps.deployment.telemetry.prompts and steps.deployment.telemetry.captures(policy.surface):
+        trace.captures = True
         trace.root.attributes[names.PROMPT] = features.text
+    trace.policy = policy
+    trace.deadline_s = allowed_s = deadline_s(policy, options)
+    first_due = ttft_deadline(policy, options, came) if features.stream else None
+    if first_due is not None:
+        trace.ttft_s = first_due - came
     return RequestContext(
         request_id=ledger.request_id,
         tenant=ledger.tenant,
@@ -76,12 +82,12 @@ def build_context(
         options=options,
         clamp=clamp_of(policy, options, pinned),
         own_limit=own_limit,
-        deadline=came + deadline_s(policy, options),
+        deadline=came + allowed_s,
         trace=trace,
         ledger=ledger,
         client=client,
         large=large,
-        ttft_deadline=ttft_deadline(policy, options, came) if features.stream else None,
+        ttft_deadline=first_due,
     )
 
 

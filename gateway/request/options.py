@@ -50,12 +50,13 @@ _KNOWN: Final = _OPTIONS | {
     b"host",
     b"origin",
     b"traceparent",
+    b"tracestate",
     b"x-api-key",
     b"x-request-id",
     b"x-stainless-retry-count",
     b"x-tierline-debug",
 }
-_LISTS: Final = frozenset({b"cache-control", b"x-tierline-cache", b"x-tierline-cache-tags"})
+_LISTS: Final = frozenset({b"cache-control", b"tracestate", b"x-tierline-cache", b"x-tierline-cache-tags"})
 _MAX_ID = 128
 _MOST: Final = 1e9
 """Upper bound of a valid time, in milliseconds or seconds; larger values are treated as invalid."""

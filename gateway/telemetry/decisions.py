@@ -22,7 +22,7 @@ from routing.decision_record import TierFacts, facts_of, outcome_of, record_of
 
 if TYPE_CHECKING:
     from policies.model import Policy
-    from routing.decide import Decision, DecisionInput
+    from routing.decide import Decision, DecisionInput, TierHealth
 
 BASES: Final = "tierline:bases"
 """Key of the store's hash of bases, JSON by id. It grows by one for each change of a policy or of the deployment."""
@@ -55,11 +55,23 @@ class DecisionRecorder:
         self._artefacts = artefacts
         self._bases: dict[_Key, tuple[str, bytes]] = {}
         self._written: dict[str, float] = {}
+        self._last: tuple[Policy, list[TierHealth], tuple[str, bytes]] | None = None
+        """The basis of the last decision: a tier gives many requests the same health, and most share their policy."""
         self.due: dict[str, bytes] = {}
         """Bases, by id, that encoded decisions refer to and the store may not have."""
 
     def encode(self, made: RecordedDecision) -> dict[str, Any]:
         """Return the part of a request's record that holds its decision, as JSON values."""
+        health = list(made.given.health.values())
+        if self._last is None or self._last[0] is not made.policy or self._last[1] != health:
+            self._last = made.policy, health, self._basis_of(made)
+        basis, blob = self._last[2]
+        if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
+            self.due[basis] = blob
+        out = None if made.decision is None else outcome_of(made.decision)
+        return {"basis": basis, "in": record_of(made.given), "out": out}
+
+    def _basis_of(self, made: RecordedDecision) -> tuple[str, bytes]:
         key = made.policy.version, made.policy.ladder, facts_of(made.given.health)
         known = self._bases.get(key)
         if known is None:
@@ -67,11 +79,7 @@ class DecisionRecorder:
                 self._bases.clear()
                 self._written.clear()
             known = self._bases[key] = basis_of(made.policy, made.given, self._artefacts_of(made.policy)).encode()
-        basis, blob = known
-        if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
-            self.due[basis] = blob
-        out = None if made.decision is None else outcome_of(made.decision)
-        return {"basis": basis, "in": record_of(made.given), "out": out}
+        return known
 
     def _artefacts_of(self, policy: Policy) -> Mapping[str, str]:
         """Return the artefacts that decide on this policy's requests: the worker's, but for a classifier of its own."""

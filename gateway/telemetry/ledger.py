@@ -10,7 +10,9 @@ makes the record that the store keeps, one JSON object:
      "decide": {"basis": "5b9c...", "in": [...], "out": [...]}}
 
 `started` is in Unix seconds; hop times are microseconds from the start of hop 0; ids are in hex, as in `traceparent`.
-`decide` (see `telemetry.decisions`) is null where no tier was to be chosen, as for a cache hit.
+`decide` (see `telemetry.decisions`) is null where no tier was to be chosen, as for a cache hit. Of a request that
+sampling leaves out (`kept` in its ledger is empty) `hops` has the lookup of a cache hit alone, by which feedback finds
+the stored answer, and one that a rule of `cache.never` kept out. `telemetry.names` says what each attribute is.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from gateway.telemetry import names
+from gateway.telemetry.trace import SPAN_ID_MASK
+
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import DecisionRecorder
-    from gateway.telemetry.trace import Trace
+    from gateway.telemetry.trace import Hop, Trace
 
 
 @dataclass(slots=True)
@@ -138,6 +143,9 @@ class Ledger:
     """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
+    kept: str = "head"
+    """Why its hops are recorded: `head`, or what tail sampling keeps them for (see `telemetry.sampling`); empty if they
+    are not. Set when the request is recorded."""
 
     @property
     def cost_shown(self) -> str:
@@ -151,6 +159,10 @@ SHADOW: Final = "shadow"
 TRACES: Final = "tierline:traces"
 """Key of the store's stream of records, oldest first."""
 
+_LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
+NEVER: Final = "never: "
+"""How the reason of a lookup begins that a rule of `cache.never` forbids."""
+
 _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
 
@@ -159,7 +171,7 @@ def encode(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
     """Return the record of a finished request. Raises orjson.JSONEncodeError (a TypeError) for a non-JSON value."""
     root = trace.root
     origin, end = root.start_ns, root.end_ns
-    span_id = trace.span_id
+    first = trace.span_id(root)
     record = {
         "v": _VERSION,
         "trace_id": f"{trace.trace_id:032x}",
@@ -170,17 +182,27 @@ def encode(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
             {
                 "name": hop.name,
                 "number": hop.number,
-                "span_id": f"{span_id(hop):016x}",
+                "span_id": f"{(first + hop.number) & SPAN_ID_MASK or 1:016x}",
                 "start_us": (hop.start_ns - origin) // 1000,
                 "duration_us": ((hop.end_ns or end) - hop.start_ns) // 1000,
                 "error": hop.error,
                 "attributes": hop.attributes,
             }
-            for hop in trace.hops
+            for hop in (trace.hops if ledger.kept else lookups_of_record(trace.hops))
         ],
         "decide": None if trace.decision is None else decisions.encode(trace.decision),
     }
     return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def lookups_of_record(hops: Sequence[Hop]) -> list[Hop]:
+    """Return the hops that every record has: a cache hit's, and one that a rule of `cache.never` ended."""
+    return [
+        hop
+        for hop in hops
+        if hop.name in _LOOKUPS
+        and (names.CACHE_ENTRY in hop.attributes or str(hop.attributes.get(names.CACHE_REASON)).startswith(NEVER))
+    ]
 
 
 def is_record(blob: bytes) -> bool:

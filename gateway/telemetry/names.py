@@ -1,12 +1,13 @@
 """Define every span and attribute name that Tierline emits, in one place because the GenAI conventions still change.
 
-`gen_ai.*` (OpenTelemetry GenAI semantic conventions) appears only on real model and embedding calls; `error.type`
-and `http.*` are OpenTelemetry's general names; our own steps are under `tierline.*`.
+`gen_ai.*` (OpenTelemetry GenAI semantic conventions) appears only where a model is called, for text or for vectors;
+`error.type`, `http.*` and `server.*` are OpenTelemetry's general names; our own steps are under `tierline.*`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 # Hops, in the order of one request.
 REQUEST: Final = "request"
@@ -44,6 +45,17 @@ TPOT: Final = "tierline.tpot_ms"
 QUEUE: Final = "tierline.queue_ms"  # of an attempt or a request: the time it waited in a backend's queue
 HOLDOUT: Final = "tierline.holdout"  # sent to the strongest tier at random, as the baseline for the other tiers
 
+KEPT: Final = "tierline.kept"  # why the hops were recorded: head, or what tail sampling keeps them for
+DEADLINE: Final = "tierline.deadline_ms"  # from the start of the request
+TTFT_TARGET: Final = "tierline.ttft_target_ms"  # from the start of the request until a stream's first token is due
+ANSWER: Final = "tierline.answer"
+HOP: Final = "tierline.hop"  # the hop's name on spans that are called by their model, as the conventions want
+
+# What decided a hop: any hop.
+CLAUSE: Final = "tierline.clause"  # dotted key of the policy, such as route.start.local
+CLAUSE_LINE: Final = "tierline.clause.line"  # FILE:LINE of it, where the policy came from a file
+CHECKS: Final = "tierline.clause.checks"  # the start rules that were read: each comparison with its value and outcome
+
 # Caches.
 CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open
 CACHE_REASON: Final = "tierline.cache.reason"
@@ -62,6 +74,8 @@ THRESHOLD: Final = "tierline.cache.threshold"
 LABELS: Final = "tierline.cache.labels"
 BREACHED: Final = "tierline.cache.breached"
 NEIGHBOUR: Final = "tierline.cache.neighbour"
+GUARD: Final = "tierline.cache.guard"  # the guard that refused the neighbour
+VETOED: Final = "tierline.cache.vetoed"  # guards that refused other neighbours: the guard and the neighbour's cosine
 
 # Routing.
 DIFFICULTY: Final = "tierline.difficulty"
@@ -76,6 +90,16 @@ DECISION: Final = "tierline.decision"
 REASON: Final = "tierline.reason"
 BUDGET_LEFT: Final = "tierline.budget_left_ms"
 FORECAST_TTFT: Final = "tierline.forecast.ttft_ms"  # TTFT that the latency model predicts for the tier or backend
+STAND_IN_CLAUSE: Final = "tierline.stand_in.clause"  # of the limit that the wanted tier would miss
+# Tiers that the request did not start at, in the policy's order: lists of the same length. Times are expected ones, -1
+# where nothing was measured.
+OTHER_TIERS: Final = "tierline.other.tiers"
+OTHER_TTFT: Final = "tierline.other.ttft_ms"  # median, queue included
+OTHER_TTFT_P95: Final = "tierline.other.ttft_p95_ms"
+OTHER_WHOLE: Final = "tierline.other.whole_ms"  # median, queue included
+OTHER_QUEUE: Final = "tierline.other.queue_ms"
+OTHER_LATE: Final = "tierline.other.late"  # whether it would have been late
+OTHER_STATE: Final = "tierline.other.state"  # why it could not answer; empty if it could
 
 # An attempt.
 ATTEMPT_NUMBER: Final = "tierline.attempt"
@@ -91,6 +115,23 @@ MIN_CONFIDENCE: Final = "tierline.confidence.min"
 CONFIDENCE_BASIS: Final = "tierline.confidence.basis"  # calibrated, logprob, agreement, none
 CONFIDENCE_HEAD: Final = "tierline.confidence.head"  # the version of the head that calibrated it
 TOKENS_JUDGED: Final = "tierline.tokens_judged"
+VERDICT_AT: Final = "tierline.verdict_ms"  # from the start of the attempt until it was judged
+PREFIX: Final = "tierline.prefix.logprobs"  # of the first tokens that were judged, in order
+PREFIX_TOKENS: Final = "tierline.prefix.tokens"  # their texts, where texts are captured
+PREFIX_TEXT: Final = "tierline.prefix.text"  # what was judged, where texts are captured and tokens have no texts
+LOWEST: Final = "tierline.prefix.lowest"  # places of the least probable tokens, from 0, the least probable first
+LOWEST_LOGPROBS: Final = "tierline.prefix.lowest.logprobs"
+LOWEST_TOKENS: Final = "tierline.prefix.lowest.tokens"
+NEXT_TIER: Final = "tierline.next.tier"  # the tier that would take over
+NEXT_TTFT: Final = "tierline.next.ttft_ms"  # expected of it when the request was decided upon
+NEXT_WHOLE: Final = "tierline.next.whole_ms"
+NEXT_LATE: Final = "tierline.next.late"  # whether it would have been late, at the verdict or at the attempt's end
+RACE_CLAUSE: Final = "tierline.race.clause"  # of an attempt beside another, or one that continues another's text
+IN_FLIGHT: Final = "tierline.backend.in_flight"  # calls of this worker to the backend, this one included
+CAPACITY: Final = "tierline.backend.capacity"  # how many there may be
+QUEUED: Final = "tierline.backend.queued"  # requests that waited for it just then
+BREAKER: Final = "tierline.backend.breaker"  # closed, or half-open and why it was ejected
+SIBLINGS: Final = "tierline.tier.others"  # the tier's other backends and their state when this one was chosen
 SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the answer was not checked against the request's schema
 TIMEOUT: Final = "tierline.timeout_ms"
 COST_UNKNOWN: Final = "tierline.cost.unknown"  # nobody states the price of the backend
@@ -105,6 +146,14 @@ GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
 ERROR_TYPE: Final = "error.type"
+
+EMBEDDER: Final = "tierline.embedder"
+
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+
+TEXTS: Final = frozenset({PROMPT, ANSWER, NEIGHBOUR, PREFIX_TEXT, PREFIX_TOKENS, LOWEST_TOKENS})
+"""Attributes that hold words of clients or models where texts are captured; NEIGHBOUR is a hash elsewhere."""
 
 # Attributes of the root span that are read from the ledger when spans are made, with the ledger's field.
 OF_LEDGER: Final = {
@@ -128,9 +177,34 @@ OF_LEDGER: Final = {
     QUEUE: "queue_ms",
     OVERHEAD: "overhead_ms",
     HOLDOUT: "holdout",
+    KEPT: "kept",
 }
 
+_PROVIDERS: Final = {"responses": "openai"}
+"""The conventions' name of a provider by the kind of its backend, where they differ."""
 
-def of_call(backend: str, provider: str, model: str) -> dict[str, str]:
-    """Return the attributes that a call of this backend starts with."""
-    return {BACKEND: backend, GEN_AI_OPERATION: "chat", GEN_AI_PROVIDER: provider, GEN_AI_REQUEST_MODEL: model}
+
+def of_embedder(name: str, *, is_model: bool) -> dict[str, str]:
+    """Return the attributes that an embedding in this process starts with. A table of word vectors is no model."""
+    if not is_model:
+        return {EMBEDDER: name}
+    called = {GEN_AI_OPERATION: "embeddings", GEN_AI_PROVIDER: "tierline", GEN_AI_REQUEST_MODEL: name}
+    return {EMBEDDER: name, **called}
+
+
+def of_service(operation: str, model: str) -> dict[str, str]:
+    """Return the attributes of a call to a service, all of which speak the OpenAI API."""
+    return {GEN_AI_OPERATION: operation, GEN_AI_PROVIDER: "openai", GEN_AI_REQUEST_MODEL: model}
+
+
+def of_call(backend: str, provider: str, model: str, url: str | None = None) -> dict[str, Any]:
+    """Return the attributes that a call of this backend starts with; `url` is its base URL."""
+    server = urlsplit(url or "")
+    return {
+        **({SERVER_ADDRESS: server.hostname} if server.hostname else {}),
+        **({SERVER_PORT: server.port} if server.port else {}),
+        BACKEND: backend,
+        GEN_AI_OPERATION: "chat",
+        GEN_AI_PROVIDER: _PROVIDERS.get(provider, provider),
+        GEN_AI_REQUEST_MODEL: model,
+    }

@@ -1,9 +1,13 @@
-"""Export finished traces as OpenTelemetry spans by OTLP over HTTP. Imported only when an endpoint is set.
+"""Export finished traces as OpenTelemetry spans by OTLP, over HTTP or gRPC. Imported only when an endpoint is set.
 
 opentelemetry-sdk batches and sends in a thread of its own; the OTEL_* variables have the meaning that it documents
-(endpoint, headers, timeout, compression, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES). A collector that
-is down, hanging or slow affects no request: the number of unsent spans is bounded, lost traces are counted, and
-`aclose` gives up after a few seconds.
+(endpoint, protocol, headers, timeout, compression, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES). Of what
+telemetry records (`telemetry.sampling`), OTEL_TRACES_SAMPLER may leave out more. A collector that is down, hanging or
+slow affects no request: the number of unsent spans is bounded, lost traces are counted, and `aclose` gives up after a
+few seconds.
+
+A span has the name of its hop, but for the call of a model, which the GenAI conventions name by operation and model;
+`tierline.hop` has the hop's name on every span.
 """
 
 from __future__ import annotations
@@ -17,14 +21,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.environment_variables import OTEL_BSP_MAX_QUEUE_SIZE
+from opentelemetry.sdk.environment_variables import (
+    OTEL_BSP_MAX_QUEUE_SIZE,
+    OTEL_EXPORTER_OTLP_PROTOCOL,
+    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+)
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -33,6 +40,7 @@ from gateway.telemetry.trace import Hop, Trace
 Dropped = Callable[[str, int], None]
 """Called with a reason, one of a fixed set of words, and the number of traces lost; may be called from any thread."""
 
+_HTTP: Final = "http/protobuf"
 _CLOSE_S: Final = 3.0
 _SWITCH_S: Final = 0.0005
 _SPANS_WAITING: Final = 8192  # about a thousand requests
@@ -42,10 +50,36 @@ _ERROR: Final = Status(StatusCode.ERROR)
 _KINDS: Final = {names.REQUEST: SpanKind.SERVER, names.ATTEMPT: SpanKind.CLIENT, names.SAMPLE: SpanKind.CLIENT}
 
 
+class OtlpUnavailable(ValueError):
+    """The environment asks for a way of export that is not there; the message says what to do."""
+
+
+def exporter_of_environment() -> SpanExporter:
+    """Return the exporter of the protocol that the environment names, HTTP by default. Raises OtlpUnavailable."""
+    variable = OTEL_EXPORTER_OTLP_TRACES_PROTOCOL
+    if not os.environ.get(variable):
+        variable = OTEL_EXPORTER_OTLP_PROTOCOL
+    protocol = os.environ.get(variable) or _HTTP
+    if protocol == _HTTP:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return OTLPSpanExporter()
+    if protocol != "grpc":
+        raise OtlpUnavailable(f"{variable} is {protocol!r}; write {_HTTP} or grpc")
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter
+    except ImportError as error:
+        raise OtlpUnavailable(
+            f"{variable} is grpc, which needs the extra otlp-grpc: pip install 'tierline[otlp-grpc]' ({error})"
+        ) from None
+    return trace_exporter.OTLPSpanExporter()
+
+
 class OtlpSpans:
     """Export spans over OTLP; implements `telemetry.sink.SpanSink`. Make one per worker process, after any fork."""
 
     def __init__(self, dropped: Dropped) -> None:
+        """Open the exporter that the environment asks for. Raises OtlpUnavailable."""
         # The exporter's thread encodes in pure Python; at the default interval it may hold up the event loop for 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         version = importlib.metadata.version("tierline")
@@ -54,7 +88,7 @@ class OtlpSpans:
         self._sampler = provider.sampler
         self._scope = InstrumentationScope("tierline", version)
         self._limit = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, _SPANS_WAITING))
-        self._exporter = _Watched(OTLPSpanExporter(), dropped)
+        self._exporter = _Watched(exporter_of_environment(), dropped)
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._limit)
         self._handed_over = 0
         self._dropped = dropped
@@ -62,7 +96,7 @@ class OtlpSpans:
     def export(self, trace: Trace, ledger: Ledger) -> None:
         """Pass a finished trace to the SDK if it is sampled and the queue has room; never blocks.
 
-        Sampling goes by the trace id alone, not by the caller's sampled flag, so that callers cannot force exports.
+        Sampling goes by the trace id alone, not by the client's sampled flag: see `telemetry.trace`.
         """
         sampling = self._sampler.should_sample(None, trace.trace_id, trace.root.name)
         if sampling.decision is not Decision.RECORD_AND_SAMPLE:
@@ -94,11 +128,12 @@ class OtlpSpans:
     def _spans(self, trace: Trace, ledger: Ledger) -> list[ReadableSpan]:
         root = trace.root
         offset = trace.started_unix_ns - root.start_ns
-        contexts = [SpanContext(trace.trace_id, trace.span_id(hop), False, _SAMPLED) for hop in trace.hops]
+        state = TraceState.from_header([trace.tracestate]) if trace.tracestate else None
+        contexts = [SpanContext(trace.trace_id, trace.span_id(hop), False, _SAMPLED, state) for hop in trace.hops]
         caller = SpanContext(trace.trace_id, trace.parent_id, True, _SAMPLED) if trace.parent_id else None
         return [
             ReadableSpan(
-                name=hop.name,
+                name=_name(hop),
                 context=context,
                 parent=contexts[0] if hop is not root else caller,
                 resource=self._resource,
@@ -139,6 +174,11 @@ class _Watched(SpanExporter):
         return self._inner.force_flush(timeout_millis)
 
 
+def _name(hop: Hop) -> str:
+    operation = hop.attributes.get(names.GEN_AI_OPERATION)
+    return f"{operation} {hop.attributes.get(names.GEN_AI_REQUEST_MODEL, '')}".rstrip() if operation else hop.name
+
+
 def _resource(version: str) -> Resource:
     configured = OTELResourceDetector().detect().attributes
     return Resource.create({"service.name": "tierline", "service.version": version, **configured})
@@ -146,7 +186,8 @@ def _resource(version: str) -> Resource:
 
 def _attributes(hop: Hop, ledger: Ledger | None) -> dict[str, Any]:
     """Return the hop's attributes that have a value, its error, and, for the root span, the ledger's fields."""
-    attributes = {name: value for name, value in hop.attributes.items() if value is not None}
+    attributes = {name: value for name, value in hop.attributes.items() if value is not None and value != []}
+    attributes[names.HOP] = hop.name
     if hop.error:
         attributes[names.ERROR_TYPE] = hop.error
     if ledger is not None:

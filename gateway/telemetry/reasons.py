@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -32,10 +33,17 @@ def explain(hop: Mapping[str, Any]) -> list[str]:
     """Return the reasons of one hop of a record (see `telemetry.ledger`) as short phrases, the decisive one first."""
     attributes: Attributes = hop["attributes"]
     say = _WORDS.get(hop["name"], _anything)
-    phrases = [phrase for phrase in say(attributes) if phrase]
+    phrases = [phrase for phrase in (*say(attributes), *_clause(attributes)) if phrase]
     if hop["error"]:
         phrases.append(f"error {hop['error']}")
     return phrases
+
+
+def _clause(a: Attributes) -> Iterable[str]:
+    """Yield the key of the policy that decided, with its place in the file."""
+    clause, line = a.get(names.CLAUSE), a.get(names.CLAUSE_LINE)
+    if clause:
+        yield f"by {clause} ({line})" if line else f"by {clause}"
 
 
 def milliseconds(value: float) -> str:
@@ -67,6 +75,8 @@ def _cache(a: Attributes) -> Iterable[str]:
     yield _neighbour(a)
     yield _score(a)
     yield _phrase(a, names.READ_SCORE, "cross-encoder alone {:.3f}")
+    if vetoed := a.get(names.VETOED):
+        yield f"guards refused others: {', '.join(vetoed)}"
     yield _phrase(a, names.CACHE_ENTRY, "entry {}")
     yield _phrase(a, names.CACHE_AGE, "{:.0f} s old")
 
@@ -95,7 +105,7 @@ def _score(a: Attributes) -> str:
 
 
 def _embed(a: Attributes) -> Iterable[str]:
-    yield _phrase(a, names.GEN_AI_REQUEST_MODEL, "{}")
+    yield _phrase(a, names.EMBEDDER, "{}") or _phrase(a, names.GEN_AI_REQUEST_MODEL, "{}")
     yield _phrase(a, names.OUTCOME, "{}")
 
 
@@ -113,7 +123,18 @@ def _route(a: Attributes) -> Iterable[str]:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"
     yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
+    yield from _others(a)
     yield _phrase(a, names.BUDGET_LEFT, "{} left", milliseconds)
+
+
+def _others(a: Attributes) -> Iterable[str]:
+    """Yield what is known of each tier that the request did not start at."""
+    lists = (a.get(name, []) for name in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
+    for tier, ttft_ms, late, state in zip(*lists, strict=False):
+        if state:
+            yield f"{tier} is {state}"
+        elif late:
+            yield f"{tier} would have been late: {milliseconds(ttft_ms)} to a first token"
 
 
 def _kind(a: Attributes) -> str:
@@ -140,11 +161,15 @@ def _attempt(a: Attributes) -> Iterable[str]:
     if not str(a.get(names.REASON, "")).startswith("confidence "):  # _confidence gives that with its numbers
         yield _phrase(a, names.REASON, "because {}")
     yield _confidence(a)
+    yield _lowest(a)
+    if a.get(names.NEXT_LATE):
+        yield f"{a[names.NEXT_TIER]} would have been late: {milliseconds(a[names.NEXT_TTFT])} to a first token"
     yield _phrase(a, names.SCHEMA_UNCHECKED, "the request's schema was not checked: {}")
     yield _phrase(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _tokens(a)
     yield _phrase(a, names.COST, "{}", dollars)
     yield _waited(a)
+    yield from _load(a)
     yield _phrase(a, names.TTFT, "first token after {}", milliseconds)
     yield _forecast(a)
     yield _phrase(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
@@ -191,6 +216,28 @@ def _confidence(a: Attributes) -> str:
         text += f" over {judged} tokens"
     basis = _BASES.get(a.get(names.CONFIDENCE_BASIS, ""))
     return f"{text}, {basis.format(a.get(names.CONFIDENCE_HEAD, ''))}" if basis else text
+
+
+def _lowest(a: Attributes) -> str:
+    """Return the least probable tokens by their places, with their texts where these are captured."""
+    places, logprobs = a.get(names.LOWEST), a.get(names.LOWEST_LOGPROBS)
+    if not places or not logprobs:
+        return ""
+    texts = a.get(names.LOWEST_TOKENS) or [""] * len(places)
+    shown = [f"{place} {text!r}" if text else str(place) for place, text in zip(places, texts, strict=True)]
+    lowest = zip(shown[:3], logprobs, strict=False)
+    return f"least sure of tokens {', '.join(f'{one} ({math.exp(logprob):.0%})' for one, logprob in lowest)}"
+
+
+def _load(a: Attributes) -> Iterable[str]:
+    """Yield the backend's load and state where they are worth a word."""
+    in_flight, capacity, queued = (a.get(name) for name in (names.IN_FLIGHT, names.CAPACITY, names.QUEUED))
+    if queued or (in_flight and in_flight == capacity):
+        yield f"{in_flight} of {capacity} calls in flight, {queued or 0} waiting"
+    if str(a.get(names.BREAKER, "closed")) != "closed":
+        yield str(a[names.BREAKER])
+    if others := a.get(names.SIBLINGS):
+        yield f"beside {'; '.join(others)}"
 
 
 def _sample(a: Attributes) -> Iterable[str]:

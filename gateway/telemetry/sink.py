@@ -1,7 +1,8 @@
 """Record finished requests: in the metrics at once, then in the store and the span exporter by a background task.
 
 Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the store or the exporter
-does not take, is dropped and counted in `tierline_telemetry_dropped_total`, and not retried.
+does not take, is dropped and counted in `tierline_telemetry_dropped_total`, and not retried. The task decides whose
+hops are recorded (`telemetry.sampling`), adds what decided each (`telemetry.hop_details`), and has texts redacted.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Command, Store, StoreUnavailable
+from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import BASES, DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.redaction import RedactionFailed
+from gateway.telemetry.sampling import HEAD, bound_of, kept_for
 
 if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
-    from gateway.telemetry.trace import Trace
+    from gateway.telemetry.redaction import Redactor
+    from gateway.telemetry.trace import Hop, Trace
 
 _log = logging.getLogger("tierline.telemetry")
 
@@ -75,12 +80,18 @@ class Telemetry:
         metrics: Metrics,
         artefacts: Mapping[str, str] = MappingProxyType({}),
         log_request: Callable[[Trace, Ledger], None] | None = None,
+        sample: float = 1.0,
+        redactor: Redactor | None = None,
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
 
-        `log_request` writes a request's line to the log; it must not block.
+        `log_request` writes a request's line to the log; it must not block. `sample` is the share of traces whose hops
+        are recorded in any case. Captured texts are stored and exported as `redactor` returns them.
         """
         self.metrics = metrics
+        self.sampled_below = bound_of(sample)
+        """Bound for the low 64 bits of the trace ids that head sampling keeps."""
+        self._redactor = redactor
         self.failing = ""
         """Reason why the store did not accept the last traces; '' if it did."""
         self._store = store
@@ -116,6 +127,16 @@ class Telemetry:
         self._queue.append((trace, ledger))
         self._waiting.set()
 
+    async def redacted(self, text: str) -> str | None:
+        """Return what may be kept of a text that a client sent to be kept; None if redaction failed."""
+        if self._redactor is None:
+            return text
+        try:
+            return (await self._redactor.redact([text]))[0]
+        except RedactionFailed:
+            self.metrics.telemetry_dropped("redaction_failed")
+            return None
+
     def start(self) -> None:
         """Start the background task on the running event loop."""
         self._task = asyncio.create_task(self._run(), name="tierline.telemetry")
@@ -146,14 +167,13 @@ class Telemetry:
 
     async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:
         records: list[bytes] = []
+        if self._redactor is not None:
+            await self._redact(batch, self._redactor)
         for number, (trace, ledger) in enumerate(batch, 1):
             if self._log_request is not None:
                 self._log_request(trace, ledger)
             try:
-                if self._exporter is not None:
-                    self._exporter.export(trace, ledger)
-                if self._keep:
-                    records.append(encode(trace, ledger, self._decisions))
+                self._take(trace, ledger, records)
             except Exception:  # noqa: BLE001  (one trace that cannot be encoded must not end the background task)
                 self._dropped("unserialisable", trace)
             if number % _SLICE == 0:
@@ -178,8 +198,70 @@ class Telemetry:
             self.metrics.telemetry_dropped("shutdown", len(records))
             raise
 
+    def _take(self, trace: Trace, ledger: Ledger, records: list[bytes]) -> None:
+        """Export one finished request, and add its record to `records`."""
+        ledger.kept = HEAD if trace.sampled else kept_for(trace, ledger)
+        if ledger.kept:
+            if self._redactor is None:
+                hop_details.complete(trace)
+            if self._exporter is not None:
+                self._exporter.export(trace, ledger)
+        if self._keep:
+            records.append(encode(trace, ledger, self._decisions))
+
+    async def _redact(self, batch: list[tuple[Trace, Ledger]], redactor: Redactor) -> None:
+        """Complete the hops that are recorded, and replace their captured texts by what may be kept of them."""
+        texts: list[_CapturedText] = []
+        for trace, ledger in batch:
+            if kept_for(trace, ledger):
+                try:
+                    hop_details.complete(trace)
+                except Exception:  # noqa: BLE001  (as in `_pass_on`)
+                    self._dropped("uncompleted", trace)
+            if trace.captures:
+                texts += _texts_of(trace)
+        if not texts:
+            return
+        try:
+            redacted = await redactor.redact([text.joined for text in texts])
+        except RedactionFailed:
+            self.metrics.telemetry_dropped("redaction_failed", len(batch))
+            redacted = [""] * len(texts)
+        for text, kept in zip(texts, redacted, strict=True):
+            text.replace(kept)
+
     def _dropped(self, reason: str, trace: Trace) -> None:
         self.metrics.telemetry_dropped(reason)
         if reason not in self._logged:
             self._logged.add(reason)
             _log.exception("telemetry: %s, trace %032x (logged once; each is counted)", reason, trace.trace_id)
+
+
+class _CapturedText:
+    """One captured text of a hop, or the tokens of one."""
+
+    def __init__(self, hop: Hop, name: str) -> None:
+        self._hop = hop
+        self._name = name
+        self._value: str | list[str] = hop.attributes[name]
+        self.joined = self._value if isinstance(self._value, str) else "".join(self._value)
+
+    def replace(self, kept: str) -> None:
+        """Keep `kept` of it. Tokens are kept all or not at all: what is removed may be spread over several."""
+        if kept == self.joined and kept:
+            return
+        if kept and isinstance(self._value, str):
+            self._hop.attributes[self._name] = kept
+        else:
+            del self._hop.attributes[self._name]
+            if self._name == names.PREFIX_TOKENS:
+                self._hop.attributes.pop(names.LOWEST_TOKENS, None)
+
+
+def _texts_of(trace: Trace) -> list[_CapturedText]:
+    return [
+        _CapturedText(hop, name)
+        for hop in trace.hops
+        for name in hop.attributes.keys() & names.TEXTS
+        if name != names.LOWEST_TOKENS  # they go with PREFIX_TOKENS
+    ]

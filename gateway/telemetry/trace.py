@@ -1,8 +1,14 @@
 """Record the trace of one request at low cost: plain slots, and one clock call at each end of a hop.
 
-Nothing is exported, serialised or locked on the request path. After the reply, `telemetry.sink` turns a finished trace
-into OpenTelemetry spans and into the record that `tierline trace` draws. Making a span of opentelemetry-sdk with eight
-attributes takes 18 us; a hop takes about 1 us.
+Nothing is exported, serialised or locked on the request path. After the reply, `telemetry.sink` decides whether the
+hops are kept, has `telemetry.hop_details` work out what decided each of them, and turns the trace into OpenTelemetry
+spans and into the record that `tierline trace` draws. Making a span of opentelemetry-sdk with eight attributes takes
+18 us; a hop takes about 1 us.
+
+A client's `traceparent` gives the trace its id, its parent and its random flag. The sampled flag of a client decides
+nothing here: it is a client that sends it, and whoever pays for the storage sets the rate (`telemetry.sample`). It is
+passed on, though, so that a trace which the client records is not cut off behind the gateway; `tracestate` is passed on
+as it came.
 """
 
 from __future__ import annotations
@@ -10,29 +16,48 @@ from __future__ import annotations
 import random
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.telemetry.decisions import RecordedDecision
     from gateway.telemetry.ledger import Ledger
+    from policies.model import Policy
+    from routing.confidence.judge import Evidence
 
-_SPAN_ID_MASK = (1 << 64) - 1
+SPAN_ID_MASK = (1 << 64) - 1
+EVERY_TRACE: Final = 1 << 64
+"""Bound of the low 64 bits of a trace id below which a trace is sampled, for all traces."""
+_SAMPLED: Final = 1
+_PASSED_ON: Final = 3
+"""The flags of a client's `traceparent` that are passed on: sampled, and that the id is random."""
 # Seeded by the system once per process: ids must be unique but not secret, and a system call for each costs 2 us.
 _ids = random.Random()  # noqa: S311
 
 
-class Hop:
-    """One traced step. Times are `time.perf_counter_ns()`; `error` is the `error.type` attribute if the step failed."""
+class Judged(NamedTuple):
+    """What an answer was judged by, and when; `tokens` are their texts, only where texts are captured."""
 
-    __slots__ = ("attributes", "end_ns", "error", "name", "number", "start_ns")
+    evidence: Evidence
+    at_ns: int
+    tokens: Sequence[str] = ()
+
+
+class Hop:
+    """One traced step. Times are `time.perf_counter_ns()`; `error` is the `error.type` attribute if the step failed.
+
+    `judged` is kept as it is for `telemetry.hop_details`, which reads it after the reply.
+    """
+
+    __slots__ = ("attributes", "end_ns", "error", "judged", "name", "number", "start_ns")
 
     def __init__(self, name: str, number: int, attributes: dict[str, Any]) -> None:
         self.name = name
         self.number = number
         self.attributes = attributes
         self.error: str | None = None
+        self.judged: Judged | None = None
         self.end_ns = 0
         self.start_ns = time.perf_counter_ns()
 
@@ -48,24 +73,66 @@ class Hop:
         return ((self.end_ns or time.perf_counter_ns()) - self.start_ns) / 1e9
 
 
+class Caller(NamedTuple):
+    """What a client's trace headers say: its trace, its span, its flags, and `tracestate` as it came."""
+
+    trace_id: int
+    parent_id: int
+    flags: int = 0
+    tracestate: str = ""
+
+
+NO_CALLER: Final = Caller(0, 0)
+
+
 class Trace:
     """Hold all hops of one request in the order they began; hop 0 is the request itself.
 
-    `trace_id` and `parent_id` (0 if none) come from a valid incoming `traceparent`; without one the trace id is random.
-    Span ids are consecutive from a random base, which is cheaper than drawing each.
+    Without a `caller` the trace id is random, and `parent_id` is 0. Span ids are consecutive from a random base, which
+    is cheaper than drawing each. `sampled`: whether head sampling keeps the hops: whether the low 64 bits of the trace
+    id are under `sampled_below`, by which every service of the same rate keeps the same traces.
     """
 
-    __slots__ = ("_base", "after", "decision", "hops", "parent_id", "root", "started_unix_ns", "trace_id")
+    __slots__ = (
+        "_base",
+        "_flags",
+        "after",
+        "answer",
+        "captures",
+        "deadline_s",
+        "decision",
+        "hops",
+        "parent_id",
+        "policy",
+        "root",
+        "sampled",
+        "started_unix_ns",
+        "trace_id",
+        "tracestate",
+        "ttft_s",
+    )
 
-    def __init__(self, name: str, trace_id: int = 0, parent_id: int = 0) -> None:
+    def __init__(self, name: str, caller: Caller = NO_CALLER, sampled_below: int = EVERY_TRACE) -> None:
         drawn = _ids.getrandbits(192)
+        trace_id, self.parent_id, flags, self.tracestate = caller
         self.trace_id = trace_id or (drawn >> 64) or 1
-        self.parent_id = parent_id
-        self._base = drawn & _SPAN_ID_MASK
+        self.sampled = self.trace_id & SPAN_ID_MASK < sampled_below
+        self._flags = (flags & _PASSED_ON) | self.sampled
+        self._base = (drawn & SPAN_ID_MASK) or 1
         self.started_unix_ns = time.time_ns()
         self.root = Hop(name, 0, {})
         """The hop of the whole request."""
         self.hops: list[Hop] = [self.root]
+        self.deadline_s: float | None = None
+        """Seconds from the start of the request to its deadline; None where it has none."""
+        self.ttft_s: float | None = None
+        """Seconds from the start of the request until a stream's first token is due; None without such a limit."""
+        self.captures = False
+        """Whether the texts of prompt and answer are recorded."""
+        self.answer: Callable[[], str] | None = None
+        """Returns the text of the answer once it has ended, only where texts are captured."""
+        self.policy: Policy | None = None
+        """The policy that answers; None where none was found."""
         self.decision: RecordedDecision | None = None
         """The routing decision and what it was made of; None if there was none."""
         self.after: Callable[[Ledger], None] | None = None
@@ -102,28 +169,40 @@ class Trace:
         return waited
 
     def span_id(self, hop: Hop) -> int:
-        """Return the 64-bit span id of a hop of this trace, never 0."""
-        return ((self._base + hop.number) & _SPAN_ID_MASK) or 1
+        """Return the 64-bit span id of a hop of this trace, never 0: the root's plus the hop's number."""
+        return ((self._base + hop.number) & SPAN_ID_MASK) or 1
 
     def traceparent(self, hop: Hop) -> str:
         """Return the W3C `traceparent` header that makes a backend's spans children of `hop`."""
-        return f"00-{self.trace_id:032x}-{self.span_id(hop):016x}-01"
+        return f"00-{self.trace_id:032x}-{self.span_id(hop):016x}-{self._flags:02x}"
+
+    def headers(self, hop: Hop) -> dict[str, str]:
+        """Return the W3C headers that make a service's spans children of `hop`, with `tracestate` as it came."""
+        headers = {"traceparent": self.traceparent(hop)}
+        if self.tracestate:
+            headers["tracestate"] = self.tracestate
+        return headers
 
 
 # version "-" trace-id "-" parent-id "-" flags. Later versions may add "-" and more, version 00 may not; ff is invalid.
-_FORM = re.compile(rb"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-~]*)?")
+_FORM = re.compile(rb"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
 _LONGEST = 128
+_STATE = re.compile(rb"[\t -~]{1,8192}")
 
 
-def parse_traceparent(header: bytes | None) -> tuple[int, int] | None:
-    """Return (trace id, parent span id), neither of them 0; None if the header is absent or invalid.
+def parse_caller(headers: Mapping[bytes, bytes]) -> Caller:
+    """Return what a client's trace headers say; NO_CALLER if there is no valid `traceparent`.
 
     Strictly by W3C Trace Context level 1. A request with an invalid header gets a new trace id, as without one.
     """
-    if header is None or len(header) > _LONGEST or (match := _FORM.fullmatch(header)) is None:
-        return None
-    version, trace_id, parent_id, more = match.groups()
+    traceparent, tracestate = headers.get(b"traceparent"), headers.get(b"tracestate")
+    if traceparent is None or len(traceparent) > _LONGEST or (match := _FORM.fullmatch(traceparent)) is None:
+        return NO_CALLER
+    version, trace_id, parent_id, flags, more = match.groups()
     if version == b"00" and more is not None:
-        return None
+        return NO_CALLER
     trace, parent = int(trace_id, 16), int(parent_id, 16)
-    return (trace, parent) if trace and parent else None
+    if not trace or not parent:
+        return NO_CALLER
+    state = tracestate.decode() if tracestate is not None and _STATE.fullmatch(tracestate) else ""
+    return Caller(trace, parent, int(flags, 16), state)

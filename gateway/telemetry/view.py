@@ -16,6 +16,7 @@ from rich.text import Text
 from gateway.telemetry import names
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.reasons import dollars, explain, milliseconds
+from gateway.telemetry.sampling import HEAD
 
 Record = Mapping[str, Any]
 """A record as `telemetry.ledger` encodes it, decoded."""
@@ -35,6 +36,8 @@ def draw(record: Record, console: Console, feedback: Feedback | None = None) -> 
     for line, style in _header(record["ledger"], record, feedback):
         _wrapped(console, line, width, indent="", style=style)
     console.print()
+    if not record["ledger"].get("kept", HEAD):
+        _wrapped(console, "hops left out by sampling (the config's telemetry.sample)", width, indent="", style="dim")
     total = max((hop["start_us"] + hop["duration_us"] for hop in record["hops"]), default=0) or 1
     for hop in record["hops"]:
         console.print(_row(hop, total, width, fancy=_fancy(console)), soft_wrap=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
+from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
 from gateway.tiers.forecasts import Forecasts, queued
@@ -88,6 +89,8 @@ class Endpoint:
         self._weight_until = 0.0
         self.capacity = config.max_in_flight
         """The number of calls that this worker may have in flight now."""
+        self.described = names.of_call(config.name, config.kind, config.model, config.base_url)
+        """The trace attributes that every call to it begins with."""
 
     @property
     def backend(self) -> Backend:
@@ -115,6 +118,13 @@ class Endpoint:
             and not self.queue.size
             and not self.quota.tight
         )
+
+    @property
+    def shown(self) -> str:
+        """Its load and state in words, for the trace of a request that another endpoint got."""
+        state = f"{self.config.name}: {self.in_flight} of {self.capacity} in flight, {self.queue.size} waiting"
+        why_not = self.unavailable()
+        return f"{state}, {why_not}" if why_not else state
 
     @property
     def failing(self) -> bool:

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import orjson
 
@@ -153,6 +153,25 @@ def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
     if evidence.complete and "tool_args" in when.invalid and not all(map(_is_json, evidence.tool_arguments)):
         return "invalid tool arguments"
     return evidence.misfit
+
+
+_CLAUSES: Final = {
+    "empty": "escalate.when",
+    "refusal": "escalate.when.refusal",
+    "cut off": "escalate.when.finish",
+    "content filter": "escalate.when.finish",
+    "repetition loop": "escalate.when.repetition",
+    "no signal": "escalate.no_signal",
+    "no signal, accepted by policy": "escalate.no_signal",
+}
+"""The policy's key that each reason of a verdict comes from; all other faults are of `escalate.when.invalid`."""
+
+
+def clause_of_verdict(reason: str, basis: str) -> str:
+    """Return the dotted key of the policy by which an answer was judged, from its verdict's `reason` and `basis`."""
+    if reason.startswith("confidence "):
+        return f"escalate.when.{'confidence_below' if basis == 'calibrated' else 'uncalibrated_below'}"
+    return _CLAUSES.get(reason, "escalate.when.invalid")
 
 
 def is_loop(text: str) -> bool:

@@ -281,7 +281,7 @@ def test_a_callers_mistake_is_held_against_nobody(status: int, held: bool) -> No
 def test_races_and_draws_are_told() -> None:
     """Hedges, speculation, the holdout and the versions are read off the hops; a rival's queue adds nothing."""
     request = Finished()
-    request.trace.begin(names.EMBED, {names.GEN_AI_REQUEST_MODEL: "wordllama-256"}).end()
+    request.trace.begin(names.EMBED, {names.EMBEDDER: "wordllama-256"}).end()
     request.trace.begin(names.ROUTE, {names.CLASSIFIER: "0fe444b29605", names.HOLDOUT: False}).end()
     request.attempt("local", SPECULATIVE=True, QUEUE=5.0)
     request.attempt("hosted", HEDGE=True, QUEUE=7.0)

@@ -16,6 +16,7 @@ import numpy as np
 
 from gateway.cli.commands import CommandError
 from gateway.telemetry import names
+from gateway.telemetry.sampling import HEAD
 from offline.calibration.cases import Cases, known_starts
 from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from offline.datasets import DataError, Json, json_objects, rows_of
@@ -115,6 +116,8 @@ def _label(row: Json) -> tuple[str, tuple[float, float]]:
 
 def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[float, float]) -> _Request | str:
     """Return the request of a record, or why it cannot be used to choose thresholds."""
+    if record["ledger"].get("kept", HEAD) != HEAD:
+        return "whose hops were left out by sampling, or kept for what came of them (telemetry.sample)"
     hops: list[tuple[str, Attributes]] = [(hop["name"], hop["attributes"]) for hop in record["hops"]]
     route = next((attributes for name, attributes in hops if name == names.ROUTE), None)
     if route is None or names.DECISION not in route:

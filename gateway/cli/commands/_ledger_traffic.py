@@ -28,11 +28,14 @@ def traffic_of(surface: str, records: Path) -> tuple[Traffic, str]:
         try:
             if record["ledger"]["surface"] != surface:
                 continue
+            ledger = record["ledger"]
             route: dict[str, Any] = next(
                 (hop["attributes"] for hop in record["hops"] if hop["name"] == names.ROUTE), {}
             )
             if names.KIND in route:
                 judged.append((str(route[names.CLASSIFIER]), str(route[names.KIND]), float(route[names.QUANTILE])))
+            elif ledger.get("kept") == "" and ledger["kind"]:  # its hops were left out by sampling
+                judged.append((str(ledger["classifier"]), str(ledger["kind"]), float(ledger["quantile"])))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{place}: not a record as `tierline trace list --json` prints it: {error!r}") from None
     newest = judged[0][0] if judged else ""  # records have the latest first

@@ -181,8 +181,8 @@ class _Embedding(SideExchange):
     async def _encoded(self, texts: list[str], places: Sequence[int], policy: Policy) -> list[StoredVector]:
         """Return the vectors of the gateway's own encoder. `places` are the texts' in the request."""
         encoder = self.steps.encoder
-        hop = self.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: ENDPOINT})
-        hop.attributes[names.GEN_AI_REQUEST_MODEL] = encoder.encoder.name
+        is_model = self.steps.deployment.embedding.kind != "static"
+        hop = self.trace.begin(names.EMBED, names.of_embedder(encoder.encoder.name, is_model=is_model))
         try:
             encoded = await encoder.encode(texts)
         except BaseException:
@@ -226,7 +226,7 @@ class _Embedding(SideExchange):
         sent = await off_loop(write) if large else write()
         price = self.steps.deployment.services[service].prices.get(model)
         hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
-        headers = {"Content-Type": "application/json", "traceparent": self.trace.traceparent(hop)}
+        headers = {"Content-Type": "application/json", **self.trace.headers(hop)}
         try:
             reply = await client.send("POST", "/embeddings", headers, sent)
             try:

@@ -109,9 +109,11 @@ async def _store(steps: Steps, tenant: str, body: _FeedbackBody) -> tuple[Feedba
                 code="request_not_found",
                 param="request_id",
             )
-        comment = body.comment if settings.prompts else None
         record = orjson.loads(blob)
         surface = record["ledger"]["surface"]
+        comment = body.comment if settings.captures(surface.partition("/")[0]) else None
+        if comment:
+            comment = await steps.telemetry.redacted(comment)
         feedback = Feedback(body.request_id, tenant, surface, body.score, comment, time.time())
         await steps.store.apply([Append(STREAM, feedback.encode(), settings.keep)])
         removed = await _removed(steps, record, body.request_id, tenant) if body.score < _WRONG else ""

@@ -129,7 +129,7 @@ async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
         ledger.tenant = steps.tenants.of(headers)
     raw = await off_loop(partial(orjson.dumps, asked.body))
     body, large = await ChatBodies(steps.deployment.limits).read(raw)
-    trace = Trace(names.REQUEST, 0, 0)
+    trace = Trace(names.REQUEST)
     return build_context(steps, headers, body, trace, ledger, Client(None, 1.0), large=large, instead=asked.policy)
 
 

@@ -123,7 +123,7 @@ class _PassedRequest(SideExchange):
         body = await self._body(config, headers)
         self.client.watch()
         hop = hop_of(self.trace, self.ledger, service, self.endpoint, self.ledger.model)
-        headers["traceparent"] = self.trace.traceparent(hop)
+        headers.update(self.trace.headers(hop))
         outcome = "cancelled"
         try:
             async with asyncio.timeout(self._limit_s()):

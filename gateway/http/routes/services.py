@@ -27,6 +27,10 @@ def client_of(steps: Steps, service: str) -> ServiceClient:
     return client
 
 
+_NO_MODEL: Final = frozenset({"files", "batches"})
+"""Operations of a service that call no model by themselves."""
+
+
 def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: str) -> Hop:
     """Begin the hop of a call, and count the call."""
     ledger.attempts += 1
@@ -38,7 +42,6 @@ def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: st
             names.ATTEMPT_NUMBER: ledger.attempts,
             names.TIER: service,
             names.BACKEND: service,
-            names.GEN_AI_OPERATION: operation,
-            names.GEN_AI_REQUEST_MODEL: model,
+            **({} if operation in _NO_MODEL else names.of_service(operation, model)),
         },
     )

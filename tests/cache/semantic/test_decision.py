@@ -108,7 +108,9 @@ def choose(decide: Decide, near: list[tuple[str, float]], most: int = 0) -> Shor
 def test_the_best_of_the_candidates_without_a_veto_is_chosen() -> None:
     """A veto on the nearest leaves the next ones their chance; where all have one, the nearest's is told."""
     decide = decide_by(semantic())
-    assert choose(decide, [(SPAIN, 0.99), (ITALY, 0.95), (ITALY, 0.9)]) == Shortlist(1, Verdict(0.95, "", "guards"))
+    assert choose(decide, [(SPAIN, 0.99), (ITALY, 0.95), (ITALY, 0.9)]) == Shortlist(
+        1, Verdict(0.95, "", "guards"), vetoed=("entities 0.990",)
+    )
     chosen = choose(decide, [(SPAIN, 0.99), ("What is the capital of France?", 0.98)])
     assert chosen is not None
     assert chosen.place == 0
@@ -138,7 +140,7 @@ def test_no_more_than_three_candidates_without_a_veto_are_read() -> None:
         return Verdict(0.5, "guard: order" if stored == "b" else "", "verifier")
 
     chosen = choose(decide, [(text, 0.9) for text in "abcde"], 2)
-    assert chosen == Shortlist(0, Verdict(0.5, "", "verifier"), (Doubtful(0, 0.9), Doubtful(2, 0.9)))
+    assert chosen == Shortlist(0, Verdict(0.5, "", "verifier"), (Doubtful(0, 0.9), Doubtful(2, 0.9)), ("order 0.900",))
     assert read == ["a", "b", "c", "d"]
 
 
@@ -155,7 +157,7 @@ def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
     decide = decide_by(semantic(), Known(Verdict(0.0)), screening=True)
     near = [("vetoed, all of it", 0.99), *((text, 0.95) for text in scores)]
     chosen = choose(decide, near, 2)
-    assert chosen == Shortlist(2, Verdict(0.6, "", "verifier"), doubtful(2, 4))
+    assert chosen == Shortlist(2, Verdict(0.6, "", "verifier"), doubtful(2, 4), ("roles 0.990",))
     assert settled(chosen, [0.2, 0.7], PLAIN) == Shortlist(4, Verdict(0.7, "", "cross_encoder", 0.7))
     assert choose(decide, near, 5) == chosen._replace(doubtful=doubtful(2, 4, 1))
     alone = choose(decide, near[3:4], 2)

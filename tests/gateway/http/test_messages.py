@@ -10,7 +10,7 @@ from gateway.telemetry.trace import Trace
 
 def dropped_header(*paths: str) -> bytes:
     ledger = Ledger("req_1", dropped=paths)
-    return dict(explain(Trace(names.REQUEST, 0, 0), ledger))[b"x-tierline-dropped"]
+    return dict(explain(Trace(names.REQUEST), ledger))[b"x-tierline-dropped"]
 
 
 def test_dropped_fields_are_named_in_printable_ascii() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.telemetry.trace import Trace, parse_traceparent
+from gateway.telemetry.trace import NO_CALLER, Caller, Trace, parse_caller
 
 
 def _trace(*spans: tuple[str, int, int]) -> Trace:
@@ -35,18 +35,19 @@ _GOOD = b"00-" + _TRACE + b"-" + _PARENT + b"-01"
 
 def test_a_valid_header_gives_both_ids() -> None:
     """The trace id and the parent id of a valid header come back as numbers."""
-    assert parse_traceparent(_GOOD) == (0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7)
+    assert parse_caller({b"traceparent": _GOOD}) == Caller(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, 1)
 
 
 def test_our_own_header_is_read_back() -> None:
     """What a trace sends to a backend parses to that trace and that hop."""
     trace = Trace("request")
-    assert parse_traceparent(trace.traceparent(trace.root).encode()) == (trace.trace_id, trace.span_id(trace.root))
+    read = parse_caller({b"traceparent": trace.traceparent(trace.root).encode()})
+    assert (read.trace_id, read.parent_id) == (trace.trace_id, trace.span_id(trace.root))
 
 
 def test_a_later_version_may_say_more() -> None:
     """A version after 00 is read as far as it is known."""
-    assert parse_traceparent(b"cc" + _GOOD[2:] + b"-what-the-future-holds") is not None
+    assert parse_caller({b"traceparent": b"cc" + _GOOD[2:] + b"-what-the-future-holds"}) != NO_CALLER
 
 
 @pytest.mark.parametrize(
@@ -72,4 +73,4 @@ def test_a_later_version_may_say_more() -> None:
 )
 def test_anything_else_is_as_good_as_absent(header: bytes | None) -> None:
     """A header that is not exactly right is ignored, however long or odd it is."""
-    assert parse_traceparent(header) is None
+    assert parse_caller({} if header is None else {b"traceparent": header}) == NO_CALLER

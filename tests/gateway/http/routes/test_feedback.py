@@ -49,7 +49,10 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     tenants = {name: TenantConfig(key_digests=(key_digest(f"{name}-key".encode()),)) for name in ("acme", "other")}
     api = Starlette(routes=[feedback_route()], exception_handlers={ApiError: _as_envelope})
     api.state.steps = SimpleNamespace(
-        store=store, tenants=Tenants(tenants), deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts))
+        store=store,
+        tenants=Tenants(tenants),
+        deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts)),
+        telemetry=Telemetry(store, keep=0, exporter=None, metrics=Metrics()),
     )
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://test")
 

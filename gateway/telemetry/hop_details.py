@@ -1,0 +1,269 @@
+"""Add to the hops of a finished trace what decided them, by which key of the policy, and what else could have happened.
+
+This runs after the reply, in telemetry's background task, and only for requests whose hops are recorded. On the
+request's path the steps leave what they have at hand: the routing decision with its input, and what an answer was
+judged by. The decision is pure, so what led to it is worked out again here.
+
+Attributes are numbers, words, flags and lists of them, as OpenTelemetry wants; `telemetry.names` explains each.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gateway.telemetry import names
+from gateway.telemetry.ledger import NEVER
+from policies.expression import OTHERWISE, Expression, parts
+from routing.confidence.judge import clause_of_verdict
+from routing.decide import clause_of, values_for
+
+if TYPE_CHECKING:
+    from gateway.telemetry.decisions import RecordedDecision
+    from gateway.telemetry.trace import Hop, Trace
+    from routing.decide import TierHealth
+
+MOST_TOKENS: Final = 128
+"""Judged tokens of which the log-probability is recorded; a prefix is shorter, a whole answer may be longer."""
+_LOWEST: Final = 5
+MOST_CHARS: Final = 16_384
+"""Characters of a prompt or an answer that are recorded where texts are captured."""
+_GUARD: Final = "guard: "
+_UNKNOWN: Final = -1.0
+_LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
+
+
+def complete(trace: Trace) -> None:
+    """Add the details to the hops of a finished trace; its root has ended, and nothing of it changes any more."""
+    policy, made, root = trace.policy, trace.decision, trace.root
+    if trace.deadline_s is not None:
+        due_ns = root.start_ns + int(trace.deadline_s * 1e9)
+        for hop in trace.hops:
+            if names.BUDGET_LEFT not in hop.attributes:
+                hop.attributes[names.BUDGET_LEFT] = (due_ns - hop.start_ns) // 100_000 / 10
+        root.attributes[names.DEADLINE] = root.attributes[names.BUDGET_LEFT]
+    if trace.ttft_s is not None:
+        root.attributes[names.TTFT_TARGET] = round(trace.ttft_s * 1000, 1)
+    if trace.captures:
+        _add_texts(trace)
+    for hop in trace.hops:
+        if hop.name == names.ATTEMPT:
+            _complete_attempt(trace, hop, made)
+        elif hop.name == names.ROUTE and made is not None:
+            _complete_route(hop, made)
+        elif hop.name in _LOOKUPS:
+            _complete_lookup(hop)
+        else:
+            continue
+        if policy is not None and names.CLAUSE in hop.attributes:
+            hop.attributes[names.CLAUSE_LINE] = policy.lines[hop.attributes[names.CLAUSE]]
+
+
+def _add_texts(trace: Trace) -> None:
+    attributes = trace.root.attributes
+    if names.PROMPT in attributes:
+        attributes[names.PROMPT] = attributes[names.PROMPT][:MOST_CHARS]
+    if trace.answer is not None and (answer := trace.answer()):
+        attributes[names.ANSWER] = answer[:MOST_CHARS]
+
+
+# The decision.
+
+
+def _complete_route(hop: Hop, made: RecordedDecision) -> None:
+    policy, given, decision, attributes = made.policy, made.given, made.decision, hop.attributes
+    stream, first, limit_s = given.features.stream, None, given.budget_s
+    if given.ttft_s is not None and given.ttft_s < limit_s:
+        limit_s = given.ttft_s
+    if decision is not None:
+        first = decision.tiers[0]
+        clause = clause_of(policy, decision)
+        if clause != "tiers" or given.clamp is None:  # else the request's own limits left one tier
+            attributes[names.CLAUSE] = clause
+        if clause.startswith("route.start.") and len(policy.route.start) > 1:
+            attributes[names.CHECKS] = _checks(made, clause.removeprefix("route.start."))
+        if " expected to " in decision.stand_in:  # the wanted tier is not down but slow
+            attributes[names.STAND_IN_CLAUSE] = "slo.ttft.p99" if limit_s < given.budget_s else "slo.deadline"
+    if len(given.health) < 2:
+        return
+    tiers: list[str] = []
+    times: tuple[list[float], ...] = [], [], [], []
+    late: list[bool] = []
+    states: list[str] = []
+    for one in given.health.values():
+        if one.name == first:
+            continue
+        figures = _figures(one)
+        tiers.append(one.name)
+        for several, time in zip(times, figures, strict=True):
+            several.append(time)
+        late.append((figures.ttft_ms if stream else figures.whole_ms) > limit_s * 1000)
+        states.append(one.unavailable)
+    attributes[names.OTHER_TIERS], attributes[names.OTHER_LATE], attributes[names.OTHER_STATE] = tiers, late, states
+    attributes[names.OTHER_TTFT], attributes[names.OTHER_TTFT_P95] = times[0], times[1]
+    attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
+
+
+class _Figures(NamedTuple):
+    """The forecast of a tier in milliseconds, -1 where nothing was measured."""
+
+    ttft_ms: float = _UNKNOWN
+    ttft_p95_ms: float = _UNKNOWN
+    whole_ms: float = _UNKNOWN
+    queue_ms: float = _UNKNOWN
+
+
+_NO_FIGURES: Final = _Figures()
+_figures_of: dict[int, tuple[TierHealth, _Figures]] = {}
+_MOST_FIGURES: Final = 512
+
+
+def _figures(health: TierHealth) -> _Figures:
+    """Return a tier's forecast. A tier gives many requests the same object, so the figures are kept for it."""
+    known = _figures_of.get(id(health))
+    if known is not None and known[0] is health:
+        return known[1]
+    forecast, figures = health.forecast, _NO_FIGURES
+    if forecast is not None and forecast.known:
+        first, p95, whole = forecast.ttft_s, forecast.ttft_p95_s, forecast.whole_s
+        figures = _Figures(
+            round(first * 1000, 1) or _UNKNOWN,
+            round(p95 * 1000, 1) or _UNKNOWN,
+            round(whole * 1000, 1) or _UNKNOWN,
+            round(forecast.queue_s * 1000, 1),
+        )
+    if len(_figures_of) >= _MOST_FIGURES:
+        _figures_of.clear()
+    _figures_of[id(health)] = health, figures
+    return figures
+
+
+def _checks(made: RecordedDecision, until: str) -> list[str]:
+    """Return each comparison of the start rules up to that of tier `until`: `local: p_adequate 0.31 >= 0.5: no`."""
+    lines: list[str] = []
+    for tier, rule in made.policy.route.start.items():
+        if rule.source == OTHERWISE:
+            lines.append(f"{tier}: otherwise")
+        else:
+            _add_checks(lines, tier, rule, values_for(made.policy, made.given, tier))
+        if tier == until:
+            break
+    return lines
+
+
+def _add_checks(lines: list[str], tier: str, rule: Expression, values: Mapping[str, Any]) -> None:
+    """Add each comparison and each flag of a rule with the value that it read, and whether it holds."""
+    compared, flags = _read_by(rule)
+    for part, text in compared:
+        line = text
+        for name in part.names:
+            value = values.get(name)
+            shown = "missing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+            line = line.replace(name, f"{name} {shown}", 1)
+        lines.append(f"{tier}: {line}: {'yes' if part.holds(values) else 'no'}")
+    if flags:
+        lines += [f"{tier}: {name}: {'yes' if values.get(name) else 'no'}" for name in flags]
+
+
+@lru_cache(maxsize=1024)
+def _read_by(rule: Expression) -> tuple[tuple[tuple[Expression, str], ...], tuple[str, ...]]:
+    """Return the comparisons of a rule, each with its text, and the flags that stand in it alone."""
+    compared = tuple([(part, part.source.replace("'", "")) for part, _ in parts(rule)])
+    within = {id(name) for node in _nodes(rule, ast.Compare) for name in ast.walk(node)}
+    flags = [node.id for node in _nodes(rule, ast.Name) if isinstance(node, ast.Name) and id(node) not in within]
+    return compared, tuple(dict.fromkeys(flags))
+
+
+def _nodes(rule: Expression, kind: type[ast.expr]) -> Iterable[ast.expr]:
+    return () if rule.tree is None else [node for node in ast.walk(rule.tree) if isinstance(node, kind)]
+
+
+# An attempt.
+
+
+def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> None:
+    attributes, judged, at_ns = hop.attributes, hop.judged, hop.end_ns or trace.root.end_ns
+    if judged is not None:
+        at_ns = judged.at_ns
+        attributes[names.CLAUSE] = clause_of_verdict(
+            attributes.get(names.REASON, ""), attributes.get(names.CONFIDENCE_BASIS, "none")
+        )
+        attributes[names.VERDICT_AT] = round((at_ns - hop.start_ns) / 1e6, 2)
+        if judged.evidence.logprobs:
+            _describe_tokens(attributes, judged.evidence.logprobs, judged.tokens)
+        if trace.captures and names.PREFIX_TOKENS not in attributes:
+            attributes[names.PREFIX_TEXT] = judged.evidence.text[:MOST_CHARS]
+    elif hop.error == "saturated":
+        waits_already = "wait already" in attributes.get(names.REASON, "")
+        attributes[names.CLAUSE] = "load.max_waiting" if waits_already else "load.max_wait"
+    if names.HEDGE in attributes:
+        attributes[names.RACE_CLAUSE] = "escalate.hedge.after"
+    elif names.SPECULATIVE in attributes:
+        attributes[names.RACE_CLAUSE] = "escalate.speculate.both"
+    elif names.CONTINUES in attributes:
+        attributes[names.RACE_CLAUSE] = "escalate.stream.on_break"
+    elif made is not None and made.decision is not None and len(made.decision.tiers) > 1:
+        _describe_next(trace, hop, made, made.decision.tiers, at_ns)
+
+
+def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], tokens: Sequence[str]) -> None:
+    lowest = nsmallest(_LOWEST, range(len(logprobs)), key=logprobs.__getitem__)
+    attributes[names.PREFIX] = [round(one, 3) for one in logprobs[:MOST_TOKENS]]
+    attributes[names.LOWEST] = lowest
+    attributes[names.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]
+    if len(tokens) == len(logprobs):
+        attributes[names.PREFIX_TOKENS] = list(tokens[:MOST_TOKENS])
+        attributes[names.LOWEST_TOKENS] = [tokens[place] for place in lowest]
+
+
+def _describe_next(trace: Trace, hop: Hop, made: RecordedDecision, tiers: Sequence[str], at_ns: int) -> None:
+    """Record which tier would take over from this attempt, and whether it would have been in time at that moment."""
+    given, attributes = made.given, hop.attributes
+    tier = attributes[names.TIER]
+    if tier == tiers[-1] or tier not in tiers:
+        return
+    name = tiers[tiers.index(tier) + 1]
+    figures = _figures(given.health[name])
+    attributes[names.NEXT_TIER] = name
+    attributes[names.NEXT_TTFT] = figures.ttft_ms
+    attributes[names.NEXT_WHOLE] = figures.whole_ms
+    if trace.deadline_s is None:
+        return
+    gone_s, stream = (at_ns - trace.root.start_ns) / 1e9, given.features.stream
+    left_s = trace.deadline_s - gone_s
+    if stream and trace.ttft_s is not None and trace.ttft_s - gone_s < left_s:
+        left_s = trace.ttft_s - gone_s
+    attributes[names.NEXT_LATE] = (figures.ttft_ms if stream else figures.whole_ms) > left_s * 1000
+
+
+# A lookup.
+
+_LOOKUP_CLAUSES: Final = {
+    "temperature": "cache.semantic.max_temperature",
+    "no_neighbour": "cache.semantic.min_similarity",
+    "audit": "cache.semantic.audit",
+    "policy": "cache",
+}
+
+
+def _complete_lookup(hop: Hop) -> None:
+    attributes = hop.attributes
+    reason = attributes.get(names.CACHE_REASON, "")
+    if reason in _LOOKUP_CLAUSES:
+        attributes[names.CLAUSE] = _LOOKUP_CLAUSES[reason]
+    elif reason and reason.startswith(_GUARD):
+        attributes[names.GUARD] = reason.removeprefix(_GUARD)
+        attributes[names.CLAUSE] = "cache.semantic.guards"
+    elif reason and reason.startswith(NEVER):
+        attributes[names.CLAUSE] = "cache.never"
+    elif hop.name == names.CACHE_EXACT:
+        attributes[names.CLAUSE] = "cache.exact"
+    elif names.CACHE_SCORE in attributes:
+        similarity, least = attributes.get(names.SIMILARITY), attributes.get(names.MIN_SIMILARITY)
+        if similarity is not None and least is not None and similarity < least:
+            attributes[names.CLAUSE] = "cache.semantic.min_similarity"
+        else:
+            attributes[names.CLAUSE] = f"cache.semantic.{'max_error' if names.THRESHOLD in attributes else 'verify'}"

@@ -1,0 +1,53 @@
+"""Decide whose hops are recorded: a share of all traces, and every request that is worth a look.
+
+Head sampling (the config's `telemetry.sample`) is known when a request begins: the low 64 bits of its trace id are
+below a bound, so every service that samples at the same rate keeps the same traces. Tail sampling looks at the outcome.
+Both are about hops and their spans alone: every request has its ledger record and its routing decision, on which money,
+replay and what-if depend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.telemetry.ledger import SHADOW
+
+if TYPE_CHECKING:
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Trace
+
+HEAD: Final = "head"
+_SERVER_ERROR: Final = 500
+_OK: Final = 200
+_NOTABLE: Final = frozenset({"escalated", "degraded", "fallback", "hedged"})
+"""Values of `x-tierline-path` for requests that took more than one tier, call or try."""
+_CLIENT_LEFT: Final = frozenset({"client_gone", "client_cancel"})
+_MEDIANS: Final = frozenset({"ttft_p50", "total_p50"})
+"""Objectives that half of all requests miss when all is well."""
+
+
+def bound_of(share: float) -> int:
+    """Return the bound for the low 64 bits of a trace id that keeps this share, 0..1, of all traces."""
+    return round(share * (1 << 64))
+
+
+def kept_for(trace: Trace, ledger: Ledger) -> str:
+    """Return why a finished request's hops are recorded; '' if they are not.
+
+    head                                       by chance, as the rate says
+    error                                      the gateway failed, or a stream broke off
+    escalated, degraded, fallback, hedged      its path
+    canary, shadow                             it helps to compare two policies
+    slow                                       it missed an objective of its surface, other than a median
+    """
+    if trace.sampled:
+        return HEAD
+    error = ledger.error
+    if ledger.status >= _SERVER_ERROR or (ledger.status == _OK and error is not None and error not in _CLIENT_LEFT):
+        return "error"
+    if ledger.path in _NOTABLE:
+        return ledger.path
+    if ledger.arm:
+        return SHADOW if ledger.arm == SHADOW else "canary"
+    missed = ledger.slo is not None and any(not met for name, met in ledger.slo.items() if name not in _MEDIANS)
+    return "slow" if missed else ""
