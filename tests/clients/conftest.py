@@ -14,6 +14,9 @@ from tests.support.upstream import Received, Upstream
 
 FLAKY = CHAT.replace("surface: chat", "surface: flaky").replace("[chat, gpt-4o-mini]", "[flaky]")
 FLAKY = FLAKY.replace("[local, hosted]", "[flaky]").replace("{local: otherwise}", "{flaky: otherwise}")
+MORE = ("refused", "standard", "override")
+"""Surfaces with a tier and a model of their name: one that refuses, and those of LangChain's standard tests."""
+_ABLE = ["tools", "json", "vision", "audio", "files"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ def clients(
     deployment = config(local.url, hosted.url, _store.url)
     flaky = {"base_url": local.url, "model": "flaky", "capabilities": ["tools", "json"]}
     deployment["tiers"].append({"name": "flaky", "backends": [flaky]})
-    write_deployment(folder, deployment, {"chat": CHAT, "flaky": FLAKY})
+    policies = {"chat": CHAT, "flaky": FLAKY}
+    for name in MORE:
+        backend = {"base_url": local.url, "model": name, "capabilities": [*_ABLE]}
+        deployment["tiers"].append({"name": name, "backends": [backend]})
+        policies[name] = FLAKY.replace("flaky", name)
+    write_deployment(folder, deployment, policies)
     with running(folder, environment(**secrets_of(hosted.url)), forked=True) as gateway:
         yield ClientsSetup(gateway, local, hosted)

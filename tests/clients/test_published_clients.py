@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import ClientsSetup
-from tests.clients.scripted import CITY, HARD, PLAIN, SUNNY
+from tests.clients.scripted import CITY, HARD, PAUSE_S, PLAIN, SUNNY
 from tests.support.gateway import ROOT
 
 FOLDER = Path(__file__).parent
 ENVIRONMENTS = ROOT / "build" / "clients"
 RUN_S = 240
 """How long a client may take for all its scenarios; its imports take most of it on a busy machine."""
+
+RETRY_AFTER_S = 0.9
+"""How long the clients wait at least when they are told to wait a second; AI SDKs and others take off a jitter."""
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -46,11 +49,14 @@ EXPECTED: dict[str, Any] = {
     "responses_tools": _CALLED,
     "responses_structured": CITY,
     "busy": {"text": PLAIN},
+    "limited": {"text": PLAIN},
+    "overloaded": {"text": PLAIN},
+    "impatient": {"text": PLAIN},
     "leave": {"text": "word"},
     "agent": {"outputs": ["sunny"], "text": SUNNY},
     "count": {"counted": True},
     "embeddings": {"count": 2, "width": 256},
-    "models": {"ids": ["auto", "chat", "flaky"]},
+    "models": {"ids": ["auto", "chat", "flaky", "override", "refused", "standard"]},
 }
 """What each scenario gives, whoever the client is."""
 
@@ -94,46 +100,66 @@ def coding_agent(name: str, program: str) -> Client:
 
 
 _OPENAI = """plain again stream hard tools tools_stream structured responses responses_stream responses_tools
-    responses_structured busy leave embeddings models"""
+    responses_structured busy limited overloaded impatient leave embeddings models"""
 _OPENAI_ERRORS: dict[str, Raises] = {
     "unknown_model": [("openai.NotFoundError", 404)],
     "bad_request": [("openai.BadRequestError", 400)],
     # The client tells its timeout: when both end at the same moment, either may be first.
     "slow": [("openai.APITimeoutError", None), ("openai.InternalServerError", 504)],
+    "refused": [("openai.RateLimitError", 429)],
 }
-_RESPONSES_ERRORS: dict[str, Raises] = {"responses_unknown_model": [("openai.NotFoundError", 404)]}
+_SDK_ERRORS: dict[str, Raises] = _OPENAI_ERRORS | {
+    "responses_unknown_model": [("openai.NotFoundError", 404)],
+    "refused_stream": [("openai.RateLimitError", 429)],
+}
 _ANTHROPIC_ERRORS: dict[str, Raises] = {
     "unknown_model": [("anthropic.NotFoundError", 404)],
     "bad_request": [("anthropic.BadRequestError", 400)],
     "slow": [("anthropic.APITimeoutError", None), ("anthropic.InternalServerError", 504)],
+    "refused": [("anthropic.RateLimitError", 429)],
+    "refused_stream": [("anthropic.RateLimitError", 429)],
 }
 _AGENT_ERRORS: dict[str, Raises] = {"unknown_model": [("openai.NotFoundError", 404)]}
-_PYDANTIC = "plain stream hard tools tools_stream structured_tools busy"
+_PYDANTIC = "plain stream hard tools tools_stream structured_tools busy limited overloaded"
 _PYDANTIC_ERRORS: dict[str, Raises] = {"unknown_model": [("pydantic_ai.ModelHTTPError", 404)]}
 _LITELLM_ERRORS: dict[str, Raises] = {
     "unknown_model": [("litellm.NotFoundError", 404)],
     "bad_request": [("litellm.BadRequestError", 400)],
     "slow": [("litellm.Timeout", 408), ("litellm.InternalServerError", 504), ("litellm.Timeout", 504)],
+    "refused": [("litellm.RateLimitError", 429)],
 }
 _NODE_ERRORS: dict[str, Raises] = {
     "unknown_model": [("NotFoundError", 404)],
     "responses_unknown_model": [("NotFoundError", 404)],
     "bad_request": [("BadRequestError", 400)],
     "slow": [("APIConnectionTimeoutError", None), ("InternalServerError", 504)],
+    "refused": [("RateLimitError", 429)],
+    "refused_stream": [("RateLimitError", 429)],
 }
 _AI_SDK_ERRORS: dict[str, Raises] = {
     "unknown_model": [("AI_APICallError", 404)],
     "unknown_model_stream": [("AI_APICallError", 404)],
     "slow": [("TimeoutError", None)],
+    "refused": [("AI_APICallError", 429)],
+    "refused_stream": [("AI_APICallError", 429)],
+}
+_CURL = "plain again stream hard tools responses_stream messages busy limited overloaded leave"
+_CURL_ERRORS: dict[str, Raises] = {
+    "unknown_model": [("__main__.CurlError", 404)],
+    "bad_request": [("__main__.CurlError", 400)],
+    "refused": [("__main__.CurlError", 429)],
+    "refused_stream": [("__main__.CurlError", 429)],
+    "slow": [("__main__.CurlTimeout", None)],
+    "leave_by_time": [("__main__.CurlTimeout", None)],
 }
 CLIENTS = [
-    python("openai2", "openai-python-2", "use_openai.py", _OPENAI, _OPENAI_ERRORS | _RESPONSES_ERRORS),
-    python("openai3", "openai-python-3", "use_openai.py", _OPENAI, _OPENAI_ERRORS | _RESPONSES_ERRORS),
+    python("openai2", "openai-python-2", "use_openai.py", _OPENAI, _SDK_ERRORS),
+    python("openai3", "openai-python-3", "use_openai.py", _OPENAI, _SDK_ERRORS),
     python(
         "openai3",
         "anthropic-python",
         "use_anthropic.py",
-        "plain again stream hard tools tools_stream structured_tools busy leave count",
+        "plain again stream hard tools tools_stream structured_tools busy limited overloaded impatient leave count",
         _ANTHROPIC_ERRORS,
     ),
     *(
@@ -141,7 +167,7 @@ CLIENTS = [
             "openai3",
             f"openai-agents-{api}",
             "use_agents.py",
-            "plain stream hard tools tools_stream structured busy",
+            "plain stream hard tools tools_stream structured busy limited overloaded",
             _AGENT_ERRORS,
             API=api,
         )
@@ -152,7 +178,7 @@ CLIENTS = [
         "langchain",
         "use_langchain.py",
         """plain again stream hard tools tools_stream structured structured_tools responses responses_stream
-        responses_tools busy leave embeddings""",
+        responses_tools busy limited overloaded leave embeddings""",
         _OPENAI_ERRORS,
     ),
     *(
@@ -170,7 +196,8 @@ CLIENTS = [
         "openai2",
         "litellm",
         "use_litellm.py",
-        "plain again stream hard tools tools_stream structured responses messages busy leave embeddings",
+        """plain again stream hard tools tools_stream structured responses messages busy limited overloaded leave
+        embeddings""",
         _LITELLM_ERRORS,
         LITELLM_LOCAL_MODEL_COST_MAP="True",
     ),
@@ -178,7 +205,7 @@ CLIENTS = [
         "openai2",
         "llama-index",
         "use_llama_index.py",
-        "plain again stream hard tools tools_stream structured structured_tools busy leave",
+        "plain again stream hard tools tools_stream structured structured_tools busy limited overloaded leave",
         _OPENAI_ERRORS,
     ),
     python(
@@ -193,11 +220,18 @@ CLIENTS = [
         node(
             f"ai-sdk-{provider}",
             "use_ai_sdk.mjs",
-            "plain again stream hard tools tools_stream structured busy leave embeddings",
+            "plain again stream hard tools tools_stream structured busy limited overloaded leave embeddings",
             _AI_SDK_ERRORS,
             PROVIDER=provider,
         )
         for provider in ("openai", "compatible")
+    ),
+    Client(
+        "curl",
+        (sys.executable, str(FOLDER / "python" / "use_curl.py")),
+        (*_CURL.split(), *_CURL_ERRORS),
+        _CURL_ERRORS,
+        needs=Path(shutil.which("curl") or "curl"),
     ),
     coding_agent("claude-code", "claude"),
     coding_agent("codex", "codex"),
@@ -229,6 +263,8 @@ def test_client(clients: ClientsSetup, client: Client, scenario: str) -> None:
         assert "raised" in outcome, outcome
         expected = client.raises[scenario]
         assert any(name in outcome["kinds"] and outcome["status"] == status for name, status in expected), outcome
+        if outcome["retry_after"] is not None:
+            assert 1 <= int(outcome["retry_after"]) <= PAUSE_S
     else:
         assert "value" in outcome, outcome["trace"]
         assert outcome["value"] == EXPECTED[scenario]
@@ -243,8 +279,15 @@ def after(clients: ClientsSetup, client: str, scenario: str) -> None:
             assert len(clients.calls(client, "plain")) == 1, "the second was the cache's"
         case "hard":
             assert [call.body["model"] for call in calls] == ["small", "large"]
-        case "busy" | "structured_busy":
-            assert len(calls) == 2
-        case "leave" | "slow":
+        case "busy" | "limited" | "overloaded" | "structured_busy":
+            first, second = calls
+            assert second.at - first.at >= RETRY_AFTER_S
+        case "refused" | "refused_stream":
+            assert len(calls) <= 1, "a model that asks for a pause is not called meanwhile"
+        case "impatient":
+            first, *_ = calls
+            first.wait_gone()
+            assert len(calls) >= 2
+        case "leave" | "leave_by_time" | "slow":
             for call in calls:
                 call.wait_gone()

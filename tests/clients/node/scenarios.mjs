@@ -1,6 +1,6 @@
 // What the Node scripts share: see ../python/scenarios.py.
 export const URL_V1 = `${process.env.TIERLINE_URL}/v1`;
-export const [MODEL, FLAKY, NOBODY] = ["chat", "flaky", "no-such-model"];
+export const [MODEL, FLAKY, REFUSED, NOBODY] = ["chat", "flaky", "refused", "no-such-model"];
 export const prompt = (name) => `${name}-task for ${process.env.CLIENT}`;
 export const user = (name) => [{ role: "user", content: prompt(name) }];
 export const PARAMETERS = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
@@ -19,6 +19,8 @@ async function outcome(call) {
     const kinds = [];
     for (let kind = error.constructor; kind?.name; kind = Object.getPrototypeOf(kind)) kinds.push(kind.name);
     const status = error.status ?? error.statusCode ?? null;
-    return { raised: kinds[0], kinds: [error.name, ...kinds], status, message: error.message, trace: error.stack };
+    const retry_after = error.headers?.get?.("retry-after") ?? error.responseHeaders?.["retry-after"] ?? null;
+    const { name, message, stack: trace } = error;
+    return { raised: kinds[0], kinds: [name, ...kinds], status, retry_after, message, trace };
   }
 }

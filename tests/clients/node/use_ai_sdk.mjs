@@ -3,7 +3,7 @@ import { generateText, embedMany, Output, stepCountIs, streamText, tool } from "
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { z } from "zod";
-import { FLAKY, MODEL, NOBODY, URL_V1, prompt, run } from "./scenarios.mjs";
+import { FLAKY, MODEL, NOBODY, REFUSED, URL_V1, prompt, run } from "./scenarios.mjs";
 
 const options = { name: "tierline", baseURL: URL_V1, apiKey: "any" };
 const provider =
@@ -30,6 +30,11 @@ async function streamed(name, more = {}) {
   for await (const part of got.textStream) text += part;
   if (failure) throw failure;
   return { text, out: (await got.usage).outputTokens };
+}
+
+async function retried(name) {
+  const got = await generateText(ask(name, { model: provider(FLAKY), maxRetries: 2 }));
+  return { text: got.text };
 }
 
 async function plain() {
@@ -67,10 +72,11 @@ await run({
   unknown_model: () => generateText(ask("unknown_model", { model: provider(NOBODY) })),
   unknown_model_stream: () => streamed("unknown_model", { model: provider(NOBODY) }),
 
-  async busy() {
-    const got = await generateText(ask("busy", { model: provider(FLAKY), maxRetries: 2 }));
-    return { text: got.text };
-  },
+  busy: () => retried("busy"),
+  limited: () => retried("limited"),
+  overloaded: () => retried("overloaded"),
+  refused: () => generateText(ask("refused", { model: provider(REFUSED) })),
+  refused_stream: () => streamed("refused_stream", { model: provider(REFUSED) }),
 
   slow: () => generateText(ask("slow", { abortSignal: AbortSignal.timeout(1000) })),
 

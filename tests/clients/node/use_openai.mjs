@@ -1,5 +1,5 @@
 // openai-node, versions 6 and 7 alike (PACKAGE): chat completions, responses, embeddings, models.
-import { FLAKY, MODEL, NOBODY, PARAMETERS, URL_V1, prompt, run, user } from "./scenarios.mjs";
+import { FLAKY, MODEL, NOBODY, PARAMETERS, REFUSED, URL_V1, prompt, run, user } from "./scenarios.mjs";
 
 const { default: OpenAI } = await import(process.env.PACKAGE);
 const options = { baseURL: URL_V1, apiKey: "any", maxRetries: 0, timeout: 20_000 };
@@ -12,6 +12,12 @@ const CITY = {
   required: ["name", "country"],
   additionalProperties: false,
 };
+
+async function retried(name) {
+  const patient = new OpenAI({ ...options, maxRetries: 2 });
+  const got = await patient.chat.completions.create({ model: FLAKY, messages: user(name) });
+  return { text: got.choices[0].message.content };
+}
 
 async function answered(messages, called) {
   const [call] = called.tool_calls;
@@ -108,9 +114,16 @@ await run({
   responses_unknown_model: () => client.responses.create({ model: NOBODY, input: prompt("unknown_model") }),
   bad_request: () => client.chat.completions.create({ model: MODEL, messages: "no list" }),
 
-  async busy() {
-    const patient = new OpenAI({ ...options, maxRetries: 2 });
-    const got = await patient.chat.completions.create({ model: FLAKY, messages: user("busy") });
+  busy: () => retried("busy"),
+  limited: () => retried("limited"),
+  overloaded: () => retried("overloaded"),
+  refused: () => client.chat.completions.create({ model: REFUSED, messages: user("refused") }),
+  refused_stream: () =>
+    client.chat.completions.create({ model: REFUSED, messages: user("refused_stream"), stream: true }),
+
+  async impatient() {
+    const hurried = new OpenAI({ ...options, maxRetries: 2, timeout: 4000 });
+    const got = await hurried.chat.completions.create({ model: FLAKY, messages: user("impatient") });
     return { text: got.choices[0].message.content };
   },
 

@@ -21,8 +21,10 @@ ORIGIN = os.environ.get("TIERLINE_URL", "")
 URL = f"{ORIGIN}/v1"
 NAME = os.environ.get("CLIENT") or Path(sys.argv[0]).stem
 """Ends every prompt, so that no client gets another's answer from the cache."""
-MODEL, FLAKY, NOBODY = "chat", "flaky", "no-such-model"
-"""Models: two tiers, the weaker first; one tier whose backend is busy at first; one that is not there."""
+MODEL, FLAKY, REFUSED, NOBODY = "chat", "flaky", "refused", "no-such-model"
+"""Models: two tiers, the weaker first; one whose backend is busy at first; one that always is; one not there."""
+STANDARD, OVERRIDE = "standard", "override"
+"""Models that know the prompts of LangChain's standard tests; a tier each."""
 
 
 def prompt(name: str) -> str:
@@ -62,5 +64,7 @@ def outcome(function: Callable[[], Any], loop: asyncio.Runner) -> dict[str, Any]
         names = [f"{one.__module__.partition('.')[0]}.{one.__name__}" for one in type(error).__mro__]
         trace = traceback.format_exc(limit=-6)
         status = getattr(error, "status_code", None)
-        return {"raised": names[0], "kinds": names, "status": status, "message": str(error), "trace": trace}
+        told = {"raised": names[0], "kinds": names, "status": status, "message": str(error), "trace": trace}
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        return told | {"retry_after": headers.get("retry-after")}
     return {"value": value}

@@ -89,4 +89,12 @@ async def busy() -> Any:
     return {"text": (await Runner.run(agent(FLAKY), prompt("busy"))).final_output}
 
 
-run(plain, stream, hard, tools, tools_stream, structured, unknown_model, busy)
+async def limited() -> Any:
+    return {"text": (await Runner.run(agent(FLAKY), prompt("limited"))).final_output}
+
+
+async def overloaded() -> Any:
+    return {"text": (await Runner.run(agent(FLAKY), prompt("overloaded"))).final_output}
+
+
+run(plain, stream, hard, tools, tools_stream, structured, unknown_model, busy, limited, overloaded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
-from scenarios import CITY, FLAKY, MODEL, NOBODY, ORIGIN, PARAMETERS, run, user
+from scenarios import CITY, FLAKY, MODEL, NOBODY, ORIGIN, PARAMETERS, REFUSED, run, user
 
 client = anthropic.Anthropic(base_url=ORIGIN, api_key="any", max_retries=0, timeout=20)
 WEATHER: Any = {"name": "weather", "description": "The weather in a city", "input_schema": PARAMETERS}
@@ -73,9 +73,35 @@ def bad_request() -> Any:
     client.messages.create(model=MODEL, max_tokens=200, messages="no list")
 
 
-def busy() -> Any:
+def retried(name: str) -> Any:
     patient = client.with_options(max_retries=2)
-    return {"text": patient.messages.create(model=FLAKY, max_tokens=200, messages=user("busy")).content[0].text}
+    return {"text": patient.messages.create(model=FLAKY, max_tokens=200, messages=user(name)).content[0].text}
+
+
+def busy() -> Any:
+    return retried("busy")
+
+
+def limited() -> Any:
+    return retried("limited")
+
+
+def overloaded() -> Any:
+    return retried("overloaded")
+
+
+def refused() -> Any:
+    client.messages.create(model=REFUSED, max_tokens=200, messages=user("refused"))
+
+
+def refused_stream() -> Any:
+    client.messages.create(model=REFUSED, max_tokens=200, messages=user("refused_stream"), stream=True)
+
+
+def impatient() -> Any:
+    hurried = client.with_options(max_retries=2, timeout=4)
+    got = hurried.messages.create(model=FLAKY, max_tokens=200, messages=user("impatient"))
+    return {"text": got.content[0].text}
 
 
 def slow() -> Any:
@@ -103,6 +129,11 @@ run(
     unknown_model,
     bad_request,
     busy,
+    limited,
+    overloaded,
+    refused,
+    refused_stream,
+    impatient,
     slow,
     leave,
     count,

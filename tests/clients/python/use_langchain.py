@@ -8,7 +8,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
-from scenarios import FLAKY, MODEL, NOBODY, URL, prompt, run
+from scenarios import FLAKY, MODEL, NOBODY, REFUSED, URL, prompt, run
 
 
 class City(BaseModel):
@@ -114,6 +114,18 @@ def busy() -> Any:
     return {"text": model(FLAKY, max_retries=2).invoke(prompt("busy")).text}
 
 
+def limited() -> Any:
+    return {"text": model(FLAKY, max_retries=2).invoke(prompt("limited")).text}
+
+
+def overloaded() -> Any:
+    return {"text": model(FLAKY, max_retries=2).invoke(prompt("overloaded")).text}
+
+
+def refused() -> Any:
+    model(REFUSED).invoke(prompt("refused"))
+
+
 def slow() -> Any:
     model(timeout=1).invoke(prompt("slow"))
 
@@ -133,5 +145,5 @@ def embeddings() -> Any:
 
 run(
     plain, again, stream, hard, tools, tools_stream, structured, structured_tools, responses, responses_stream,
-    responses_tools, unknown_model, bad_request, busy, slow, leave, embeddings,
+    responses_tools, unknown_model, bad_request, busy, limited, overloaded, refused, slow, leave, embeddings,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import litellm
 from pydantic import BaseModel
-from scenarios import FLAKY, MODEL, NOBODY, ORIGIN, URL, WEATHER, prompt, run, user
+from scenarios import FLAKY, MODEL, NOBODY, ORIGIN, REFUSED, URL, WEATHER, prompt, run, user
 
 litellm.suppress_debug_info = True
 
@@ -89,6 +89,18 @@ def busy() -> Any:
     return {"text": ask("busy", model=FLAKY, num_retries=2, max_retries=2).choices[0].message.content}
 
 
+def limited() -> Any:
+    return {"text": ask("limited", model=FLAKY, num_retries=2, max_retries=2).choices[0].message.content}
+
+
+def overloaded() -> Any:
+    return {"text": ask("overloaded", model=FLAKY, num_retries=2, max_retries=2).choices[0].message.content}
+
+
+def refused() -> Any:
+    ask("refused", model=REFUSED)
+
+
 def slow() -> Any:
     ask("slow", timeout=1)
 
@@ -107,5 +119,5 @@ def embeddings() -> Any:
 
 run(
     plain, again, stream, hard, tools, tools_stream, structured, responses, messages, unknown_model, bad_request, busy,
-    slow, leave, embeddings,
+    limited, overloaded, refused, slow, leave, embeddings,
 )  # fmt: skip

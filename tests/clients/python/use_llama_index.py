@@ -8,7 +8,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
-from scenarios import FLAKY, MODEL, NOBODY, URL, prompt, run
+from scenarios import FLAKY, MODEL, NOBODY, REFUSED, URL, prompt, run
 
 
 class City(BaseModel):
@@ -88,6 +88,18 @@ def busy() -> Any:
     return {"text": model(FLAKY, max_retries=2).complete(prompt("busy")).text}
 
 
+def limited() -> Any:
+    return {"text": model(FLAKY, max_retries=2).complete(prompt("limited")).text}
+
+
+def overloaded() -> Any:
+    return {"text": model(FLAKY, max_retries=2).complete(prompt("overloaded")).text}
+
+
+def refused() -> Any:
+    model(REFUSED).complete(prompt("refused"))
+
+
 def slow() -> Any:
     model(timeout=1.0).complete(prompt("slow"))
 
@@ -101,5 +113,5 @@ def leave() -> Any:
 
 run(
     plain, again, stream, hard, tools, tools_stream, structured, structured_tools, unknown_model, bad_request, busy,
-    slow, leave,
+    limited, overloaded, refused, slow, leave,
 )  # fmt: skip

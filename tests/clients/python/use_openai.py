@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 from pydantic import BaseModel
-from scenarios import FLAKY, MODEL, NOBODY, URL, WEATHER, prompt, run, user
+from scenarios import FLAKY, MODEL, NOBODY, REFUSED, URL, WEATHER, prompt, run, user
 
 client = openai.OpenAI(base_url=URL, api_key="any", max_retries=0, timeout=20)
 
@@ -108,9 +108,35 @@ def bad_request() -> Any:
     client.chat.completions.create(model=MODEL, messages="no list")
 
 
-def busy() -> Any:
+def retried(name: str) -> Any:
     patient = client.with_options(max_retries=2)
-    return {"text": patient.chat.completions.create(model=FLAKY, messages=user("busy")).choices[0].message.content}
+    return {"text": patient.chat.completions.create(model=FLAKY, messages=user(name)).choices[0].message.content}
+
+
+def busy() -> Any:
+    return retried("busy")
+
+
+def limited() -> Any:
+    return retried("limited")
+
+
+def overloaded() -> Any:
+    return retried("overloaded")
+
+
+def refused() -> Any:
+    client.chat.completions.create(model=REFUSED, messages=user("refused"))
+
+
+def refused_stream() -> Any:
+    client.chat.completions.create(model=REFUSED, messages=user("refused_stream"), stream=True)
+
+
+def impatient() -> Any:
+    hurried = client.with_options(max_retries=2, timeout=4)
+    got = hurried.chat.completions.create(model=FLAKY, messages=user("impatient"))
+    return {"text": got.choices[0].message.content}
 
 
 def slow() -> Any:
@@ -133,5 +159,6 @@ def models() -> Any:
 
 run(
     plain, again, stream, hard, tools, tools_stream, structured, responses, responses_stream, responses_tools,
-    responses_structured, unknown_model, responses_unknown_model, bad_request, busy, slow, leave, embeddings, models,
+    responses_structured, unknown_model, responses_unknown_model, bad_request, busy, limited, overloaded, refused,
+    refused_stream, impatient, slow, leave, embeddings, models,
 )  # fmt: skip

@@ -80,4 +80,12 @@ async def busy() -> Any:
     return {"text": (await agent(FLAKY).run(prompt("busy"))).output}
 
 
-run(plain, stream, hard, tools, tools_stream, structured_tools, unknown_model, busy)
+async def limited() -> Any:
+    return {"text": (await agent(FLAKY).run(prompt("limited"))).output}
+
+
+async def overloaded() -> Any:
+    return {"text": (await agent(FLAKY).run(prompt("overloaded"))).output}
+
+
+run(plain, stream, hard, tools, tools_stream, structured_tools, unknown_model, busy, limited, overloaded)
