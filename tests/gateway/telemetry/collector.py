@@ -1,12 +1,21 @@
-"""A tiny OTLP/HTTP collector over a real socket: it decodes what it is sent, or misbehaves on request."""
+"""Tiny OTLP collectors over real sockets, HTTP and gRPC: they decode what they are sent, or misbehave on request."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -38,7 +47,7 @@ class Collector:
                 if outer.behaviour == "hang":
                     outer.released.wait(30)
                 if outer.behaviour == "take" and self.path == "/v1/traces":
-                    outer._take(ExportTraceServiceRequest.FromString(body))
+                    outer.take(ExportTraceServiceRequest.FromString(body))
                 self.send_response(200 if outer.behaviour == "take" else 400)
                 self.send_header("content-length", "0")
                 self.end_headers()
@@ -48,11 +57,49 @@ class Collector:
 
         return Handler
 
-    def _take(self, request: ExportTraceServiceRequest) -> None:
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        """Keep the spans of a request."""
         for resource in request.resource_spans:
             self.resources.append({pair.key: pair.value.string_value for pair in resource.resource.attributes})
             for scope in resource.scope_spans:
                 self.spans.extend(scope.spans)
+
+
+class GrpcCollector(TraceServiceServicer):
+    """The same over gRPC."""
+
+    def __init__(self) -> None:
+        self.kept = Collector()
+        self.behaviour: Literal["take", "refuse", "hang"] = "take"
+        self.released = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        add_TraceServiceServicer_to_server(self, self._server)
+        self.url = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    @property
+    def spans(self) -> list[Span]:
+        """The spans that it took."""
+        return self.kept.spans
+
+    def Export(  # noqa: N802
+        self, request: ExportTraceServiceRequest, context: Any
+    ) -> ExportTraceServiceResponse:
+        """Take, refuse or hold one request."""
+        if self.behaviour == "hang":
+            self.released.wait(30)
+        if self.behaviour == "refuse":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "refused")
+        if self.behaviour == "take":
+            self.kept.take(request)
+        return ExportTraceServiceResponse()
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+        self._server.stop(None).wait(5)
 
 
 def attributes_of(span: Span) -> dict[str, Any]:

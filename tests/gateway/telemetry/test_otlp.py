@@ -4,15 +4,16 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from cache.store.redis_store import RedisStore
-from gateway.telemetry import names, sink
+from gateway.telemetry import names, reader, sink
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
-from tests.gateway.telemetry.collector import Collector, attributes_of
+from tests.gateway.telemetry.collector import Collector, GrpcCollector, attributes_of
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.gateway.telemetry.waiting import eventually
@@ -144,3 +145,62 @@ def test_without_an_endpoint_opentelemetry_is_not_imported() -> None:
         "assert sink.exporter_from_environment(Metrics()) is None; assert 'opentelemetry' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], env={"PATH": "/usr/bin"}, check=True)
+
+
+@pytest.fixture
+def grpc_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[GrpcCollector]:
+    with GrpcCollector() as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        yield running
+
+
+async def test_spans_go_over_grpc(store: RedisStore, grpc_collector: GrpcCollector) -> None:
+    """The same spans, in one trace, with the state of the client's."""
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    trace.tracestate = "acme=1"
+    telemetry.record(trace, ledger)
+    await eventually(lambda: len(grpc_collector.spans) == len(trace.hops))
+    await telemetry.aclose()
+    assert {span.trace_id for span in grpc_collector.spans} == {(0xABC).to_bytes(16, "big")}
+    assert {span.trace_state for span in grpc_collector.spans} == {"acme=1"}
+    assert {attributes_of(span)[names.HOP] for span in grpc_collector.spans} == {hop.name for hop in trace.hops}
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "refuse"])
+async def test_a_bad_collector_over_grpc_costs_spans_alone(
+    store: RedisStore, grpc_collector: GrpcCollector, behaviour: str
+) -> None:
+    """The records are stored, the spans counted as lost, and the end comes within 5 s."""
+    grpc_collector.behaviour = behaviour  # type: ignore[assignment]
+    telemetry = _telemetry(store)
+    telemetry.record(*escalated("over-grpc"))
+    await eventually(lambda: reader.find(store, "over-grpc"))
+    began = time.monotonic()
+    await telemetry.aclose()
+    assert time.monotonic() - began < 5 and not grpc_collector.spans
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/json"])
+def test_a_protocol_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    """In words that say what to install, or what to write."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc", None)
+    with pytest.raises(ValueError, match=r"extra otlp-grpc.*tierline\[otlp-grpc\]|write http/protobuf or grpc"):
+        sink.exporter_from_environment(Metrics())
+
+
+async def test_a_models_span_has_the_conventions_name(store: RedisStore, collector: Collector) -> None:
+    """Operation and model; the hop's own name is an attribute."""
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    trace.hops[5].attributes.update(names.of_call("openai", "responses", "gpt-4o-mini", "https://api.example:8443/v1"))
+    telemetry.record(trace, ledger)
+    await telemetry.aclose()
+    (span,) = [span for span in collector.spans if span.name == "chat gpt-4o-mini"]
+    said = attributes_of(span)
+    assert (said[names.HOP], said[names.GEN_AI_PROVIDER]) == (names.ATTEMPT, "openai")
+    assert (said[names.SERVER_ADDRESS], said[names.SERVER_PORT]) == ("api.example", 8443)

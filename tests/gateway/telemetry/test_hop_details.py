@@ -1,0 +1,165 @@
+"""What a record says of why each hop ended as it did: the application over scripted models and a real store."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.telemetry import names, reader
+from policies.model import Rules
+from routing.confidence.judge import clause_of_verdict
+from tests.gateway.telemetry.waiting import eventually
+from tests.support.app import InProcess, in_process
+from tests.support.store import LocalStore
+from tests.support.upstream import Reply, Upstream
+
+POLICY = """
+surface: chat
+slo: {deadline: 20s, ttft: {p99: 5s}}
+holdout: 0%
+tiers: [local, hosted]
+route:
+  classifier: none
+  start: {local: tokens_in < 500 and not has_tools, hosted: otherwise}
+escalate:
+  when: {uncalibrated_below: 0.5, refusal: true}
+  stream: {hold_tokens: 4, hold_max: 5s}
+cache:
+  exact: {ttl: 1h}
+"""
+DOUBTFUL = Reply(tokens=("My", " card", " is", " 4111"), logprob=(-0.1, -0.2, -0.3, -6.0))
+CALLER = {"traceparent": f"00-{0xABC:032x}-{0xDEF:016x}-01", "tracestate": "acme=1,other=2"}
+
+
+async def record_of(app: InProcess, reply: Any) -> dict[str, Any]:
+    """The record of a reply, once it is stored."""
+    found = await eventually(lambda: reader.find(app.steps.store, reply.headers["x-request-id"]))
+    record: dict[str, Any] = orjson.loads(found)
+    return record
+
+
+def hops(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The attributes of the hops of this name."""
+    return [hop["attributes"] for hop in record["hops"] if hop["name"] == name]
+
+
+def _app(folder: Path, local: Upstream, server: LocalStore, **telemetry: Any) -> Any:
+    settings = {"telemetry": telemetry} if telemetry else {}
+    return in_process(folder, local.url, local.url, store_url=server.url, policies={"chat": POLICY}, settings=settings)
+
+
+def _answers(upstream: Upstream) -> None:
+    upstream.on(lambda request: request.body["model"] == "small").reply(DOUBTFUL)
+    upstream.on(lambda request: request.body["model"] == "large").reply(Reply(text="The large model knows."))
+
+
+async def test_each_hop_names_the_key_that_decided_it(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
+    """With its place in the file, the values that the rule read, the tokens in doubt, and what else there was."""
+    _answers(upstream)
+    async with _app(tmp_path, upstream, server) as app:
+        reply = await app.ask("What is it?", stream=True)
+        assert reply.headers["x-tierline-path"] == "escalated"
+        record = await record_of(app, reply)
+    (request,), (route,), (first, second) = (hops(record, name) for name in ("request", "route", "attempt"))
+    assert request[names.DEADLINE] == 20_000 and request[names.TTFT_TARGET] == 5000
+    assert record["ledger"]["kept"] == "head"
+    left = [hop["attributes"][names.BUDGET_LEFT] for hop in record["hops"]]
+    assert all(0 < one <= 20_000 for one in left) and left[0] == max(left)
+
+    line = next(i for i, text in enumerate(POLICY.splitlines(), 1) if "start:" in text)
+    assert (route[names.CLAUSE], route[names.CLAUSE_LINE]) == ("route.start.local", f"chat.yaml:{line}")
+    tokens = route[names.CHECKS][0]
+    assert tokens.startswith("local: tokens_in ") and tokens.endswith(" < 500: yes")
+    assert route[names.CHECKS][1] == "local: has_tools: no"
+    assert (route[names.OTHER_TIERS], route[names.OTHER_STATE]) == (["hosted"], [""])
+    assert (route[names.OTHER_TTFT], route[names.OTHER_LATE]) == ([-1.0], [False])
+
+    assert first[names.CLAUSE] == "escalate.when.uncalibrated_below"
+    assert first[names.CLAUSE_LINE].startswith("chat.yaml:")
+    assert first[names.PREFIX] == [-0.1, -0.2, -0.3, -6.0]
+    assert first[names.LOWEST] == [3, 2, 1, 0] and first[names.LOWEST_LOGPROBS][0] == -6.0
+    assert 0 < first[names.VERDICT_AT] < 20_000
+    assert (first[names.NEXT_TIER], first[names.NEXT_LATE]) == ("hosted", False)
+    assert first[names.BREAKER] == "closed" and first[names.IN_FLIGHT] == 1 and first[names.QUEUED] == 0
+    assert first[names.SERVER_ADDRESS] == "127.0.0.1" and first[names.CONFIDENCE] == pytest.approx(math.exp(-1.65))
+    assert names.NEXT_TIER not in second and names.PREFIX not in second
+    assert not any(name in hop["attributes"] for hop in record["hops"] for name in names.TEXTS - {names.NEIGHBOUR})
+
+
+async def test_texts_are_captured_and_redacted_where_the_config_says_so(
+    tmp_path: Path, upstream: Upstream, server: LocalStore
+) -> None:
+    """Prompt, answer and tokens; a number that is spread over tokens takes all their texts with it."""
+    _answers(upstream)
+    async with _app(tmp_path, upstream, server, prompts=["chat"], redact=[r"4111 1111", "knows"]) as app:
+        record = await record_of(app, await app.ask("Is 4111 1111 my card?", stream=True))
+        (request,), (first, _) = hops(record, "request"), hops(record, "attempt")
+        assert request[names.PROMPT] == "Is [redacted] my card?"
+        assert request[names.ANSWER] == "The large model [redacted]."
+        assert first[names.PREFIX_TOKENS] == ["My", " card", " is", " 4111"]
+        assert first[names.LOWEST_TOKENS][0] == " 4111"
+    async with _app(tmp_path, upstream, server, prompts=["chat"], redact=["card is"]) as app:
+        (first, _) = hops(await record_of(app, await app.ask("Once more?", stream=True)), "attempt")
+        assert names.PREFIX in first and not first.keys() & {names.PREFIX_TOKENS, names.LOWEST_TOKENS}
+
+
+async def test_a_hook_that_raises_keeps_no_text(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
+    """The record is there, and nothing of the texts; another surface than those listed has none anyhow."""
+    async with _app(tmp_path, upstream, server, prompts=True, redact_with="json:loads") as app:
+        record = await record_of(app, await app.ask("not JSON"))
+        assert not any(name in hop["attributes"] for hop in record["hops"] for name in names.TEXTS)
+        assert b'reason="redaction_failed"} 1' in app.steps.metrics.render()
+    async with _app(tmp_path, upstream, server, prompts=["voice"]) as app:
+        record = await record_of(app, await app.ask("of chat"))
+        assert names.PROMPT not in hops(record, "request")[0]
+
+
+async def test_what_sampling_leaves_out(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
+    """A plain request keeps its ledger and decision without hops, a hit its lookup; an escalation keeps all."""
+    async with _app(tmp_path, upstream, server, sample="0%") as app:
+        plain = await record_of(app, await app.ask("plain"))
+        assert (plain["hops"], plain["ledger"]["kept"], plain["decide"]["out"][0]) == ([], "", ["local", "hosted"])
+        await app.kept("plain")
+        hit = await record_of(app, await app.ask("plain"))
+        assert [hop["name"] for hop in hit["hops"]] == ["cache.exact"] and names.CACHE_ENTRY in hops(
+            hit, "cache.exact"
+        )[0]
+        _answers(upstream)
+        escalated = await record_of(app, await app.ask("hard", stream=True))
+        assert escalated["ledger"]["kept"] == "escalated" and len(hops(escalated, "attempt")) == 2
+
+
+async def test_the_callers_trace_goes_on(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
+    """A backend gets the trace id, our span, the client's sampled flag and its tracestate as it came."""
+    async with _app(tmp_path, upstream, server, sample="0%") as app:
+        await app.ask("one", headers=CALLER)
+        await app.ask("two")
+    first, second = (request.headers for request in upstream.requests if request.path.endswith("completions"))
+    assert first["traceparent"].split("-")[1] == f"{0xABC:032x}" and first["traceparent"].endswith("-01")
+    assert first["tracestate"] == "acme=1,other=2"
+    assert second["traceparent"].endswith("-00") and "tracestate" not in second
+
+
+@pytest.mark.parametrize(
+    ("reason", "basis", "clause"),
+    [
+        ("confidence 0.2 < 0.3 (calibrated by 1)", "calibrated", "escalate.when.confidence_below"),
+        ("confidence 0.2 < 0.3 (logprob)", "logprob", "escalate.when.uncalibrated_below"),
+        ("refusal", "logprob", "escalate.when.refusal"),
+        ("cut off", "none", "escalate.when.finish"),
+        ("invalid JSON", "none", "escalate.when.invalid"),
+        ("not what the JSON schema says", "none", "escalate.when.invalid"),
+        ("no signal", "none", "escalate.no_signal"),
+        ("repetition loop", "none", "escalate.when.repetition"),
+    ],
+)
+def test_each_verdict_has_a_key_of_the_policy(reason: str, basis: str, clause: str) -> None:
+    """And the policy has that key."""
+    assert clause_of_verdict(reason, basis) == clause
+    model: Any = Rules
+    for part in clause.split("."):
+        model = model.model_fields[part].annotation
