@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.support.app import InProcess, in_process
@@ -165,3 +166,22 @@ async def test_hosted_tools_are_those_of_one_api(
             assert "x-tierline-dropped" not in reply.headers
             (sent,) = provider.requests
             assert sent.body["tools"] == [{"type": "web_search"}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_policys_stop_sequences_cut_answers_to_clients_of_the_same_api(
+    tmp_path: Path, provider: ResponsesUpstream, stream: bool
+) -> None:
+    """The Responses API has none, so the gateway cuts its replies, whatever the client speaks."""
+    provider.default = Reply(text="One. END Two.")
+    tiers = [{"name": "local", "backends": [{"kind": "responses", "base_url": provider.url, "model": "m"}]}]
+    policy = CHAT.replace(TIERS, "tiers: [local]") + "output: {stop: [END]}\n"
+    async with in_process(tmp_path, "", settings={"tiers": tiers}, policies={"chat": policy}) as app:
+        body = {"model": "chat", "input": "Count.", "stream": stream, "store": False}
+        reply = await app.client.post("/v1/responses", json=body)
+        assert reply.status_code == 200 and "x-tierline-dropped" not in reply.headers
+        events = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
+        response = orjson.loads(events[-1])["response"] if stream else reply.json()
+        assert response["status"] == "completed"
+        assert response["output"][-1]["content"][0]["text"] == "One. "
+        assert "END" not in reply.text and "Two" not in reply.text

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.dialects.native import NATIVE, native_body
+from gateway.dialects.native import NATIVE, native_body, needs_of
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.responses.input_items import InputItems, Unsupported, own_items
 from gateway.dialects.responses.reading import SAME
@@ -34,7 +34,7 @@ class ResponsesRequest:
 
     `dropped` lists the paths of what could not be said. `stop` holds the stop sequences: the API knows none, so the
     reply is cut at them. `legacy` is true if the client expects `function_call` instead of `tool_calls`, `native` if it
-    speaks this dialect itself. `hides_logprobs`: it did not ask for the log-probabilities that the reply will have.
+    gets the reply's own events. `hides_logprobs`: it did not ask for the log-probabilities that the reply will have.
     """
 
     body: dict[str, Any]
@@ -263,7 +263,11 @@ def _passed_on(
     limit = next((limit for name in _LIMITS if (limit := body.get(name)) is not None), None)
     if limit is not None and limit != own.get("max_output_tokens"):
         sent["max_output_tokens"] = max(limit, LEAST_OUTPUT_TOKENS)
-    if _stop(body):
+    # The API knows no stop sequences, and its own events cannot be cut: the reply is then translated, unless it may
+    # hold what chat completions do not have.
+    stop = _stop(body)
+    translated = bool(stop) and not needs_of(body)
+    if stop and not translated:
         lost["stop"] = None
     given = own.get("input")
     if isinstance(given, list):
@@ -271,5 +275,9 @@ def _passed_on(
     wants = LOGPROBS in (own.get("include") or ())
     _put_common(sent, wants=wants or alternatives is not None, alternatives=alternatives, stream=stream)
     return ResponsesRequest(
-        sent, dropped=tuple(lost), native=True, hides_logprobs=alternatives is not None and not wants
+        sent,
+        dropped=tuple(lost),
+        stop=stop if translated else (),
+        native=not translated,
+        hides_logprobs=alternatives is not None and not wants,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -477,8 +477,11 @@ def test_reasoning_that_its_server_shows_and_does_not_encrypt() -> None:
 # --- the client's own body --------------------------------------------------------------------------------------------
 
 
-def passed_on(own: Json, more: Json | None = None, alternatives: int | None = None) -> ResponsesRequest:
-    body = {"model": "chat", "messages": [USER], NATIVE: {"dialect": "responses", "body": own, "lost": []}}
+def passed_on(
+    own: Json, more: Json | None = None, alternatives: int | None = None, needs: Sequence[str] = ()
+) -> ResponsesRequest:
+    native = {"dialect": "responses", "body": own, "lost": [], "needs": needs}
+    body = {"model": "chat", "messages": [USER], NATIVE: native}
     return request_of(body | (more or {}), MINE, model="large", stream=False, alternatives=alternatives)
 
 
@@ -511,8 +514,11 @@ def test_the_gateways_changes_to_the_clients_own_body() -> None:
         "top_logprobs": 1,
         "store": False,
     }
-    assert made.dropped == ("stop",)
+    assert (made.stop, made.native, made.dropped) == (("END",), False, ())
     assert made.hides_logprobs
+    hosted = {**own, "tools": [{"type": "web_search"}]}
+    made = passed_on(hosted, {"stop": "END"}, needs=["responses_hosted_tools"])
+    assert (made.stop, made.native, made.dropped) == ((), True, ("stop",))
 
 
 def test_reasoning_in_the_clients_own_body() -> None:
