@@ -18,9 +18,11 @@ class EmbeddingsEndpoint(Section):
 
     Without a `service` the gateway's own encoder does (`embedding` in the deployment's config). `model` is what the
     service is asked for where a request names the surface; a request may also name a model of the service itself.
+    `fallback` is a second service that has the same models, asked where the first one fails.
     """
 
     service: ServiceName | None = None
+    fallback: ServiceName | None = None
     model: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     ttl: Seconds = 86400.0
 
@@ -44,6 +46,8 @@ class Endpoints(Section):
         """Yield the services that are named, each with its place."""
         if self.embeddings.service is not None:
             yield ("endpoints", "embeddings", "service"), self.embeddings.service
+        if self.embeddings.fallback is not None:
+            yield ("endpoints", "embeddings", "fallback"), self.embeddings.fallback
         for name in ("completions", "moderations", "audio", "images", "files", "batches"):
             service = getattr(self, name)
             if service is not None:

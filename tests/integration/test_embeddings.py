@@ -6,6 +6,7 @@ import base64
 import math
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,6 +16,9 @@ import pytest
 
 from routing.embedding.embedder import StaticEmbedder
 from tests.integration.endpoints import EndpointsSetup
+from tests.support.account import Account
+from tests.support.app import in_process
+from tests.support.gateway import CHAT
 from tests.support.wait import until
 
 
@@ -191,3 +195,27 @@ def test_errors_of_a_service_are_our_errors(running: EndpointsSetup, client: ope
 def test_only_post_is_a_method(running: EndpointsSetup) -> None:
     reply = httpx2.get(f"{running.gateway.url}/embeddings")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+
+
+async def test_another_call_is_made_where_one_fails(tmp_path: Path) -> None:
+    """At the fallback for whatever is not the client's fault; without one, at the same service where that may help."""
+    policy = CHAT + "endpoints: {embeddings: {service: one, model: m, ttl: 0s}}\n"
+    with Account() as one, Account() as two:
+        services = {"one": {"base_url": one.url}, "two": {"base_url": two.url}}
+        safe = policy.replace("service: one", "service: one, fallback: two").replace("surface: chat", "surface: safe")
+        policies = {"chat": policy, "safe": safe.replace("[chat, gpt-4o-mini]", "[]")}
+        async with in_process(
+            tmp_path, "http://127.0.0.1:9/v1", policies=policies, settings={"services": services}
+        ) as app:
+            for status, calls, ended in ((500, 2, 502), (503, 2, 502), (429, 1, 429), (401, 1, 502), (400, 1, 400)):
+                one.reset()
+                one.refusal = (status, b"{}", {})
+                reply = await app.client.post("/v1/embeddings", json={"model": "chat", "input": "a"})
+                assert (len(one.calls), reply.status_code) == (calls, ended)
+                assert reply.headers["x-tierline-attempts"] == str(calls)
+                two.reset()
+                reply = await app.client.post("/v1/embeddings", json={"model": "safe", "input": "a"})
+                assert (len(two.calls), reply.status_code) == ((0, 400) if status == 400 else (1, 200)), status
+                if reply.is_success:
+                    assert reply.headers["x-tierline-tier"] == "two"
+                    assert two.calls[0].value == one.calls[-1].value

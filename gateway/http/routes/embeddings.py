@@ -22,7 +22,7 @@ from cache.planning.plan import NO_DEMANDS
 from cache.store.base import StoreUnavailable
 from cache.vectors import StoredVector
 from gateway.accounting import charge, settle
-from gateway.backends.base import BackendError, InvalidReply
+from gateway.backends.base import BackendError, BadStatus, InvalidReply, Truncated, Unreachable
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.completions import Usage
 from gateway.config.prices import Price
@@ -214,8 +214,7 @@ class _Embedding(SideExchange):
         *,
         large: bool,
     ) -> list[StoredVector]:
-        """Return the vectors of a service."""
-        client = client_of(self.steps, service)
+        """Return the vectors of the service, or of the fallback: asked once more where that may help."""
         whole = len(inputs) == len(request.inputs)
         body = {
             **{name: value for name, value in request.body.items() if name != "encoding_format"},
@@ -224,6 +223,22 @@ class _Embedding(SideExchange):
         }
         write = partial(orjson.dumps, body)
         sent = await off_loop(write) if large else write()
+        fallback = policy.endpoints.embeddings.fallback
+        errors: list[BackendError] = []
+        for one in (service, fallback or service):
+            try:
+                return await self._asked(one, model, inputs, sent, policy, large=large)
+            except BackendError as error:
+                errors.append(error)
+                if not _may_help(error, elsewhere=fallback is not None):
+                    break
+        raise exhausted(errors, timed_out=False)
+
+    async def _asked(
+        self, service: str, model: str, inputs: list[Any], sent: bytes, policy: Policy, *, large: bool
+    ) -> list[StoredVector]:
+        """Return the vectors of one service, by one call. Raises BackendError."""
+        client = client_of(self.steps, service)
         price = self.steps.deployment.services[service].prices.get(model)
         hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
         headers = {"Content-Type": "application/json", **self.trace.headers(hop)}
@@ -238,7 +253,7 @@ class _Embedding(SideExchange):
         except BackendError as error:
             hop.attributes[names.OUTCOME] = error.error_type
             hop.end(error.error_type)
-            raise exhausted([error], timed_out=False) from None
+            raise
         except BaseException:
             hop.attributes[names.OUTCOME] = "cancelled"
             hop.end("cancelled")
@@ -252,6 +267,14 @@ class _Embedding(SideExchange):
         hop.end()
         now = self.steps.cache.vectors.clock()
         return [_stored(vector, one, now, policy) for vector, one in zip(vectors, shares, strict=True)]
+
+
+def _may_help(error: BackendError, *, elsewhere: bool) -> bool:
+    """Return whether another call may end better: at another service, or at once at the one that has failed."""
+    if isinstance(error, BadStatus) and error.callers_fault:
+        return False
+    passing = isinstance(error, BadStatus) and error.status >= 500 and not error.asks_for_pause
+    return elsewhere or passing or isinstance(error, InvalidReply | Truncated | Unreachable)
 
 
 def checked(body: Mapping[str, Any]) -> EmbeddingsRequest:
