@@ -7,9 +7,8 @@ import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from cache.response_cache import ResponseCache
@@ -21,12 +20,6 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.accounting import Finalizer, HedgeBudgets
-from gateway.backends.base import Backend, Transport
-from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.openai import OpenAIBackend
-from gateway.backends.quirks import AdaptedBackend
-from gateway.backends.quota import Quota
-from gateway.backends.responses import ResponsesBackend
 from gateway.backends.service import ServiceClient
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
@@ -41,7 +34,7 @@ from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.hooks import hook_of
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig, TierConfig
+from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -52,7 +45,8 @@ from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
-from gateway.tiers import Endpoint, Tier
+from gateway.tiers import Tier
+from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import OnRefusal
 from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
@@ -60,15 +54,30 @@ from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.decision_basis import CLASSIFIER
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import Embedder, load_embedder
+from routing.embedding.embedder import PublicEncoder, load_embedder
 
 log = logging.getLogger("tierline")
 
-_USAGE_OPTION = "stream_options"
-"""Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
-_PATHS = {"openai": "/chat/completions", "responses": "/responses"}
-"""Path of the calls to a backend, after its base URL, by its kind."""
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The models that run in the worker itself."""
+
+    embedder: PublicEncoder
+    classifier: DifficultyModel
+    verifier: Verifier
+    cross_encoder: CrossEncoder | None
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the models, by what they do."""
+        return {
+            CLASSIFIER: self.classifier.version,
+            "embedder": self.embedder.name,
+            "verifier": self.verifier.version,
+            "cross_encoder": "" if self.cross_encoder is None else self.cross_encoder.version,
+        }
 
 
 def build(
@@ -78,47 +87,26 @@ def build(
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
-    embedder = load_embedder(deployment.embedding.kind, deployment.embedding.state)
-    artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
-    classifier = DifficultyModel.load(artefact, embedder)
-    classifiers = Classifiers(classifier, embedder)
-    source = replace(source, check_classifier=classifiers.load)
+    models = _models(deployment)
+    embedder = models.embedder
+    classifiers = Classifiers(models.classifier, embedder)
     metrics = Metrics()
     store = store or _store(deployment)
-    policies = _policies(deployment, source, store, metrics)
+    policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
+    tiers = build_tiers(deployment, _refusals_told(metrics))
+    cache = _cache(deployment, store, models, AuditJudge(endpoints_of(tiers), metrics.judged))
     metrics.watch_log(dropped_lines)
-    tiers = _tiers(deployment, _refusals_told(metrics))
     metrics.watch_policies(policies)
     metrics.watch_backends(partial(_states, tiers))
-    verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
-    folder = deployment.cross_encoder_folder
-    cross_encoder = None if folder is None else CrossEncoder.load(folder)
-    judge = AuditJudge(_endpoints(tiers), metrics.judged)
-    cache = _cache(deployment, store, embedder, verifier, cross_encoder, judge)
-    telemetry = Telemetry(
-        store,
-        keep=deployment.telemetry.keep,
-        exporter=exporter_from_environment(metrics),
-        metrics=metrics,
-        artefacts={
-            CLASSIFIER: classifier.version,
-            "embedder": embedder.name,
-            "verifier": verifier.version,
-            "cross_encoder": "" if cross_encoder is None else cross_encoder.version,
-            **{
-                f"head of {name}": one.config.head.version for name, one in _endpoints(tiers).items() if one.config.head
-            },
-        },
-        log_request=log_request if deployment.log.requests else None,
-        sample=deployment.telemetry.sample,
-        redactor=_redactor(deployment.telemetry),
-    )
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
+    telemetry = _telemetry(deployment, store, metrics, models, tiers)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight)
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
-    comparer = Comparer(tiers, store, classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep)
+    comparer = Comparer(
+        tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
+    )
     router = Router(tiers, classifiers)
     shadows = ShadowRunner(
         policies,
@@ -154,12 +142,46 @@ def build(
         cache=cache,
         store=store,
         tiers=tiers,
-        services={
-            name: _service(config) for name, config in deployment.services.items() if config.unconfigured_reason is None
-        },
+        services=_services(deployment),
         encoder=TextEncoder(embedder),
         telemetry=telemetry,
         metrics=metrics,
+    )
+
+
+def _models(deployment: Deployment) -> _Models:
+    """Load the models. Raises EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError."""
+    kind = deployment.embedding.kind
+    embedder = load_embedder(kind, deployment.embedding.state)
+    folder = deployment.cross_encoder_folder
+    return _Models(
+        embedder,
+        DifficultyModel.load(deployment.classifier or shipped_artefact(kind), embedder),
+        Verifier.load(shipped_verifier(kind)),
+        None if folder is None else CrossEncoder.load(folder),
+    )
+
+
+def _telemetry(
+    deployment: Deployment, store: Store, metrics: Metrics, models: _Models, tiers: Mapping[str, Tier]
+) -> Telemetry:
+    """Return what records requests, with the versions of all that decides about them."""
+    return Telemetry(
+        store,
+        keep=deployment.telemetry.keep,
+        exporter=exporter_from_environment(metrics),
+        metrics=metrics,
+        artefacts={
+            **models.versions(),
+            **{
+                f"head of {name}": one.config.head.version
+                for name, one in endpoints_of(tiers).items()
+                if one.config.head
+            },
+        },
+        log_request=log_request if deployment.log.requests else None,
+        sample=deployment.telemetry.sample,
+        redactor=_redactor(deployment.telemetry),
     )
 
 
@@ -168,6 +190,13 @@ def _redactor(config: TelemetryConfig) -> Redactor | None:
     if not config.redact and config.redact_with is None:
         return None
     return Redactor(config.redact, None if config.redact_with is None else hook_of(config.redact_with))
+
+
+def _services(deployment: Deployment) -> dict[str, ServiceClient]:
+    """Return the clients of the services that are configured, by their names."""
+    return {
+        name: _service(config) for name, config in deployment.services.items() if config.unconfigured_reason is None
+    }
 
 
 def _service(config: ServiceConfig) -> ServiceClient:
@@ -181,15 +210,9 @@ def _service(config: ServiceConfig) -> ServiceClient:
     )
 
 
-def _cache(
-    deployment: Deployment,
-    store: Store,
-    embedder: Embedder,
-    verifier: Verifier,
-    cross_encoder: CrossEncoder | None,
-    judge: AuditJudge,
-) -> ResponseCache:
+def _cache(deployment: Deployment, store: Store, models: _Models, judge: AuditJudge) -> ResponseCache:
     """Return the cache, with its matcher and audits."""
+    embedder, verifier, cross_encoder = models.embedder, models.verifier, models.cross_encoder
     cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
     audits = Audits(
         store,
@@ -235,7 +258,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.coalescer.start()
     steps.gate.start()
     steps.metrics.start()
-    endpoints = list(_endpoints(steps.tiers).values())
+    endpoints = list(endpoints_of(steps.tiers).values())
     peers = Gossip(steps.store, endpoints)
     peers.start()
     warmth = KeepWarm(endpoints, steps.metrics.warmed)
@@ -309,15 +332,6 @@ def _refusals_told(metrics: Metrics) -> OnRefusal:
     return told
 
 
-def _tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
-    waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
-    tiers = {config.name: _tier(config, waiting) for config in deployment.tiers}
-    for endpoint in _endpoints(tiers).values():
-        endpoint.on_refusal = on_refusal
-        on_refusal(endpoint.config, "", False)  # so that the metric exists from the start, as 0
-    return tiers
-
-
 def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
     """Return what the metrics show of each backend."""
     for tier in tiers.values():
@@ -325,87 +339,3 @@ def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
             is_open = endpoint.breaker.state(endpoint.now()) == "open"
             name, queued = endpoint.config.name, endpoint.queue.size
             yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity)
-
-
-def _endpoints(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
-    """Return all endpoints by their backends' names."""
-    return {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
-
-
-def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:
-    endpoints = [_endpoint(backend, waiting) for backend in config.backends]
-    return Tier(config.name, endpoints, select=config.select)
-
-
-def _endpoint(config: BackendConfig, waiting: Counter[str]) -> Endpoint:
-    quota = Quota()
-    return Endpoint(config, _backend(config, quota), waiting=waiting, quota=quota)
-
-
-def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
-    if not config.configured:
-        return None
-    key = config.key.get_secret_value() if config.key is not None else None
-    backend = _called_over(_transport(config), config, key, quota)
-    omit = frozenset(config.omit) - {_USAGE_OPTION}
-    return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
-
-
-def _called_over(transport: Transport, config: BackendConfig, key: str | None, quota: Quota) -> Backend:
-    """Return the backend in the dialect that its config names."""
-    maker = config.maker()
-    if config.kind == "anthropic":
-        from gateway.backends.anthropic import AnthropicBackend
-
-        return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
-    if config.kind == "responses":
-        return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
-    return OpenAIBackend(
-        transport,
-        model=config.model,
-        key=key,
-        quota=quota,
-        maker=maker,
-        stores="store" in config.can,
-        asks_usage=_USAGE_OPTION not in config.omit,
-    )
-
-
-def _url(config: BackendConfig) -> str:
-    if config.kind == "anthropic":
-        return f"{config.base_url.removesuffix('/v1')}/v1/messages"
-    return config.base_url + _PATHS[config.kind]
-
-
-def _transport(config: BackendConfig) -> Transport:
-    if config.kind == "scripted":
-        from gateway.backends.scripted import ScriptedTransport
-
-        return ScriptedTransport(config.script, max_reply=config.max_reply)
-    url = _url(config)
-    if config.http.client == "http1":
-        return Http1Transport(
-            url,
-            max_in_flight=config.max_in_flight,
-            connect_timeout_s=config.connect_timeout,
-            max_reply=config.max_reply,
-        )
-    if config.http.client == "aiohttp":
-        from gateway.backends.aiohttp_transport import AiohttpTransport
-
-        return AiohttpTransport(
-            url,
-            max_in_flight=config.max_in_flight,
-            connect_timeout_s=config.connect_timeout,
-            max_reply=config.max_reply,
-        )
-    from gateway.backends.httpx2_transport import Httpx2Transport
-
-    return Httpx2Transport(
-        url,
-        max_in_flight=config.max_in_flight,
-        connect_timeout_s=config.connect_timeout,
-        max_reply=config.max_reply,
-        http2=config.http.http2,
-        proxy=config.http.proxy,
-    )

@@ -1,0 +1,120 @@
+"""Build the tiers of one worker from their config: each endpoint with the backend of its dialect, over its transport.
+
+The dialect and the transport that a backend has by default are imported with this module, all others by the backends
+that are configured to have them: they cost memory, and some need packages that not everyone installs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.backends.base import Backend, Transport
+from gateway.backends.http1_transport import Http1Transport
+from gateway.backends.openai import OpenAIBackend
+from gateway.backends.quirks import AdaptedBackend
+from gateway.backends.quota import Quota
+from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.tiers.endpoint import Endpoint, OnRefusal
+from gateway.tiers.tier import Tier
+
+_USAGE_OPTION: Final = "stream_options"
+"""Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
+_PATHS: Final = {"openai": "/chat/completions", "responses": "/responses"}
+"""Path of the calls to a backend, after its base URL, by its kind."""
+
+
+def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
+    waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
+    tiers = {config.name: _tier(config, waiting) for config in deployment.tiers}
+    for endpoint in endpoints_of(tiers).values():
+        endpoint.on_refusal = on_refusal
+        on_refusal(endpoint.config, "", False)  # so that the metric exists from the start, as 0
+    return tiers
+
+
+def endpoints_of(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
+    """Return all endpoints by their backends' names."""
+    return {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
+
+
+def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:
+    endpoints = [_endpoint(backend, waiting) for backend in config.backends]
+    return Tier(config.name, endpoints, select=config.select)
+
+
+def _endpoint(config: BackendConfig, waiting: Counter[str]) -> Endpoint:
+    quota = Quota()
+    return Endpoint(config, _backend(config, quota), waiting=waiting, quota=quota)
+
+
+def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
+    if not config.configured:
+        return None
+    key = config.key.get_secret_value() if config.key is not None else None
+    backend = _called_over(_transport(config), config, key, quota)
+    omit = frozenset(config.omit) - {_USAGE_OPTION}
+    return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
+
+
+def _called_over(transport: Transport, config: BackendConfig, key: str | None, quota: Quota) -> Backend:
+    """Return the backend in the dialect that its config names."""
+    maker = config.maker()
+    if config.kind == "anthropic":
+        from gateway.backends.anthropic import AnthropicBackend
+
+        return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
+    if config.kind == "responses":
+        from gateway.backends.responses import ResponsesBackend
+
+        return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
+    return OpenAIBackend(
+        transport,
+        model=config.model,
+        key=key,
+        quota=quota,
+        maker=maker,
+        stores="store" in config.can,
+        asks_usage=_USAGE_OPTION not in config.omit,
+    )
+
+
+def _url(config: BackendConfig) -> str:
+    if config.kind == "anthropic":
+        return f"{config.base_url.removesuffix('/v1')}/v1/messages"
+    return config.base_url + _PATHS[config.kind]
+
+
+def _transport(config: BackendConfig) -> Transport:
+    if config.kind == "scripted":
+        from gateway.backends.scripted import ScriptedTransport
+
+        return ScriptedTransport(config.script, max_reply=config.max_reply)
+    url = _url(config)
+    if config.http.client == "http1":
+        return Http1Transport(
+            url,
+            max_in_flight=config.max_in_flight,
+            connect_timeout_s=config.connect_timeout,
+            max_reply=config.max_reply,
+        )
+    if config.http.client == "aiohttp":
+        from gateway.backends.aiohttp_transport import AiohttpTransport
+
+        return AiohttpTransport(
+            url,
+            max_in_flight=config.max_in_flight,
+            connect_timeout_s=config.connect_timeout,
+            max_reply=config.max_reply,
+        )
+    from gateway.backends.httpx2_transport import Httpx2Transport
+
+    return Httpx2Transport(
+        url,
+        max_in_flight=config.max_in_flight,
+        connect_timeout_s=config.connect_timeout,
+        max_reply=config.max_reply,
+        http2=config.http.http2,
+        proxy=config.http.proxy,
+    )
