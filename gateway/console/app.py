@@ -24,7 +24,7 @@ from gateway.console.assets import Assets
 from gateway.console.filters import BadFilter, filter_of
 from gateway.console.live import LiveUpdates
 from gateway.console.render import Renderer
-from gateway.console.svg import bands, small, waterfall
+from gateway.console.svg import bands, ribbon, small, waterfall
 from gateway.console.views.now import SPANS, NowView
 from gateway.console.views.policy import HOWS, NoSuchPolicy, NotApplied, PolicyDesk
 from gateway.console.views.request import NoSuchRequest, RequestView
@@ -80,6 +80,7 @@ class ConsoleApp:
             {
                 "svg": waterfall,
                 "bands": bands,
+                "ribbon": ribbon,
                 "small": small,
                 "failing": lambda: archive.failing,
                 "signed_in": access.needs_key,

@@ -42,6 +42,12 @@ class Bar:
     attributes: Mapping[str, Any]
     first_ms: float | None
     """Of an attempt: from the request's start to its first token."""
+    verdict_ms: float | None
+    """Of an attempt: from the request's start until it was judged."""
+    clause: str
+    """The key of the policy that decided the hop; empty if none did."""
+    line: int | None
+    """The line of the policy's file where that stands; None where it came from no file."""
 
     @property
     def end_ms(self) -> float:
@@ -106,11 +112,7 @@ def timeline_of(record: Record, given: Mapping[str, Any] | None, tiers: Sequence
     last = max((bar.end_ms for bar in bars if bar.name != names.CACHE_WRITE), default=0.0) or 0.001
     route = next((bar for bar in bars if bar.name == names.ROUTE), None)
     moments: list[Moment] = []
-    deadline = target = None
-    if route is not None and given:
-        deadline = route.start_ms + given["budget_s"] * 1000 if given.get("budget_s") is not None else None
-        if given.get("ttft_s") is not None:
-            target = route.start_ms + given["ttft_s"] * 1000
+    deadline, target = _limits(bars[0] if bars else None, route, given)
     ghosts = _ghosts(route, given, tiers, {bar.attributes.get(names.TIER) for bar in bars}, target, deadline)
     end = max([last, *(ghost.start_ms + ghost.duration_ms for ghost in ghosts if ghost.duration_ms < 4 * last)]) * _ROOM
     if target is not None and target < end * _BREAK:
@@ -125,6 +127,19 @@ def timeline_of(record: Record, given: Mapping[str, Any] | None, tiers: Sequence
     if ledger["ttft_ms"] is not None:
         moments.append(Moment("ttft", ledger["ttft_ms"], f"first byte to the client {_short(ledger['ttft_ms'])}"))
     return Timeline(bars, ghosts, moments, end, deadline, broken)
+
+
+def _limits(root: Bar | None, route: Bar | None, given: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
+    """Return when the deadline is and when the first token is due; None for what the record does not say."""
+    if root is not None and names.DEADLINE in root.attributes:
+        return root.attributes[names.DEADLINE], root.attributes.get(names.TTFT_TARGET)
+    if route is None or not given:
+        return None, None
+    left, first = given.get("budget_s"), given.get("ttft_s")
+    return (
+        None if left is None else route.start_ms + left * 1000,
+        None if first is None else route.start_ms + first * 1000,
+    )
 
 
 def _bars(record: Record) -> list[Bar]:
@@ -150,9 +165,18 @@ def _bars(record: Record) -> list[Bar]:
                 explain(hop),
                 attributes,
                 None if first is None or hop["name"] != names.ATTEMPT else start + float(first),
+                None if names.VERDICT_AT not in attributes else start + float(attributes[names.VERDICT_AT]),
+                str(attributes.get(names.CLAUSE) or ""),
+                _line_of(attributes.get(names.CLAUSE_LINE)),
             )
         )
     return bars
+
+
+def _line_of(place: Any) -> int | None:
+    """Return the line of FILE:LINE."""
+    number = str(place or "").rpartition(":")[2]
+    return int(number) if number.isdecimal() else None
 
 
 def _label(hop: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:

@@ -28,6 +28,8 @@ def bar(timeline: Timeline, hop: Bar) -> Markup:
         waited = timeline.x(hop.first_ms) - left
         shapes.append(tag("rect", x=share(left), y=y, width=share(waited), height=_BAR, class_="waiting"))
         shapes.append(_vertical(left + waited, y, y + _BAR, "first"))
+    if hop.verdict_ms is not None:
+        shapes.append(_vertical(timeline.x(hop.verdict_ms), y - 3, y + _BAR + 3, "verdict"))
     return tag("svg", joined(shapes), class_="lane", width="100%", height=_ROW, role="presentation")
 
 

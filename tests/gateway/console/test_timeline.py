@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.console.svg import waterfall
+from gateway.console.svg import ribbon, waterfall
 from gateway.console.timeline import timeline_of
 from gateway.telemetry import names
 
@@ -74,3 +74,14 @@ def test_a_request_without_a_decision_is_laid_out() -> None:
     alone = timeline_of(record(ttft_ms=None), None, ())
     assert alone.moments == [] and alone.deadline_ms is None and alone.x(600) < 1
     assert alone.ticks()[0] == (0, "0 ms")
+
+
+def test_the_judged_tokens_are_a_ribbon_with_the_doubtful_ones_named() -> None:
+    judged = {names.PREFIX: [-0.01, -2.3, -0.5], names.LOWEST: [1], names.LOWEST_LOGPROBS: [-2.3]}
+    drawn = str(ribbon.ribbon(judged))
+    assert drawn.count("<rect") == 3 and drawn.count('class="doubt"') == 1 and "probability 0.100" in drawn
+    assert ribbon.doubts(judged) == ["token 2 at 0.10"]
+    texts = {**judged, names.PREFIX_TOKENS: ["It", " <b>", "."], names.LOWEST_TOKENS: [" <b>"]}
+    assert "&lt;b&gt;" in str(ribbon.ribbon(texts)) and "<b>" not in str(ribbon.ribbon(texts))
+    assert ribbon.doubts(texts) == ["token 2 ' <b>' at 0.10"]
+    assert ribbon.ribbon({}) is None
