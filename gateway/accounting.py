@@ -220,7 +220,6 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
             sample.tier = next((call.tier for call in calls if call.backend == sample.backend), "")
             calls.append(sample)
         elif hop.name == names.ROUTE:
-            ledger.classifier = attributes.get(names.CLASSIFIER) or ""
             ledger.holdout = attributes.get(names.HOLDOUT)
         elif hop.name == names.EMBED:
             ledger.embedder = attributes.get(names.EMBEDDER) or ""

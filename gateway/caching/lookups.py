@@ -158,8 +158,6 @@ class SemanticLookup:
             )
         if lookup.vetoed:
             hop.attributes[names.VETOED] = lookup.vetoed
-        if request.policy.cache.semantic is not None:
-            hop.attributes[names.MIN_SIMILARITY] = request.policy.cache.semantic.min_similarity
         owner = "" if plan.scope is None else plan.scope.owner
         if self._cache.audits is not None and (state := self._cache.audits.in_force(plan.surface, owner)):
             hop.attributes[names.THRESHOLD] = round(state.threshold, 4)

@@ -272,8 +272,7 @@ def _attributes(request: RequestContext, attempt: Attempt) -> dict[str, Any]:
     attributes = {
         names.ATTEMPT_NUMBER: attempt.number,
         names.TIER: attempt.tier,
-        names.BUDGET_LEFT: round(request.budget_s() * 1000, 1),
-        names.TIMEOUT: round((attempt.ttft_timeout_s if request.features.stream else attempt.timeout_s) * 1000, 1),
+        names.TIMEOUT: (attempt.ttft_timeout_s if request.features.stream else attempt.timeout_s) * 1000,
     }
     if attempt.role:
         attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True

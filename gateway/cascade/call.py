@@ -77,11 +77,7 @@ class BackendCall:
         attributes.update(endpoint.described)
         if slot.queued_s:
             attributes[names.QUEUE] = round(slot.queued_s * 1000, 2)
-        attributes[names.IN_FLIGHT] = endpoint.in_flight
-        attributes[names.CAPACITY] = endpoint.capacity
-        attributes[names.QUEUED] = endpoint.queue.size
-        ejection = endpoint.breaker.ejection
-        attributes[names.BREAKER] = "closed" if ejection is None else f"half-open: {ejection.reason}"
+        hop.load = (endpoint.in_flight, endpoint.capacity, endpoint.queue.size, endpoint.breaker.ejection)
         self._ledger = ledger
         self._settled = False
         self._kept_open = False

@@ -209,7 +209,6 @@ def _attributes(request: RequestContext, tier: str, broken: Broken, number: int,
         names.ATTEMPT_NUMBER: number,
         names.TIER: tier,
         names.CONTINUES: broken.number,
-        names.BUDGET_LEFT: round(request.budget_s() * 1000, 1),
         names.TIMEOUT: round(timeout_s * 1000, 1),
     }
 

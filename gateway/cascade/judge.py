@@ -38,11 +38,9 @@ def judge(
     `tokens` are the judged tokens as text, for the trace alone.
     """
     verdict = assess(evidence, request.policy.escalate, endpoint.config.head, attempt.prior)
-    hop.judged = Judged(evidence, time.perf_counter_ns(), tokens)
+    hop.judged = Judged(evidence, time.perf_counter_ns(), verdict.threshold, tokens)
     attributes = hop.attributes
     attributes[names.CONFIDENCE_BASIS] = verdict.basis
-    if verdict.threshold is not None:
-        attributes[names.MIN_CONFIDENCE] = verdict.threshold
     if verdict.head:
         attributes[names.CONFIDENCE_HEAD] = verdict.head
     return verdict

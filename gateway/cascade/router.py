@@ -16,6 +16,7 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from gateway.cascade.classifiers import Classifiers
     from gateway.request.context import RequestContext
+    from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Tier
     from routing.difficulty.model import Difficulty
@@ -54,7 +55,7 @@ class Router:
         difficulty: Difficulty | None = None
         if vector is not None and request.is_classified():
             difficulty = self.classifiers.of(request.policy).assess(vector, request.features)
-            _describe_difficulty(request, hop, difficulty)
+            _note_difficulty(request.ledger, difficulty)
         left = request.left()
         largest = max([one.context or 0 for one in health.values()], default=0)
         given = DecisionInput(
@@ -84,10 +85,6 @@ class Router:
             raise no_tier(error, [self._tiers[name] for name in request.policy.ladder], request.body) from error
         hop.attributes[names.DECISION] = list(decision.tiers)
         hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
-        hop.attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)
-        forecast = given.health[decision.tiers[0]].forecast
-        if forecast is not None and forecast.known:
-            hop.attributes[names.FORECAST_TTFT] = round(forecast.ttft_s * 1000, 1)
         hop.end()
         return decision
 
@@ -101,22 +98,11 @@ def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth
     return drawn
 
 
-def _describe_difficulty(request: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
-    hop.attributes[names.IN_DOMAIN] = difficulty.in_domain
-    hop.attributes[names.CLASSIFIER] = difficulty.model_version
+def _note_difficulty(ledger: Ledger, difficulty: Difficulty) -> None:
+    """Copy into the ledger what the classifier says; `telemetry.hop_details` describes it in the trace."""
+    ledger.classifier = difficulty.model_version
     if difficulty.in_domain:
-        hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
-        hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
-        request.ledger.difficulty = difficulty.score
-        if difficulty.kind:
-            hop.attributes[names.KIND] = request.ledger.kind = difficulty.kind
-            hop.attributes[names.P_KIND] = round(difficulty.p_kind, 4)
-        if difficulty.quantile is not None:
-            hop.attributes[names.QUANTILE] = round(difficulty.quantile, 4)
-            request.ledger.quantile = difficulty.quantile
-            own = request.policy.route.share_easier(difficulty.kind, difficulty.quantile, difficulty.model_version)
-            if own is not None:
-                hop.attributes[names.QUANTILE_OWN] = round(own, 4)
+        ledger.difficulty, ledger.kind, ledger.quantile = difficulty.score, difficulty.kind, difficulty.quantile
 
 
 def _priors(request: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:

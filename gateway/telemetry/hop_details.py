@@ -24,7 +24,9 @@ from routing.decide import clause_of, values_for
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import RecordedDecision
     from gateway.telemetry.trace import Hop, Trace
+    from policies.model import Policy
     from routing.decide import TierHealth
+    from routing.difficulty.model import Difficulty
 
 MOST_TOKENS: Final = 128
 """Judged tokens of which the log-probability is recorded; a prefix is shorter, a whole answer may be longer."""
@@ -55,6 +57,8 @@ def complete(trace: Trace) -> None:
         elif hop.name == names.ROUTE and made is not None:
             _complete_route(hop, made)
         elif hop.name in _LOOKUPS:
+            if hop.name == names.CACHE_SEMANTIC and policy is not None and policy.cache.semantic is not None:
+                hop.attributes[names.MIN_SIMILARITY] = policy.cache.semantic.min_similarity
             _complete_lookup(hop)
         else:
             continue
@@ -76,10 +80,15 @@ def _add_texts(trace: Trace) -> None:
 def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     policy, given, decision, attributes = made.policy, made.given, made.decision, hop.attributes
     stream, first, limit_s = given.features.stream, None, given.budget_s
+    attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
+    if given.difficulty is not None:
+        _describe_difficulty(attributes, policy, given.difficulty)
     if given.ttft_s is not None and given.ttft_s < limit_s:
         limit_s = given.ttft_s
     if decision is not None:
         first = decision.tiers[0]
+        if (starts := _figures(given.health[first])).ttft_ms >= 0:
+            attributes[names.FORECAST_TTFT] = starts.ttft_ms
         clause = clause_of(policy, decision)
         if clause != "tiers" or given.clamp is None:  # else the request's own limits left one tier
             attributes[names.CLAUSE] = clause
@@ -105,6 +114,23 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     attributes[names.OTHER_TIERS], attributes[names.OTHER_LATE], attributes[names.OTHER_STATE] = tiers, late, states
     attributes[names.OTHER_TTFT], attributes[names.OTHER_TTFT_P95] = times[0], times[1]
     attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
+
+
+def _describe_difficulty(attributes: dict[str, Any], policy: Policy, difficulty: Difficulty) -> None:
+    attributes[names.IN_DOMAIN] = difficulty.in_domain
+    attributes[names.CLASSIFIER] = difficulty.model_version
+    if not difficulty.in_domain:
+        return
+    attributes[names.DIFFICULTY] = round(difficulty.score, 4)
+    attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
+    if difficulty.kind:
+        attributes[names.KIND] = difficulty.kind
+        attributes[names.P_KIND] = round(difficulty.p_kind, 4)
+    if difficulty.quantile is not None:
+        attributes[names.QUANTILE] = round(difficulty.quantile, 4)
+        own = policy.route.share_easier(difficulty.kind, difficulty.quantile, difficulty.model_version)
+        if own is not None:
+            attributes[names.QUANTILE_OWN] = round(own, 4)
 
 
 class _Figures(NamedTuple):
@@ -186,8 +212,16 @@ def _nodes(rule: Expression, kind: type[ast.expr]) -> Iterable[ast.expr]:
 
 def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> None:
     attributes, judged, at_ns = hop.attributes, hop.judged, hop.end_ns or trace.root.end_ns
+    if names.TIMEOUT in attributes:
+        attributes[names.TIMEOUT] = round(attributes[names.TIMEOUT], 1)
+    if hop.load is not None:
+        in_flight, capacity, queued, ejection = hop.load
+        attributes[names.IN_FLIGHT], attributes[names.CAPACITY], attributes[names.QUEUED] = in_flight, capacity, queued
+        attributes[names.BREAKER] = "closed" if ejection is None else f"half-open: {ejection.reason}"
     if judged is not None:
         at_ns = judged.at_ns
+        if judged.threshold is not None:
+            attributes[names.MIN_CONFIDENCE] = judged.threshold
         attributes[names.CLAUSE] = clause_of_verdict(
             attributes.get(names.REASON, ""), attributes.get(names.CONFIDENCE_BASIS, "none")
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,16 +41,29 @@ class Judged(NamedTuple):
 
     evidence: Evidence
     at_ns: int
+    threshold: float | None = None
     tokens: Sequence[str] = ()
+
+
+class Ejected(Protocol):
+    """Why a backend is not called, but to try it."""
+
+    @property
+    def reason(self) -> str:
+        """The reason in words."""
+
+
+BackendLoad = tuple[int, int, int, Ejected | None]
+"""A backend as a call went out: calls in flight, how many may be, requests that wait, and its ejection if it is one."""
 
 
 class Hop:
     """One traced step. Times are `time.perf_counter_ns()`; `error` is the `error.type` attribute if the step failed.
 
-    `judged` is kept as it is for `telemetry.hop_details`, which reads it after the reply.
+    `judged` and `load` are kept as they are for `telemetry.hop_details`, which reads them after the reply.
     """
 
-    __slots__ = ("attributes", "end_ns", "error", "judged", "name", "number", "start_ns")
+    __slots__ = ("attributes", "end_ns", "error", "judged", "load", "name", "number", "start_ns")
 
     def __init__(self, name: str, number: int, attributes: dict[str, Any]) -> None:
         self.name = name
@@ -58,6 +71,7 @@ class Hop:
         self.attributes = attributes
         self.error: str | None = None
         self.judged: Judged | None = None
+        self.load: BackendLoad | None = None
         self.end_ns = 0
         self.start_ns = time.perf_counter_ns()
 

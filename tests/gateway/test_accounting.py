@@ -282,13 +282,13 @@ def test_races_and_draws_are_told() -> None:
     """Hedges, speculation, the holdout and the versions are read off the hops; a rival's queue adds nothing."""
     request = Finished()
     request.trace.begin(names.EMBED, {names.EMBEDDER: "wordllama-256"}).end()
-    request.trace.begin(names.ROUTE, {names.CLASSIFIER: "0fe444b29605", names.HOLDOUT: False}).end()
+    request.trace.begin(names.ROUTE, {names.HOLDOUT: False}).end()
     request.attempt("local", SPECULATIVE=True, QUEUE=5.0)
     request.attempt("hosted", HEDGE=True, QUEUE=7.0)
     request.attempt("hosted", QUEUE=2.0)
     ledger = request.closed(_books())
     assert (ledger.speculated, ledger.hedged, ledger.holdout) == (True, True, False)
-    assert (ledger.embedder, ledger.classifier, ledger.queue_ms) == ("wordllama-256", "0fe444b29605", 2.0)
+    assert (ledger.embedder, ledger.queue_ms) == ("wordllama-256", 2.0)
 
 
 def test_a_canary_is_held_against_the_objectives_in_force() -> None:
