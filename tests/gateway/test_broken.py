@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from cache.write import why_not_kept
 from gateway.backends.base import BackendError, BackendRequest
 from gateway.backends.openai import OpenAIBackend
@@ -57,11 +59,12 @@ async def _kept(wire: _Wire, answer: Answer) -> bool:
     return completion.sound and not why_not_kept(completion.value, answer.n)
 
 
-async def test_no_broken_answer_is_one_to_keep() -> None:
-    """Cut off, unfinished, empty, refused, filtered, of wrong types, miscounted: of 10,000 none passes for whole."""
+@pytest.mark.parametrize("answers", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+async def test_no_broken_answer_is_one_to_keep(answers: int) -> None:
+    """Cut off, unfinished, empty, refused, filtered, of wrong types, miscounted: none passes for whole."""
     wire = _Wire()
     kept: Counter[str] = Counter()
-    for number in range(10_000):
+    for number in range(answers):
         answer = broken(number)
         if answer.kind not in JUDGED_BY_THE_GATEWAY and await _kept(wire, answer):
             kept[answer.kind] += 1

@@ -93,7 +93,7 @@ def connection(gateway: Gateway) -> Iterator[http.client.HTTPConnection]:
     connection.close()
 
 
-@settings(max_examples=300, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(CASES)), value=VALUES)
 @example(name="temperature", value="0.5")
 @example(name="temperature", value=[])
