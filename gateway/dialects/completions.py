@@ -206,10 +206,8 @@ def _head(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    for name in ("content", "refusal"):
-        if isinstance(text := message.get(name), str) and text:
-            return text
-    return ""
+    texts = (message.get(name) for name in ("content", "refusal"))
+    return "".join([text for text in texts if isinstance(text, str)])
 
 
 def _finish(reason: Any) -> Any:

@@ -126,6 +126,7 @@ RULES: Final = (
     Rule("nothing", "strict", "the default", "false"),
     Rule("nothing", r"text\.format\.strict", _SCHEMAS, "true", out="anthropic.*"),
     Rule("nothing", r"tools\[0\]\.type", "the default", "custom", into="messages"),
+    Rule("nothing", r"caller\.type", "the model itself calls: the default", "direct", into="messages"),
     Rule("nothing", r"reasoning[._]effort", "the model thinks only when asked to", "none", out="anthropic(-mid)?"),
     Rule("nothing", "include_obfuscation", "no other API pads its events", "false"),
     Rule("nothing", r"input\[0\]\.type", "an item without a type is a message", "message", into="responses"),

@@ -35,6 +35,8 @@ _TEXTS: Final = {
     "arguments": ('{"mkA1":1}', '{"mkB2":1}'),
 }
 """Values of fields whose texts have a form, by name: one and another."""
+_LEAST: Final = {name: one.replace(MARK, "least") for name, (one, _) in _TEXTS.items()}
+"""Values of the same fields beside another: only the field that a variant is of has MARK in it."""
 _TRUE_BY_DEFAULT: Final = frozenset({"store", "parallel_tool_calls", "include_obfuscation", "strict", "enabled"})
 
 
@@ -93,7 +95,7 @@ def least(kind: Any, name: str = "") -> Any:
         return True
     if kind in (int, float):
         return kind(1)
-    return _TEXTS.get(name, ("least", ""))[0] if kind is str else {}
+    return _LEAST.get(name, "least") if kind is str else {}
 
 
 def _of_object(kind: Any, seen: tuple[Any, ...]) -> Iterator[Variant]:

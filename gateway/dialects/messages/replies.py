@@ -24,6 +24,8 @@ from gateway.dialects.reasoning import DETAILS, Maker
 TEXT_CHARS: Final = "x_tierline_chars"
 FORMAT: Final = "anthropic-claude-v1"
 """Value of `format` in reasoning details, as OpenRouter names it."""
+STOPPED_BY: Final = "stop_reason"
+"""Member of a choice that names the stop sequence that ended it, as vLLM has it."""
 _FINISH: Final = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -115,6 +117,7 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
     if native:
         chat[NATIVE] = [{"type": "message", "message": {**message, "content": blocks}}]
     choice = {"index": 0, "message": chat, "logprobs": None, "finish_reason": finish_reason_of(stopped)}
+    choice |= _stopped_by(message)
     made: dict[str, Any] = {
         "id": message.get("id"),
         "object": "chat.completion",
@@ -156,6 +159,11 @@ def _annotations(citations: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _stopped_by(ended: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the member of a choice that names the stop sequence that ended it; none if none did."""
+    return {STOPPED_BY: ended["stop_sequence"]} if ended.get("stop_sequence") else {}
+
+
 def _explanation(message: Mapping[str, Any]) -> str | None:
     details = message.get("stop_details")
     explanation = details.get("explanation") if isinstance(details, dict) else None
@@ -176,6 +184,7 @@ class MessageChunks:
         "_model",
         "_native",
         "_pending",
+        "_tier",
         "_usage",
         "finished",
     )
@@ -187,6 +196,8 @@ class MessageChunks:
         self._model: Any = None
         self._created = int(time.time())
         self._usage: dict[str, Any] = {}
+        self._tier: str | None = None
+        """The service tier, as chat completions name it."""
         self._block: tuple[str, int] = _NO_BLOCK
         """Type of the open block, and its number among the calls or the thinking."""
         self._calls = 0
@@ -217,6 +228,7 @@ class MessageChunks:
             self._usage = dict(message.get("usage") or {})
             if self._native:
                 self._pending.append(event)
+            self._tier = _SERVICE_TIERS.get(self._usage.get("service_tier") or "")
             return [self._chunk({"role": "assistant", "content": ""})]
         if kind == "message_delta":
             return self._end(event)
@@ -300,19 +312,23 @@ class MessageChunks:
             said["refusal"] = explanation
         end = self._chunk(said)
         end["choices"][0]["finish_reason"] = finish_reason_of(stopped) if stopped else None
+        end["choices"][0] |= _stopped_by(delta)
         return [end, {**end, "choices": [], "usage": chat_usage(self._usage)}] if self._usage else [end]
 
     def _chunk(self, delta: dict[str, Any]) -> dict[str, Any]:
         if self._pending:
             delta[NATIVE] = self._pending
             self._pending = []
-        return {
+        chunk = {
             "id": self._id,
             "object": _OBJECT,
             "created": self._created,
             "model": self._model,
             "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
         }
+        if self._tier is not None:
+            chunk["service_tier"] = self._tier
+        return chunk
 
 
 def _begun(block: dict[str, Any], kind: str) -> dict[str, Any]:

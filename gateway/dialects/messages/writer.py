@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import Assembler, new_completion_id
-from gateway.dialects.messages.replies import TEXT_CHARS
+from gateway.dialects.messages.replies import STOPPED_BY, TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
@@ -141,7 +141,7 @@ def message_of(
 def _stop(choice: Mapping[str, Any], calls_tools: bool) -> tuple[str, str | None]:
     """Return the stop reason, and the stop sequence if the backend names it (vLLM does, as `stop_reason`)."""
     finish = choice.get("finish_reason")
-    sequence = choice.get("stop_reason")
+    sequence = choice.get(STOPPED_BY)
     if finish == "stop" and calls_tools:
         return "tool_use", None
     if finish == "stop" and isinstance(sequence, str):
@@ -161,7 +161,9 @@ def _content(chat: Mapping[str, Any], ids: CallIds, *, thinking: bool) -> list[d
         if text:
             blocks.append({"type": "text", "text": text, "citations": None})
     for call in chat.get("tool_calls") or ():
-        function = call.get("function") or {}
+        function = call.get("function")
+        if function is None:
+            continue  # a call of a custom tool, for which the API's clients cannot ask
         blocks.append(
             {
                 "type": "tool_use",
