@@ -21,6 +21,7 @@ from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.backends.service import ServiceClient
+from gateway.backends.token_counter import TokenCounter
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.kept_responses import KeptResponses
@@ -143,6 +144,7 @@ def build(
         store=store,
         tiers=tiers,
         services=_services(deployment),
+        counters=_counters(deployment),
         encoder=TextEncoder(embedder),
         telemetry=telemetry,
         metrics=metrics,
@@ -208,6 +210,25 @@ def _service(config: ServiceConfig) -> ServiceClient:
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
     )
+
+
+def _counters(deployment: Deployment) -> dict[str, TokenCounter]:
+    """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API."""
+    first = {tier.name: tier.backends[0] for tier in deployment.tiers}
+    return {name: _counter(one) for name, one in first.items() if one.kind == "anthropic" and one.configured}
+
+
+def _counter(config: BackendConfig) -> TokenCounter:
+    service = ServiceClient(
+        config.base_url.removesuffix("/v1"),
+        None,
+        max_in_flight=config.max_in_flight,
+        max_reply=config.max_reply,
+        connect_timeout_s=config.connect_timeout,
+        idle_timeout_s=config.idle_timeout,
+    )
+    key = config.key.get_secret_value() if config.key is not None else None
+    return TokenCounter(service, model=config.model, key=key, maker=config.maker())
 
 
 def _cache(deployment: Deployment, store: Store, models: _Models, judge: AuditJudge) -> ResponseCache:
@@ -286,6 +307,8 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         steps.encoder.close()
         for service in steps.services.values():
             await service.aclose()
+        for counter in steps.counters.values():
+            await counter.aclose()
         for endpoint in endpoints:
             await endpoint.aclose()
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.store.base import Store
     from gateway.backends.service import ServiceClient
+    from gateway.backends.token_counter import TokenCounter
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.kept_responses import KeptResponses
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
@@ -54,6 +55,8 @@ class Steps:
     tiers: Mapping[str, Tier]
     services: Mapping[str, ServiceClient]
     """The configured services, for what is not a chat."""
+    counters: Mapping[str, TokenCounter]
+    """What counts tokens exactly, by the tiers whose first backend speaks Anthropic's API."""
     encoder: TextEncoder
     """Encodes the texts of the embeddings API."""
     telemetry: Telemetry

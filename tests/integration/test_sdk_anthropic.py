@@ -298,6 +298,24 @@ async def test_over_a_socket(gateway: Gateway, upstreams: Any, stream: bool) -> 
         assert hello.content[0].text == "The scripted upstream says hello."
 
 
+async def test_tokens_are_counted_by_a_first_tier_that_can(ladder: Ladder) -> None:
+    """With what the API counts alone; where it refuses or is slow, the gateway's own estimate is told as such."""
+    body = {"model": "tier:hosted", "messages": HELLO, "tools": [LOOK], "thinking": BUDGET, "system": "Be brief."}
+    counts = ladder.sdk.messages.with_raw_response.count_tokens
+    raw = await counts(**body)  # type: ignore[arg-type]
+    [asked] = ladder.hosted.requests
+    assert ladder.hosted.refusals == []
+    assert "x-tierline-estimated" not in raw.headers
+    assert (await raw.parse()).input_tokens == len(asked.raw) // 4
+    assert asked.path.partition("?")[0] == "/v1/messages/count_tokens"
+    assert asked.body.keys() == {"model", "messages", "tools", "thinking", "system"}
+    assert asked.body["model"] == "claude-haiku-4-5"
+    for reply in (Reply(status=500), Reply(before_headers_s=3.0)):
+        ladder.hosted.queue(reply)
+        raw = await counts(**body)  # type: ignore[arg-type]
+        assert raw.headers["x-tierline-estimated"] == "1" and (await raw.parse()).input_tokens > 10
+
+
 async def test_counting_tokens_is_an_estimate(ladder: Ladder) -> None:
     few = await ladder.sdk.messages.count_tokens(model="chat", messages=HELLO)
     raw = await ladder.sdk.messages.with_raw_response.count_tokens(

@@ -106,7 +106,9 @@ class StrictMessages(Upstream):
         if request.headers.get("x-api-key") != self.KEY:
             return error(401, "authentication_error", "invalid x-api-key")
         try:
-            self._check(request.body, request.headers)
+            self._check(
+                self._with_limit(request.body) if path.endswith("/count_tokens") else request.body, request.headers
+            )
         except _RefusedError as refused:
             self.refusals.append(str(refused))
             return error(400, "invalid_request_error", str(refused))
@@ -125,6 +127,13 @@ class StrictMessages(Upstream):
         except _RefusedError as refused:
             return str(refused)
         return None
+
+    @staticmethod
+    def _with_limit(body: dict[str, Any]) -> dict[str, Any]:
+        """A request to count tokens as one to answer: it has no limit, and must not have what is not counted."""
+        for name in ("max_tokens", "stream", "stop_sequences", "metadata", "service_tier", *_SAMPLING):
+            _require(name not in body, f"{name}: Extra inputs are not permitted")
+        return {**body, "max_tokens": facts_of(body["model"]).max_output or 1 << 20}
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
         if not self._script:

@@ -101,11 +101,7 @@ class MessagesClient:
         """See `ClientDialect.read`."""
         thinking = body.get("thinking")
         self._thinking = isinstance(thinking, dict) and thinking.get("type") in _THINKING
-        protocol = {
-            name: value.decode("latin-1")
-            for name in _PROTOCOL
-            if (value := self._headers.get(name.encode())) is not None
-        }
+        protocol = protocol_in(self._headers)
         translate = partial(chat_body, body, protocol)
         chat = await off_loop(translate) if large else translate()
         self._model = body["model"] if isinstance(body["model"], str) else None
@@ -139,6 +135,11 @@ class MessagesClient:
         """See `ClientDialect.error`."""
         told = {"message": error.message, "param": error.param, "code": error.code}
         return orjson.dumps(error_body(told, error.status, self._request_id))
+
+
+def protocol_in(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Return the client's version and betas, among its headers by lower-case name."""
+    return {name: value.decode("latin-1") for name in _PROTOCOL if (value := headers.get(name.encode())) is not None}
 
 
 def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting: bool = False) -> dict[str, Any]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.dialects.messages.client import MessagesClient, chat_body
+from gateway.backends.base import BackendError
+from gateway.dialects.messages.client import MessagesClient, chat_body, protocol_in
 from gateway.errors import ApiError
 from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body, request_id_of, send_json
 from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
-from gateway.request.options import known_headers
+from gateway.request.options import TIER_PREFIX, known_headers
+from policies.loader import AUTO
 from routing.features import estimated_tokens, features_of, text_of
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
 
 _REQUEST_ID = b"x-request-id"
+_COUNT_S: Final = 1.0
+"""Longest wait in seconds for an exact count."""
 _OF_AN_IMAGE = 1600
 """Tokens of an image at the API's largest size."""
 
@@ -45,9 +50,10 @@ class Messages:
 
 
 class CountTokens:
-    """Estimate the tokens of a request, by the length of its texts: no model is called, and tokenizers differ.
+    """Count the tokens of a request, at the surface's first tier where that speaks Anthropic's API.
 
-    The header `x-tierline-estimated: 1` says so.
+    Elsewhere, or where that does not answer within a second, they are estimated by the length of the texts, as
+    tokenizers differ; the header `x-tierline-estimated: 1` says so.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -66,10 +72,13 @@ class CountTokens:
             steps.tenants.of(headers)
             raw = await read_body(receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
             given, large = await self._bodies.read_object(raw)
-            translate = partial(chat_body, given, {}, counting=True)
+            translate = partial(chat_body, given, protocol_in(dict(scope["headers"])), counting=True)
             body = await off_loop(translate) if large else translate()
             await self._bodies.check(body, large=large)
-            tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
+            tokens = await self._counted(headers, body, large=large)
+            if tokens is None:
+                tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
+                told.append((b"x-tierline-estimated", b"1"))
         except ClientGone:
             return
         except ApiError as error:
@@ -77,7 +86,22 @@ class CountTokens:
             await send_json(send, error.status, [*told, *error.headers], refusal)
             return
         reply = orjson.dumps({"input_tokens": tokens})
-        await send_json(send, 200, [*told, (b"x-tierline-estimated", b"1")], reply)
+        await send_json(send, 200, told, reply)
+
+    async def _counted(self, headers: Mapping[bytes, bytes], body: Mapping[str, Any], *, large: bool) -> int | None:
+        """Return the exact count of the first tier that would answer; None if it gives none in time."""
+        surface, model = headers.get(b"x-tierline-surface"), body["model"]
+        pinned = model.removeprefix(TIER_PREFIX) if model.startswith(TIER_PREFIX) else None
+        name = AUTO if pinned is not None else model
+        policy = self._steps.policies.current.resolve(name, None if surface is None else surface.decode("latin-1"))
+        counter = None if policy is None else self._steps.counters.get(pinned or policy.ladder[0])
+        if counter is None:
+            return None
+        try:
+            async with asyncio.timeout(_COUNT_S):
+                return await counter.count(body, large=large)
+        except (BackendError, TimeoutError):
+            return None
 
 
 def prompt_tokens(body: Mapping[str, Any]) -> int:
