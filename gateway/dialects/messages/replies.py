@@ -95,8 +95,9 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
     for block in blocks:
         kind = block.get("type")
         if kind == "text":
-            annotations += _annotations(block.get("citations"))
-            texts.append(block.get("text") or "")
+            text = block.get("text") or ""
+            annotations += _annotations(block.get("citations"), sum(map(len, texts)), len(text))
+            texts.append(text)
         elif kind == "tool_use":
             calls.append(_call(block, orjson.dumps(block.get("input") or {}).decode()))
         elif kind in ("thinking", "redacted_thinking"):
@@ -150,10 +151,14 @@ def _detail(block: Mapping[str, Any], index: int) -> dict[str, Any]:
     return detail
 
 
-def _annotations(citations: Any) -> list[dict[str, Any]]:
-    """Return citations of web pages as annotations of a chat completion. Others cite the client's own documents."""
+def _annotations(citations: Any, start: int, length: int) -> list[dict[str, Any]]:
+    """Return citations of web pages as annotations of a chat completion. Others cite the client's own documents.
+
+    They are of a whole block of text: that which begins at character `start` of the message.
+    """
+    at = {"start_index": start, "end_index": start + length}
     return [
-        {"type": "url_citation", "url_citation": {"url": one["url"], "title": one.get("title") or one["url"]}}
+        {"type": "url_citation", "url_citation": {"url": one["url"], "title": one.get("title") or one["url"], **at}}
         for one in citations or ()
         if isinstance(one, dict) and isinstance(one.get("url"), str)
     ]
@@ -174,9 +179,11 @@ class MessageChunks:
     """Turn the events of one stream into chunks, in order."""
 
     __slots__ = (
+        "_before",
         "_block",
         "_calls",
         "_chars",
+        "_citations",
         "_created",
         "_details",
         "_id",
@@ -203,6 +210,11 @@ class MessageChunks:
         self._calls = 0
         self._details = 0
         self._chars = 0
+        """Characters of the open block's text."""
+        self._before = 0
+        """Characters of the blocks of text before it."""
+        self._citations: list[Any] = []
+        """What the open block cites."""
         self._pending: list[dict[str, Any]] = []
         """Events for a client of the same dialect, to go out with the next chunk."""
         self.finished = False
@@ -220,8 +232,7 @@ class MessageChunks:
                 if self._block[0] == "text":
                     event = {**event, TEXT_CHARS: self._chars}
                 self._pending.append(event)
-            self._block = _NO_BLOCK
-            return []
+            return self._end_block()
         if kind == "message_start":
             message = event["message"]
             self._id, self._model = message.get("id"), message.get("model")
@@ -244,6 +255,7 @@ class MessageChunks:
             self._pending.append({**event, "content_block": _begun(sealed(block, self._maker), kind)})
         if kind == "text":
             self._block = (kind, 0)
+            self._citations = list(block.get("citations") or ())
             text = block.get("text")
             return self._text(text) if text else []
         if kind == "tool_use":
@@ -282,9 +294,17 @@ class MessageChunks:
             self._pending.append(_sealed_delta(event, self._maker))
             return [self._chunk({})]
         if kind == "citations_delta":
-            cited = _annotations([delta.get("citation")])
-            return [self._chunk({"annotations": cited})] if cited else []
+            self._citations.append(delta.get("citation"))
         return []
+
+    def _end_block(self) -> list[dict[str, Any]]:
+        """Return the chunk with what the block cites, whose end is known now."""
+        cited = _annotations(self._citations, self._before, self._chars)
+        if self._block[0] == "text":
+            self._before += self._chars
+        self._block = _NO_BLOCK
+        self._citations = []
+        return [self._chunk({"annotations": cited})] if cited else []
 
     def _text(self, text: str) -> list[dict[str, Any]]:
         self._chars += len(text)

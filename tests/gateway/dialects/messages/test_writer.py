@@ -140,7 +140,10 @@ def test_the_same_message_for_other_clients() -> None:
         assert message["tool_calls"][0]["id"] == "toolu_1"
         assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"at": "map"}
         assert message["annotations"] == [
-            {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
+            {
+                "type": "url_citation",
+                "url_citation": {"url": "https://a.example", "title": "A", "start_index": 6, "end_index": 12},
+            }
         ]
         assert (choice["finish_reason"], completion["id"], completion["model"]) == ("tool_calls", "msg_1", "claude")
         assert completion["usage"] == chat_usage(USAGE)
