@@ -21,7 +21,8 @@ valid is not looked at. Held against the gateway:
     every reply, and every event of a stream, is valid by the document's schema of its path
     every error has the document's envelope: OpenAI's, or Anthropic's below /v1/messages
 
-A 503 of a gateway that is late on a busy machine is asked again. The exit code is 1 where anything was wrong.
+A 503 of a gateway, or its store, that is late on a busy machine is asked again. The exit code is 1 where anything was
+wrong.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ endpoints:
 _BY_SERVICE: Final = "  completions: account\n  embeddings: {service: account, model: embedder}\n"
 _AT_ONCE: Final = 6
 _RESENT: Final = 20
+_LATE: Final = (b"server_is_overloaded", b"state_unavailable")
+"""Codes of a gateway, or its store, that has no time on a busy machine."""
 _SHOWN: Final = 20
 _ENVELOPE: Final = frozenset({"message", "type", "param", "code"})
 _BINARY: Final = "application/octet-stream"
@@ -557,7 +560,7 @@ async def _send_all(
 async def _sent(connection: PlainClient, request: FuzzRequest, fuzzed: FuzzedPublished) -> PlainAnswer:
     for _ in range(_RESENT):
         answer = await connection.send(request.method, request.target, request.headers, request.body, 60)
-        if answer.status != 503 or b"server_is_overloaded" not in answer.body:
+        if answer.status != 503 or not any(code in answer.body for code in _LATE):
             return answer
         fuzzed.resent += 1
         await asyncio.sleep(0.2)

@@ -138,7 +138,8 @@ async def _given(request: Request, kept: KeptResponse) -> list[dict[str, Any]]:
 def _listed(item: dict[str, Any], suffix: str) -> dict[str, Any]:
     """Return an item as the API lists it: a message has a type, an id, a status and parts."""
     if item.get("type", "message") != "message":
-        return {**item, "id": item.get("id") or f"item_{suffix}"}
+        done = {"status": "completed"} if item["type"].endswith(("_call", "_output")) and not item.get("status") else {}
+        return {**item, **done, "id": item.get("id") or f"item_{suffix}"}
     content = item.get("content")
     if isinstance(content, str):
         kind = "output_text" if item.get("role") == "assistant" else "input_text"
