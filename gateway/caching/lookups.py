@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from cache.semantic.matcher import Candidates
 from cache.store.deadline import Deadline
 from cache.text.conversation import readable
+from gateway.caching.futures import fulfil
 from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
@@ -260,22 +261,6 @@ class QuestionEmbedder:
                 wanted = [(text, future) for text, future in self._waiting if not future.done()]  # done: cancelled
                 batch, self._waiting = wanted[:_MAX_BATCH], wanted[_MAX_BATCH:]
                 if batch:
-                    await self._embed(batch)
+                    await fulfil(batch, self._thread, self.embedder.embed)
         finally:
             self._running = None
-
-    async def _embed(self, batch: list[_Waiting]) -> None:
-        texts = [text for text, _ in batch]
-        try:
-            vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self.embedder.embed, texts)
-            # All or none: vectors in the wrong number cannot be assigned to their texts.
-            for (_, future), vector in list(zip(batch, vectors, strict=True)):
-                if not future.done():
-                    future.set_result(vector)
-        except Exception as error:  # noqa: BLE001  (whatever the encoder did wrong is the waiting requests' to hear)
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-        finally:
-            for _, future in batch:  # only when this was cancelled is one still open
-                future.cancel()

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.caching.futures import fulfil
+
 if TYPE_CHECKING:
     from routing.embedding.embedder import PublicEncoder, Vector
 
@@ -66,24 +68,9 @@ class TextEncoder:
                 batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 # The future of a cancelled request is done: nobody waits for its text.
                 if batch := [(text, future) for text, future in batch if not future.done()]:
-                    await self._encode(batch)
+                    await fulfil(batch, self._thread, self._work)
         finally:
             self._running = None
-
-    async def _encode(self, batch: list[tuple[str, asyncio.Future[EncodedText]]]) -> None:
-        texts = [text for text, _ in batch]
-        try:
-            encoded = await asyncio.get_running_loop().run_in_executor(self._thread, self._work, texts)
-            for (_, future), one in zip(batch, encoded, strict=True):
-                if not future.done():
-                    future.set_result(one)
-        except Exception as error:  # noqa: BLE001  (whatever the encoder did wrong is the waiting requests' to hear)
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-        finally:
-            for _, future in batch:  # only when this was cancelled is one still open
-                future.cancel()
 
     def _work(self, texts: list[str]) -> list[EncodedText]:
         counts = [self.encoder.count_tokens(text) for text in texts]
