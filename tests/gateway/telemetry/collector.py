@@ -25,7 +25,7 @@ class Collector:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.resources: list[dict[str, Any]] = []
-        self.behaviour: Literal["take", "refuse", "hang"] = "take"
+        self.behaviour: Literal["take", "refuse", "hang", "full"] = "take"
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -48,7 +48,9 @@ class Collector:
                     outer.released.wait(30)
                 if outer.behaviour == "take" and self.path == "/v1/traces":
                     outer.take(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200 if outer.behaviour == "take" else 400)
+                self.send_response({"take": 200, "full": 429}.get(outer.behaviour, 400))
+                if outer.behaviour == "full":
+                    self.send_header("retry-after", "1")
                 self.send_header("content-length", "0")
                 self.end_headers()
 

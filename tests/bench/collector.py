@@ -1,0 +1,113 @@
+"""What a bad OTLP collector costs requests: `python -m tests.bench.collector [--requests N] [--rounds N]`.
+
+    well      takes every span                          frozen    accepts connections and never answers
+    full      answers 429, with Retry-After: 1          refusing  refuses connections
+
+A gateway for each, over scripted models, and one without any collector. Requests go to all of them in turn, eight at a
+time; in every round each gateway has its own place in the order. A request is lost where its reply is not a whole
+answer. The 99th percentile is of the times that clients saw, as a ratio to that of the gateway without a collector in
+the same round; the median of the rounds is given, with their range. At the end each gateway is told to stop while it
+has spans to send. The exit code is 1 where a request was lost, or a gateway took longer than 5 s to stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx2
+
+from tests.bench.measure import quantile
+from tests.gateway.telemetry.collector import Collector
+from tests.support.gateway import Gateway, free_port, serve
+from tests.support.store import local_store
+from tests.support.upstream import Reply, Upstream
+
+STOP_S = 5.0
+_BEHAVIOURS = {"well": "take", "frozen": "hang", "full": "full"}
+
+
+@contextmanager
+def _endpoint(kind: str) -> Iterator[dict[str, str]]:
+    """The environment of a gateway with such a collector."""
+    if kind == "none":
+        yield {}
+    elif kind == "refusing":
+        yield {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    else:
+        with Collector() as collector:
+            collector.behaviour = _BEHAVIOURS[kind]  # type: ignore[assignment]
+            yield {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+
+
+def _ask(gateway: Gateway, client: httpx2.Client, number: int) -> tuple[float, bool]:
+    """The seconds that one request took, and whether its answer was whole."""
+    stream, began = number % 2 == 1, time.perf_counter()
+    body = {"model": "chat", "stream": stream, "messages": [{"role": "user", "content": f"question {number}"}]}
+    try:
+        reply = client.post(f"{gateway.url}/chat/completions", json=body)
+    except httpx2.HTTPError:
+        return time.perf_counter() - began, False
+    whole = "[DONE]" in reply.text if stream else '"finish_reason"' in reply.text
+    return time.perf_counter() - began, reply.status_code == 200 and whole
+
+
+def run(
+    kinds: Sequence[str], requests: int, rounds: int, folder: Path
+) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """Print and return the p99 of each round by collector, and the lost requests; print how long each took to stop."""
+    tails: dict[str, list[float]] = {kind: [] for kind in kinds}
+    lost = dict.fromkeys(kinds, 0)
+    with ExitStack() as stack:
+        upstream, client = stack.enter_context(Upstream()), stack.enter_context(httpx2.Client(timeout=30))
+        upstream.default = Reply(text="An answer of some words.", before_first_s=0.01)
+        gateways = {
+            kind: stack.enter_context(
+                serve(
+                    folder / kind, upstream.url, upstream.url,
+                    store_url=stack.enter_context(local_store()).url, env=stack.enter_context(_endpoint(kind)),
+                )
+            )
+            for kind in kinds
+        }  # fmt: skip
+        threads = stack.enter_context(ThreadPoolExecutor(8))
+        for turn in range(rounds):
+            order = [*kinds][turn % len(kinds) :] + [*kinds][: turn % len(kinds)]
+            for kind in order:
+                numbers = range(turn * requests, (turn + 1) * requests)
+                results = list(threads.map(lambda number, kind=kind: _ask(gateways[kind], client, number), numbers))
+                tails[kind].append(quantile([seconds for seconds, _ in results], 0.99))
+                lost[kind] += sum(not whole for _, whole in results)
+        for kind, gateway in gateways.items():
+            began = time.monotonic()
+            code = gateway.stop()
+            stopped_s = time.monotonic() - began
+            ratios = [own / base for own, base in zip(tails[kind], tails[kinds[0]], strict=True)]
+            dropped = "" if stopped_s <= STOP_S else "   TOO LONG"
+            print(
+                f"{kind:<10}{requests * rounds:>7} requests, {lost[kind]} lost   p99 x {statistics.median(ratios):.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f})   stopped in {stopped_s:.1f} s, code {code}{dropped}"
+            )
+            lost[kind] += stopped_s > STOP_S
+    return lost
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=300, metavar="N", help="requests in a round (default: 300)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds (default: 7)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        lost = run(("none", "well", "frozen", "full", "refusing"), options.requests, options.rounds, Path(folder))
+    return int(any(lost.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
