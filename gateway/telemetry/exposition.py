@@ -41,7 +41,7 @@ def name_of(metric: Metric) -> str:
 
 
 @dataclass(slots=True)
-class _Series:
+class _Lines:
     """One line of text, or all lines of one histogram: what stands before the values."""
 
     before: list[str]
@@ -50,7 +50,7 @@ class _Series:
     """Keys of the values in the workers' files, for a histogram its buckets in order and then its sum."""
 
     @classmethod
-    def of(cls, name: str, labels: Mapping[str, str], bounds: Sequence[str] | None = None) -> _Series:
+    def of(cls, name: str, labels: Mapping[str, str], bounds: Sequence[str] | None = None) -> _Lines:
         """Return the series of a name with these labels; `bounds` are a histogram's upper bounds as text."""
         if bounds is None:
             return cls([_before(name, labels)])
@@ -70,7 +70,7 @@ class OwnText:
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
-        self._series: dict[Metric, _Series] = {}
+        self._series: dict[Metric, _Lines] = {}
 
     def slices(self) -> Iterator[str]:
         """Return the text in parts."""
@@ -88,10 +88,10 @@ class OwnText:
                     parts, samples = [], 0
             yield "".join(parts)
 
-    def _made(self, metric: Metric, child: Any) -> _Series:
+    def _made(self, metric: Metric, child: Any) -> _Lines:
         labels = dict(zip(metric._labelnames, child._labelvalues, strict=True)) if metric._labelnames else {}
         bounds = [floatToGoString(one) for one in child._upper_bounds] if isinstance(child, Histogram) else None  # type: ignore[no-untyped-call]
-        return _Series.of(name_of(metric), labels, bounds)
+        return _Lines.of(name_of(metric), labels, bounds)
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Group:
     labels: dict[str, str]
     keys: list[tuple[float, str, str]]
     """Upper bound as number and as text, and the key; without a bound, infinity and an empty text."""
-    series: _Series | None = None
+    series: _Lines | None = None
     """None while some of its values are not there yet."""
 
 
@@ -169,7 +169,7 @@ class SharedText:
             group.keys.append((float(bound or "inf"), bound, key))
             changed[id(group)] = name, kind, group
         for name, kind, group in changed.values():
-            group.series = _Series.of(name, group.labels) if kind != "histogram" else _histogram(name, group)
+            group.series = _Lines.of(name, group.labels) if kind != "histogram" else _histogram(name, group)
             if group.series is not None:
                 group.series.keys = [key for _, _, key in _in_order(group)]
 
@@ -179,10 +179,10 @@ def _in_order(group: _Group) -> list[tuple[float, str, str]]:
     return sorted(group.keys, key=lambda one: (not one[1], one[0]))
 
 
-def _histogram(name: str, group: _Group) -> _Series | None:
+def _histogram(name: str, group: _Group) -> _Lines | None:
     """Return a histogram's series; None if its sum or its last bucket is not there."""
     *buckets, last = [bound for _, bound, _ in _in_order(group)]
-    return None if last or buckets[-1:] != ["+Inf"] else _Series.of(name, group.labels, buckets)
+    return None if last or buckets[-1:] != ["+Inf"] else _Lines.of(name, group.labels, buckets)
 
 
 def _sum(one: float, other: float) -> float:
