@@ -42,7 +42,7 @@ class _Wire:
     def __init__(self) -> None:
         self.answer = broken(0)
 
-    async def send(self, headers: object, payload: bytes, traceparent: str) -> _Sent:
+    async def send(self, headers: object, payload: bytes, traceparent: str, tracestate: str) -> _Sent:
         return _Sent(self.answer)
 
     async def aclose(self) -> None:

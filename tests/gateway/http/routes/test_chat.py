@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from cache.response_cache import ResponseCache
-from gateway.caching import write_behind
+from gateway.caching import batches
 from gateway.http.routes.chat import ChatCompletions
 from gateway.steps import Steps
 from gateway.telemetry import names, reader
@@ -159,7 +159,7 @@ async def test_a_store_that_hangs_at_the_stop_costs_no_record(
     upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cache write that does not end in time is given up when the gateway stops; its request is recorded."""
-    monkeypatch.setattr(write_behind, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(batches, "_CLOSE_S", 0.1)
     writing = asyncio.Event()
 
     async def hang(*_: object) -> None:
