@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.planted import found
+
+
+def test_nothing_planted_is_found(tmp_path: Path) -> None:
+    """A sample of `python -m tests.bench.planted`: keys and prompts in 24 requests, and all that telemetry leaves."""
+    assert +found(24, folder=tmp_path) == {}
+
+
+@pytest.mark.long
+def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+    """With capture on, prompts are in records and spans, and nowhere else; with it off, in none of 1,000 requests."""
+    (tmp_path / "on").mkdir()
+    counts = found(60, capture=True, folder=tmp_path / "on")
+    assert counts["records"] > 20 and counts["spans"] > 20
+    assert {place for place, count in counts.items() if count} == {"records", "spans"}
+    (tmp_path / "off").mkdir()
+    assert +found(1000, folder=tmp_path / "off") == {}
