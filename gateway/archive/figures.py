@@ -133,7 +133,8 @@ def _slo(rows: Sequence[Ledger]) -> Figures:
     for row in held:
         for name, met in row["slo"].items():
             objectives.setdefault(name, []).append(met)
-    good = sum(is_good(row["slo"], row["path"], _served_faults(row)) for row in held)
+    missed = ([name for name, met in row["slo"].items() if not met] for row in held)
+    good = sum(is_good(names, row["path"], _served_fault(row)) for names, row in zip(missed, held, strict=True))
     return {
         "n": len(held) + refused,
         "goodput": _share(good, len(held) + refused),
@@ -142,8 +143,8 @@ def _slo(rows: Sequence[Ledger]) -> Figures:
     }
 
 
-def _served_faults(row: Ledger) -> list[str]:
-    return [call["fault"] for call in row.get("calls", ()) if call.get("fault") and not call["wasted"]]
+def _served_fault(row: Ledger) -> str:
+    return next((call["fault"] for call in row.get("calls", ()) if call.get("fault") and not call["wasted"]), "")
 
 
 def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[tuple[str, str], Quality]:

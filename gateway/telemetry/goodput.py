@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 OF_MANY: Final = ("_p50", "_p95")
@@ -10,11 +10,12 @@ OF_MANY: Final = ("_p50", "_p95")
 _DEGRADED: Final = "degraded"
 
 
-def is_good(slo: Mapping[str, bool], path: str, faults: Collection[str]) -> bool:
+def is_good(missed: Collection[str], path: str, fault: str) -> bool:
     """Return whether a request met every limit of its surface, was not degraded, and its answer had no fault.
 
-    The limits are the p99 objectives and the deadline. `faults` are those that the judge found in the structure of the
-    calls whose text was served, such as JSON that does not fit the schema.
+    `missed` are the objectives it missed; those that count are the p99 objectives and the deadline. `fault` is the one
+    that the judge found in the structure of what was served, such as JSON that does not fit the schema, or empty.
     """
-    missed = [name for name, met in slo.items() if not met and not name.endswith(OF_MANY)]
-    return not missed and not faults and path != _DEGRADED
+    if fault or path == _DEGRADED:
+        return False
+    return not missed or not [name for name in missed if not name.endswith(OF_MANY)]

@@ -123,7 +123,7 @@ class Metrics(MetricSet):
             self.workers_configured.set(1)
         self.build.labels(version("tierline")).set(1)
 
-    def observe(self, trace: Trace, ledger: Ledger) -> None:
+    def observe(self, trace: Trace, ledger: Ledger) -> None:  # noqa: PLR0912  (each call would count per request)
         """Count one finished request: its ledger, attempts, cache lookups and cache write."""
         key = (ledger.surface, ledger.path, ledger.tier, ledger.backend, _length(trace, ledger))
         series = self._series.get(key) or self._series_of(key)
@@ -135,10 +135,11 @@ class Metrics(MetricSet):
             observed[series.ttft or self._ttft_of(series)].append(ledger.ttft_ms / 1000)
         if ledger.tpot_ms is not None:
             observed[series.tpot or self._tpot_of(series)].append(ledger.tpot_ms / 1000)
-        estimated = ledger.answer_estimated
+        estimated, fault = ledger.answer_estimated, ""
         for call in ledger.calls:
             self._called(series.surface, call)
             estimated = estimated or (call.estimated and call.cost_usd > 0)
+            fault = fault or ("" if call.wasted else call.fault)
         if ledger.attempts:
             self._spend(series, ledger)
         if (alone_usd := ledger.counterfactual_usd) is not None and alone_usd >= 0:
@@ -153,12 +154,19 @@ class Metrics(MetricSet):
                 tally[alone_squared] += alone_usd * alone_usd
                 tally[product] += cost_usd * alone_usd
         if ledger.slo:
-            self._check(series, ledger, ledger.slo)
+            self._check(series, ledger.slo, fault)
         elif ledger.status >= _SERVER_ERROR:
             tally[series.goodput_requests] += 1  # rejected before its objectives were known
         for hop in trace.hops:
-            if hop.name in _COUNTED:
-                self._count_hop(hop, series.surface, ledger)
+            if (labels := _COUNTED.get(hop.name)) is None:
+                continue
+            attributes = hop.attributes
+            hop_key = (hop.name, series.surface, *map(attributes.get, labels))
+            tally[self._hops.get(hop_key) or self._resolve(hop_key)] += 1
+            if names.HEDGE in attributes or names.COST_UNKNOWN in attributes:
+                self._count_attempt(hop, series.surface, ledger)
+            elif names.STAGE in attributes or names.CHECK_MS in attributes:
+                self._decided(series.surface, attributes)
         if ledger.error == _OVERLOADED:
             self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
 
@@ -372,9 +380,9 @@ class Metrics(MetricSet):
     def _count(self, counter: Counter, labels: _Key, amount: float = 1) -> None:
         self._tally[self._labelled.get((counter, labels)) or self._child(counter, labels)] += amount
 
-    def _check(self, series: _Series, ledger: Ledger, slo: Mapping[str, bool]) -> None:
-        """Count which objectives a request met, and whether it was good."""
-        tally = self._tally
+    def _check(self, series: _Series, slo: Mapping[str, bool], fault: str) -> None:
+        """Count which objectives a request met, and whether it was good. `fault`: the structural one of its answer."""
+        tally, missed = self._tally, []
         for objective, met in slo.items():
             pair = series.objectives.get(objective)
             if pair is None:
@@ -384,8 +392,9 @@ class Metrics(MetricSet):
             tally[pair[0]] += 1
             if not met:
                 tally[pair[1]] += 1
+                missed.append(objective)
         tally[series.goodput_requests] += 1
-        if is_good(slo, ledger.path, [call.fault for call in ledger.calls if call.fault and not call.wasted]):
+        if is_good(missed, series.path, fault):
             tally[series.goodput_good] += 1
 
     def _called(self, surface: str, call: CallAccount) -> None:
@@ -398,14 +407,11 @@ class Metrics(MetricSet):
         if call.outcome == _REJECTED:
             self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
-    def _count_hop(self, hop: Hop, surface: str, ledger: Ledger) -> None:
+    def _count_attempt(self, hop: Hop, surface: str, ledger: Ledger) -> None:
+        """Count a hedge by how it ended, and a call whose price is not known."""
         attributes = hop.attributes
-        key = (hop.name, surface, *map(attributes.get, _COUNTED[hop.name]))
-        self._tally[self._hops.get(key) or self._resolve(key)] += 1
         if attributes.get(names.HEDGE):
             self._count(self.hedges, (surface, _raced(hop, ledger)))
-        elif hop.name == names.CACHE_SEMANTIC:
-            self._decided(surface, attributes)
         if names.COST_UNKNOWN in attributes:
             self._count(self.unpriced, (attributes.get(names.TIER), attributes.get(names.BACKEND)))
 
