@@ -48,6 +48,7 @@ class _Command:
 
 COMMANDS = {
     "up": _Command("gateway.cli.commands.up", "start the store, the local model and the gateway"),
+    "demo": _Command("gateway.cli.commands.demo", "show everything at work: scripted models, traffic, the console"),
     "serve": _Command("gateway.cli.commands.serve", "start the gateway alone"),
     "check": _Command("gateway.cli.commands.check", "check the config and the policies for errors"),
     "policy": _Command(

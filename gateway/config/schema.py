@@ -693,6 +693,12 @@ class Deployment(Section):
         return {backend.name: backend.model for tier in self.tiers for backend in tier.backends}
 
     @property
+    def scripted_models(self) -> tuple[str, ...]:
+        """Models whose replies stand in the config; no model is behind them."""
+        models = (backend.model for tier in self.tiers for backend in tier.backends if backend.kind == "scripted")
+        return tuple(dict.fromkeys(models))
+
+    @property
     def keyless(self) -> bool:
         """Whether requests need no key, because there are no tenants."""
         return not self.tenants

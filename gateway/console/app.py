@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -69,7 +69,16 @@ class Page:
 class ConsoleApp:
     """Make the app for one archive."""
 
-    def __init__(self, archive: LiveArchive, access: ConsoleAccess, desk: PolicyDesk, rollouts: RolloutView) -> None:
+    def __init__(
+        self,
+        archive: LiveArchive,
+        access: ConsoleAccess,
+        desk: PolicyDesk,
+        rollouts: RolloutView,
+        *,
+        scripted: Sequence[str] = (),
+    ) -> None:
+        """Prepare the pages; all of them say that the models in `scripted` are no models."""
         self._archive = archive
         self._access = access
         self._desk = desk
@@ -84,6 +93,7 @@ class ConsoleApp:
                 "small": small,
                 "failing": lambda: archive.failing,
                 "signed_in": access.needs_key,
+                "scripted": scripted,
                 "views": _VIEWS,
             },
         )

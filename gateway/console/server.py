@@ -36,7 +36,8 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     store = RedisStore.from_url(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
-    app = ConsoleApp(archive, access, PolicyDesk(store, places), RolloutView(archive, store)).asgi()
+    desk, scripted = PolicyDesk(store, places), places.deployment.scripted_models
+    app = ConsoleApp(archive, access, desk, RolloutView(archive, store), scripted=scripted).asgi()
     server = _UntilSignal(
         uvicorn.Config(
             app,

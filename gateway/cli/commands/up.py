@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from gateway.cli.commands._flags import add_server_flags, launch_of
@@ -18,6 +19,9 @@ from gateway.cli.local.plan import Plan, gather_facts, make_plan
 from gateway.cli.local.state import StateFolder, claim
 from gateway.exit_codes import Exit
 from gateway.telemetry.logs import LineWriter
+
+Then = Callable[[Sequence[Child], Say], Awaitable[None]]
+"""What runs beside the children once they are up, given them and the function that prints a line."""
 
 _EXAMPLES = """examples:
   tierline up                                     start everything, on http://127.0.0.1:8787
@@ -52,27 +56,47 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run until a signal and return the exit code. Raises ConfigError."""
     launch = launch_of(args)
-    # A stopped terminal (Ctrl-S) or a pipe that is not read must not block the supervision of the children.
-    output = LineWriter[str](sys.stdout.fileno(), _line, lambda missing: _line(f"({missing} lines are missing)"))
     try:
-        with contextlib.closing(output), claim(args.state) as state:
+        with claim(args.state) as state:
             plan = make_plan(launch, state)
             surfaces = launch.policy_source(plan.deployment).load().names
-            return asyncio.run(_watch(plan, surfaces, state, output.put))
+            return asyncio.run(supervised(plan, surfaces, state))
     except CannotStart as error:
         sys.stderr.write(f"tierline: {error}\n")  # one prefix: lines after the first quote the child's log
         return Exit.NOT_DONE
 
 
-async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder, say: Say) -> int:
+async def supervised(plan: Plan, surfaces: Sequence[str], state: StateFolder, then: Then | None = None) -> int:
+    """Run the children of `plan` until a signal, and return the exit code. Raises CannotStart.
+
+    Once all are up, the banner is printed and `then` runs beside them; it is cancelled at the end.
+    """
+    # A stopped terminal (Ctrl-S) or a pipe that is not read must not block the supervision of the children.
+    output = LineWriter[str](sys.stdout.fileno(), _line, lambda missing: _line(f"({missing} lines are missing)"))
+    say = output.put
+    beside: list[asyncio.Future[None]] = []
+
     async def announce(children: Sequence[Child]) -> None:
         try:
             state.announce(plan.up)
         except OSError as error:  # go on serving on a full disk
             say(f"tierline trace will need --store: cannot write {state.path}/up.json ({error.strerror or error})")
         say(render(await gather_facts(plan, surfaces, state, children)))
+        if then is not None:
+            beside.append(asyncio.ensure_future(then(children, say)))
+            beside[0].add_done_callback(tell_failure)
 
-    return await Family(plan.specs, say, announce).run()
+    def tell_failure(task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            say("".join(traceback.format_exception(error)).rstrip())
+
+    with contextlib.closing(output):
+        try:
+            return await Family(plan.specs, say, announce).run()
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
 
 def _line(text: str) -> bytes:

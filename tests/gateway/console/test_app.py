@@ -49,7 +49,12 @@ def places(folder: Path, store: RedisStore) -> PolicyPlaces:
 
 @contextlib.asynccontextmanager
 async def console(
-    folder: Path, store: RedisStore, requests: int, keys: dict[Role, str] | None = None, **ledger: Any
+    folder: Path,
+    store: RedisStore,
+    requests: int,
+    keys: dict[Role, str] | None = None,
+    scripted: tuple[str, ...] = (),
+    **ledger: Any,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A console that has seen so many requests."""
     archive = LiveArchive(folder, store)
@@ -61,12 +66,23 @@ async def console(
                 assert await archive.wait_for_requests(5 * SLACK)
         desk = PolicyDesk(store, places(folder, store))
         transport = httpx2.ASGITransport(
-            app=ConsoleApp(archive, ConsoleAccess(keys or {}), desk, RolloutView(archive, store)).asgi()
+            app=ConsoleApp(
+                archive, ConsoleAccess(keys or {}), desk, RolloutView(archive, store), scripted=scripted
+            ).asgi()
         )
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8790") as client:
             yield client
     finally:
         await archive.aclose()
+
+
+async def test_every_page_says_that_replies_are_scripted(store: RedisStore, tmp_path: Path) -> None:
+    pages = ("/now", "/requests", "/requests/req-1", "/policies", "/policies/chat", "/rollout", "/sign-in", "/nowhere")
+    said = "scripted-small and scripted-large answer"
+    async with console(tmp_path, store, 1, scripted=("scripted-small", "scripted-large")) as client:
+        assert [path for path in pages if said not in (await client.get(path)).text] == []
+    async with console(tmp_path, store, 0) as client:
+        assert "Scripted replies" not in (await client.get("/now")).text
 
 
 async def test_a_request_has_a_page_and_the_same_as_json(store: RedisStore, tmp_path: Path) -> None:

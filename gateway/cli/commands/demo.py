@@ -1,0 +1,163 @@
+"""Run `tierline demo`: start everything with scripted models, send varied traffic, and open the console."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import Subparsers, add_command, add_seed_flag, whole
+from gateway.cli.commands.up import supervised
+from gateway.cli.local import CannotStart
+from gateway.cli.local.child import Child, Say
+from gateway.cli.local.plan import Plan, make_plan
+from gateway.cli.local.state import claim
+
+if TYPE_CHECKING:
+    from gateway.cli.demo.policies import DemoPolicies
+    from gateway.config.launch import Launch
+
+_EXAMPLES = """examples:
+  tierline demo                     three minutes of traffic, and the console in your browser
+  tierline demo --minutes 20 --no-browser
+                                    more of it; the console's address is printed
+  tierline demo --port 9000 --console-port 9001
+                                    beside a `tierline up`
+
+All replies are scripted: no model is called, and no key is needed. Everything is kept in a folder of its own, so your
+own store and ledger are not touched. When the traffic ends, the console stays up until Ctrl-C."""
+
+_MARK: Final = "demo"
+"""File in the state folder by which the demo knows its own."""
+_NOT_FOR_A_DEMO: Final = ("TIERLINE_STORE_URL", "TIERLINE_STATE", "TIERLINE_POLICY_SOURCE")
+"""Variables that would lead a demo to the user's own store, files or policies."""
+_CONFIG: Final = Path(__file__).parents[1] / "demo" / "tierline.yaml"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `demo` to the command line."""
+    parser = add_command(
+        subparsers,
+        "demo",
+        "show everything at work: scripted models, varied traffic, the console",
+        "Start the store, the gateway and the console with scripted models, send some minutes of varied traffic over "
+        "all surfaces, and open the console in the browser.",
+        _EXAMPLES,
+    )
+    parser.add_argument("--minutes", type=_positive, default=3.0, metavar="N", help="how long to send (default: 3)")
+    parser.add_argument("--rate", type=_positive, default=5.0, metavar="N", help="requests a second (default: 5)")
+    port = whole(0, 65535)
+    parser.add_argument("--port", type=port, metavar="N", help="the gateway's port (default: 8787; 0: a free one)")
+    parser.add_argument(
+        "--console-port",
+        type=port,
+        metavar="N",
+        help="the console's port (default: 8790, or a free one; 0: a free one)",
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open the console, only print its address")
+    add_seed_flag(parser, "; the same seed sends the same requests")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path(".state/demo"),
+        metavar="DIR",
+        help="the demo's folder (default: .state/demo)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until a signal and return the exit code. Raises CommandError and ConfigError."""
+    from gateway.cli.demo.policies import write_policies
+    from gateway.config.launch import Launch
+
+    for name in _NOT_FOR_A_DEMO:
+        os.environ.pop(name, None)
+    if args.console_port is not None:
+        os.environ["TIERLINE_DEMO_CONSOLE_PORT"] = str(args.console_port)
+    _check_own(args.state)
+    try:
+        with claim(args.state) as state:
+            (state.path / _MARK).touch()
+            policies = write_policies(state.path)
+            launch = Launch(config=_CONFIG, policies=policies.folder, port=args.port)
+            plan = make_plan(launch, state)
+            surfaces = launch.policy_source(plan.deployment).load().names
+            traffic = _AfterStart(args, launch, plan, policies)
+            return asyncio.run(supervised(plan, surfaces, state, traffic.begin))
+    except CannotStart as error:
+        raise CommandError(str(error)) from None
+
+
+class _AfterStart:
+    """Opens the console and sends the traffic, once everything is up."""
+
+    def __init__(self, args: argparse.Namespace, launch: Launch, plan: Plan, policies: DemoPolicies) -> None:
+        self._args = args
+        self._launch = launch
+        self._plan = plan
+        self._policies = policies
+
+    async def begin(self, children: Sequence[Child], say: Say) -> None:
+        """Send all traffic, and say what it comes to."""
+        from gateway.cli.demo.traffic import Traffic  # slow to import, while the children start
+
+        say("All models here are scripted: what they say, how long they take and what they cost is made up.\n")
+        console, args = self._plan.up.console_url, self._args
+        if console and not args.no_browser and _has_display():
+            await asyncio.to_thread(webbrowser.open, console)
+        traffic = Traffic(
+            self._plan.up.url, minutes=args.minutes, rate=args.rate, seed=args.seed, say=say, canary=self._try_candidate
+        )
+        await traffic.run()
+        say(f"The traffic has ended. Look around at {console}; Ctrl-C stops everything.")
+
+    async def _try_candidate(self) -> str:
+        """Start the canary, unless one is under way from an earlier run; return what to say of it."""
+        from cache.store.base import StoreUnavailable
+        from cache.store.redis_store import RedisStore
+        from gateway.registry.apply import apply_file
+        from gateway.registry.registry import PolicyRegistry, RegistryError
+
+        store = RedisStore.from_url(self._plan.up.store_url, slack=10.0)
+        try:
+            applied = await apply_file(
+                PolicyRegistry(store),
+                self._launch.policy_source(self._plan.deployment),
+                self._policies.candidate,
+                how="canary",
+                author="tierline demo",
+                message=self._policies.message,
+                at=time.time(),
+            )
+        except (RegistryError, StoreUnavailable) as error:
+            return f"no canary: {error}"
+        finally:
+            await store.aclose()
+        return f"canary: {applied.version.label} is tried on some conversations of {self._policies.surface}"
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that holds something else than a demo's state. Raises CommandError."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+        raise CommandError(f"{folder} holds something else than a demo's state; name another folder with --state")
+
+
+def _has_display() -> bool:
+    """Whether a browser would open a window; one in the terminal would cover what is printed there."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _positive(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < 1e6:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
