@@ -206,16 +206,28 @@ FAULTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def breaking(tmp_path_factory: pytest.TempPathFactory, _store: LocalStore) -> Iterator[tuple[Gateway, Upstream]]:
+    """A gateway over a model of its own, for tests that break streams: after five in a row the model is not called.
+
+    Gateways with a store tell each other of that, by the model's URL. So no other test may use this model.
+    """
+    with Upstream() as upstream:
+        with serve(tmp_path_factory.mktemp("breaking"), upstream.url, store_url=_store.url) as gateway:
+            yield gateway, upstream
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_stream_that_breaks_says_so(cached_gateway: Gateway, local_upstream: Upstream, fault: Fault) -> None:
+def test_a_stream_that_breaks_says_so(breaking: tuple[Gateway, Upstream], fault: Fault) -> None:
     """After the first byte: an error event, a failed response, and nothing is kept."""
-    local_upstream.default = Reply(text="one two three four five six seven", fault=fault, fault_after=6, between_s=0.02)
-    reply = post(cached_gateway, {"input": f"break {fault}", "stream": True})
+    gateway, upstream = breaking
+    upstream.default = Reply(text="one two three four five six seven", fault=fault, fault_after=6, between_s=0.02)
+    reply = post(gateway, {"input": f"break {fault}", "stream": True})
     events = checked(reply.content)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     assert isinstance(events[-2]["code"], str) and events[-2]["message"]
     assert events[-1]["response"]["error"]["message"]
-    assert not is_kept(cached_gateway, events[-1]["response"]["id"])
+    assert not is_kept(gateway, events[-1]["response"]["id"])
 
 
 def test_errors_before_the_first_byte_are_in_the_envelope(cached_gateway: Gateway, local_upstream: Upstream) -> None:
