@@ -41,7 +41,7 @@ Dropped = Callable[[str, int], None]
 """Called with a reason, one of a fixed set of words, and the number of traces lost; may be called from any thread."""
 
 _HTTP: Final = "http/protobuf"
-_CLOSE_S: Final = 3.0
+_CLOSE_S: Final = 2.0
 _SWITCH_S: Final = 0.0005
 _SPANS_WAITING: Final = 8192  # about a thousand requests
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -110,7 +110,7 @@ class OtlpSpans:
             self._processor.on_end(span)
 
     async def aclose(self) -> None:
-        """Send what is left, for at most 3 seconds."""
+        """Send what is left, for at most 2 seconds."""
         # The SDK's own limit is 30 s. An executor's thread will not do: the interpreter waits for those when it exits.
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 

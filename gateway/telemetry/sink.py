@@ -50,7 +50,7 @@ class SpanSink(Protocol):
         """Accept the trace, or drop and count it; never block, never raise."""
 
     async def aclose(self) -> None:
-        """Send what is left, within 3 seconds."""
+        """Send what is left, within 2 seconds."""
 
 
 def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
