@@ -125,7 +125,7 @@ def test_prometheus_reads_rules_and_panels(local_upstream: Upstream, hosted_upst
             if title in _SEEN:
                 assert found, f"{title} shows nothing: {query}"
 
-        assert server.value("tierline_workers") == 2
+        until(lambda: server.value("tierline_workers") == 2, 60, "the second worker")
         (killed, _) = [pid for pid in children_of(gateway.process.pid) if "spawn_main" in command_line(pid)]
         os.kill(killed, signal.SIGKILL)
         alert = 'ALERTS{alertname="TierlineWorkerLost", alertstate="firing"}'
