@@ -198,7 +198,7 @@ def _named_health(record: Record | int) -> dict[str, Any]:
 def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
     if health["unavailable"]:
         return [health["unavailable"], int(health["failing"])]
-    if health["ttft_s"] is None:
+    if health.get("ttft_s") is None:
         return 0
     return [*(health[name] for name in _FORECAST), int(health["cold"])]
 

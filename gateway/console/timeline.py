@@ -214,7 +214,7 @@ def _ghosts(
             found.append(Ghost(tier, start, 0.0, None, f"{tier}: not to be had ({health['unavailable']})", False))
             continue
         stream = bool(given.get("stream"))
-        expected, slow = (health["ttft_s"], health.get("ttft_p95_s")) if stream else (health["whole_s"], None)
+        expected, slow = (health.get("ttft_s"), health.get("ttft_p95_s")) if stream else (health.get("whole_s"), None)
         if expected is None:
             continue
         took, p95 = expected * 1000, None if slow is None else slow * 1000

@@ -20,9 +20,15 @@ _PAUSE_S: Final = 0.2
 
 async def newest(store: Store) -> AsyncIterator[bytes]:
     """Yield every stored record, newest first, encoded as stored. Raises StoreUnavailable."""
-    async for blob in _entries(store, TRACES):
+    async for _, blob in newest_entries(store):
+        yield blob
+
+
+async def newest_entries(store: Store) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield every stored record with its place in the stream, newest first. Raises StoreUnavailable."""
+    async for entry_id, blob in _entries(store, TRACES):
         if is_record(blob):
-            yield blob
+            yield entry_id, blob
 
 
 async def latest(store: Store, count: int) -> list[bytes]:
@@ -53,7 +59,7 @@ async def find(store: Store, request_id: str, tenant: str | None = None) -> byte
 async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
     """Return the latest feedback on each request that has any. Raises StoreUnavailable."""
     by_request: dict[Key, Feedback] = {}
-    async for blob in _entries(store, feedback.STREAM):
+    async for _, blob in _entries(store, feedback.STREAM):
         entry = feedback.decode(blob)
         if entry is not None:
             by_request.setdefault(entry.key, entry)
@@ -62,15 +68,15 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
 
 async def labels(store: Store) -> list[dict[str, Any]]:
     """Return every stored label of two tiers' answers, decoded, oldest first. Raises StoreUnavailable."""
-    decoded = [label.decode(blob) async for blob in _entries(store, label.LABELS)]
+    decoded = [label.decode(blob) async for _, blob in _entries(store, label.LABELS)]
     return [one for one in reversed(decoded) if one is not None and not one.get("candidate")]
 
 
-async def _entries(store: Store, stream: str) -> AsyncIterator[bytes]:
+async def _entries(store: Store, stream: str) -> AsyncIterator[tuple[str, bytes]]:
     before: str | None = None
     while page := await _page(store, stream, before):
-        for _, blob in page:
-            yield blob
+        for entry in page:
+            yield entry
         before = page[-1][0]
 
 

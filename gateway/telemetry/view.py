@@ -33,11 +33,11 @@ _COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE:
 def draw(record: Record, console: Console, feedback: Feedback | None = None) -> None:
     """Print the header and the waterfall of one request, and the feedback on it if there is any."""
     width = min(console.width, 140)
-    for line, style in _header(record["ledger"], record, feedback):
+    for line, style in header_lines(record, feedback):
         _wrapped(console, line, width, indent="", style=style)
     console.print()
-    if not record["ledger"].get("kept", HEAD):
-        _wrapped(console, "hops left out by sampling (the config's telemetry.sample)", width, indent="", style="dim")
+    if note := sampling_note(record):
+        _wrapped(console, note, width, indent="", style="dim")
     total = max((hop["start_us"] + hop["duration_us"] for hop in record["hops"]), default=0) or 1
     for hop in record["hops"]:
         console.print(_row(hop, total, width, fancy=_fancy(console)), soft_wrap=True)
@@ -85,7 +85,15 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "".join(aligned)
 
 
-def _header(ledger: Record, record: Record, feedback: Feedback | None) -> list[tuple[str, str]]:
+def sampling_note(record: Record) -> str:
+    """Return why a record has no hops but the first, if sampling left them out; '' if it did not."""
+    kept = record["ledger"].get("kept", HEAD)
+    return "" if kept else "hops left out by sampling (the config's telemetry.sample)"
+
+
+def header_lines(record: Record, feedback: Feedback | None) -> list[tuple[str, str]]:
+    """Return what stands above a request's waterfall: what became of it, its times and cost; each with rich's style."""
+    ledger = record["ledger"]
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started"]))
     first = [f"request {ledger['request_id']}", ledger["policy"] or ledger["surface"], str(ledger["status"])]
     if ledger.get("arm"):

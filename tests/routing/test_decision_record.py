@@ -115,8 +115,9 @@ def _assert_decides_again(policy: Policy, made_of: DecisionInput) -> None:
     again = basis.input_of(record)
     fields, _ = named(record, None)
     assert fields is not None
-    whole = {**fields, "health": [defaultdict(type(None), one) for one in fields["health"]]}
-    assert _decided(basis.policy, basis.input_of(unnamed(whole))) == _decided(policy, made_of)
+    columns = {**fields, "health": [defaultdict(type(None), one) for one in fields["health"]]}
+    for whole in (fields, columns):
+        assert _decided(basis.policy, basis.input_of(unnamed(whole))) == _decided(policy, made_of)
     assert _decided(basis.policy, again) == _decided(policy, made_of)
     assert again.budget_s == made_of.budget_s and again.difficulty == made_of.difficulty
 

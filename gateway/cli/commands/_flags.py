@@ -100,16 +100,16 @@ def share_number(text: str) -> float:
     return value
 
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)([smhd])$")
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(text: str) -> float:
-    """Parse a time such as 90s, 15m, 1h or 2d into seconds."""
+    """Parse a time such as 400ms, 90s, 15m, 1h or 2d into seconds."""
     match = _DURATION.match(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90s, 15m, 1h or 2d")
-    return float(match[1]) * _SECONDS[match[2]]
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 400ms, 90s, 15m, 1h or 2d")
+    return float(match[1]) / 1000 if match[2] == "ms" else float(match[1]) * _SECONDS[match[2]]
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

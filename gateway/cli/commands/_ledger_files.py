@@ -7,9 +7,8 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 from rich.table import Table
@@ -17,12 +16,10 @@ from rich.table import Table
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_command, duration, whole
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._flags import add_command, duration
+from gateway.cli.commands._request_list import add_tail_flags, tail
+from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
-from gateway.telemetry import reader
-from gateway.telemetry.ledger import TRACES, is_record
-from gateway.telemetry.view import draw_list
 from offline.report import console_of_stdout
 
 if TYPE_CHECKING:
@@ -40,12 +37,11 @@ _EXPORT: Final = """examples:
   tierline ledger export --parquet week.parquet --since 7d
   tierline ledger export --jsonl chat.jsonl --surface chat"""
 _TAIL: Final = """examples:
-  tierline ledger tail --follow                   go on as requests end
+  tierline ledger tail --follow                   go on as requests end: `tierline trace tail` does the same
   tierline ledger tail -n 100 --surface chat --json | jq .ledger.cost_usd"""
 
 _LAST_PAGE_S: Final = 3.0
 _PAGE: Final = 200
-_BLOCK_MS: Final = 1000
 _PIPED: Final = 160
 
 
@@ -82,12 +78,10 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     )
     export.add_argument("--surface", metavar="NAME", help="only requests of this surface")
     _add_folder(export)
-    tail = add_command(actions, "tail", "print the latest requests, one a line, from the store", examples=_TAIL)
-    tail.add_argument("-n", type=whole(0), default=20, metavar="N", help="so many to begin with (default: 20)")
-    tail.add_argument("-f", "--follow", action="store_true", help="go on with requests as they end, until stopped")
-    tail.add_argument("--surface", metavar="NAME", help="only requests of this surface")
-    tail.add_argument("--json", action="store_true", help="print whole records, one JSON object a line")
-    add_store_flags(tail)
+    latest = add_command(actions, "tail", "print the latest requests, one a line, from the store", examples=_TAIL)
+    latest.add_argument("-f", "--follow", action="store_true", help="go on with requests as they end, until stopped")
+    add_tail_flags(latest)
+    add_store_flags(latest)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,8 +105,8 @@ def _add_folder(parser: argparse.ArgumentParser, *, with_state: bool = True) -> 
         )
 
 
-def _folder(args: argparse.Namespace, configured: Path | None = None) -> Path:
-    return Path(args.dir or configured or Path(args.state) / "ledger")
+def _tail(args: argparse.Namespace) -> int:
+    return tail(args, follow=args.follow)
 
 
 def _keep(args: argparse.Namespace) -> int:
@@ -123,7 +117,7 @@ def _keep(args: argparse.Namespace) -> int:
     config = load_deployment(args.config).ledger if args.config else LedgerConfig()
     if not config.keep:
         raise CommandError("the config says ledger: {keep: 0s}, so no files are kept")
-    url, folder = store_url(args), _folder(args, config.folder)
+    url, folder = store_url(args), ledger_folder(args, config.folder)
     with locked(folder):
         _say(f"keeping the ledger in {folder}, for {config.keep / 86400:g} days")
         try:
@@ -163,7 +157,7 @@ def _say(text: str) -> None:
 def _query(args: argparse.Namespace) -> int:
     from gateway.archive.query import ask, opened
 
-    with opened(_folder(args)) as database:
+    with opened(ledger_folder(args)) as database:
         result = ask(database, args.sql)
         names = [column[0] for column in result.description or ()]
         if args.json:
@@ -199,7 +193,7 @@ def _export(args: argparse.Namespace) -> int:
     oldest = time.time() - args.since if args.since else None
     draft = file.with_name(f".{file.name}.draft")
     try:
-        with opened(_folder(args), write_to=draft) as database:
+        with opened(ledger_folder(args), write_to=draft) as database:
             rows = export_to(database, draft, "parquet" if args.parquet else "json", oldest, args.surface)
         draft.replace(file)
     except OSError as error:
@@ -208,46 +202,3 @@ def _export(args: argparse.Namespace) -> int:
         draft.unlink(missing_ok=True)
     sys.stdout.write(f"{rows} requests written to {file}\n")
     return Exit.OK
-
-
-def _tail(args: argparse.Namespace) -> int:
-    try:
-        asyncio.run(_print_tail(store_url(args), args))
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
-    except KeyboardInterrupt:
-        if not args.follow:
-            raise
-    return Exit.OK
-
-
-async def _print_tail(url: str, args: argparse.Namespace) -> None:
-    store = RedisStore.from_url(url)
-    try:
-        newest = await store.latest(TRACES, 1)
-        records: list[Mapping[str, Any]] = []
-        if args.n:
-            async for blob in reader.newest(store):
-                record = orjson.loads(blob)
-                if args.surface in (None, record["ledger"]["surface"]):
-                    records.append(record)
-                if len(records) == args.n:
-                    break
-        _print_records(records[::-1], args, goes_on=False)
-        last = newest[0][0] if newest else "0-0"
-        while args.follow:
-            page = await store.after(TRACES, last, _PAGE, _BLOCK_MS)
-            if page:
-                last = page[-1][0]
-            new = [orjson.loads(blob) for _, blob in page if is_record(blob)]
-            _print_records([one for one in new if args.surface in (None, one["ledger"]["surface"])], args, goes_on=True)
-    finally:
-        await store.aclose()
-
-
-def _print_records(records: list[Mapping[str, Any]], args: argparse.Namespace, *, goes_on: bool) -> None:
-    if args.json:
-        sys.stdout.write("".join(orjson.dumps(record).decode() + "\n" for record in records))
-    elif records or not goes_on:
-        draw_list(records, console_of_stdout(_PIPED), goes_on=goes_on)
-    sys.stdout.flush()

@@ -30,6 +30,11 @@ def store_url(args: argparse.Namespace) -> str:
     return str(url) if url else _running(Path(args.state) / "up.json")
 
 
+def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> Path:
+    """Return the folder of the ledger's files: that of --dir, else the `configured` one, else that of `tierline up`."""
+    return Path(args.dir or configured or Path(args.state) / "ledger")
+
+
 def gateway_url(state: Path) -> str | None:
     """Return the URL of the gateway that `tierline up` runs with this state folder; None if none runs."""
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, launch_of, whole
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
 
 _EXAMPLES = """examples:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     launch = launch_of(args)
     deployment = launch.deployment()
     given = {name: value for name, value in (("host", args.at), ("port", args.on)) if value is not None}
-    folder = args.dir or deployment.ledger.folder or Path(args.state) / "ledger"
+    folder = ledger_folder(args, deployment.ledger.folder)
     places = PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args))
     try:
         asyncio.run(serve_console(places, deployment.console.model_copy(update=given), dict(os.environ)))

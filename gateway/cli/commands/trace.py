@@ -1,47 +1,72 @@
-"""Run `tierline trace last | list | show REQUEST_ID`: show the hops of recorded requests, with times and reasons."""
+"""Run `tierline trace last | list | tail | show REQUEST_ID`: show recorded requests, with times and reasons."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 from rich.console import Console
 
-from cache.store.base import StoreUnavailable
+from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, whole
+from gateway.cli.commands._request_list import (
+    add_filter_flags,
+    add_tail_flags,
+    filter_of,
+    newest_requests,
+    print_requests,
+    tail,
+)
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
-from gateway.telemetry.view import draw, draw_list
+from gateway.telemetry.view import draw, header_lines, sampling_note
 
-_EXAMPLES = """examples:
+_EXAMPLES: Final = """examples:
   tierline trace last                     draw the latest request
-  tierline trace list -n 50               list the latest 50, one line each
+  tierline trace list --errors --since 1h list those of the last hour that failed, one line each
+  tierline trace tail --surface chat      print the requests of a surface as they end
   tierline trace show 0198a1b2c3d4        draw the request with that x-request-id
-  tierline trace show 0198a1b2c3d4 --json | jq .ledger
-                                          print its cost, tier and times as JSON
+  tierline trace show 0198a1b2c3d4 --svg trace.svg
+                                          draw it into a file that any browser shows
 """
 
-_LAST = """examples:
+_LAST: Final = """examples:
   tierline trace last                     draw the latest request
   tierline trace last -n 3                draw the latest three
   tierline trace last --json | jq .ledger.cost_usd"""
 
-_LIST = """examples:
+_LIST: Final = """examples:
   tierline trace list                     list the latest 20 requests: when, which surface and tier, how long, its id
+  tierline trace list --surface chat --path escalated --slower-than 400ms --since 1h
+                                          list those of the last hour that escalated and had a late first byte
+  tierline trace list --status 5xx -n 5   list the latest five that the gateway or a backend failed
   tierline trace list -n 10000 --json > ledger.jsonl
                                           write all that the store keeps by default to a file"""
 
-_SHOW = """examples:
+_TAIL: Final = """examples:
+  tierline trace tail                     print the latest 20 requests, then each one as it ends; Ctrl-C stops it
+  tierline trace tail -n 0 --errors       print failures only, from now on
+  tierline trace tail --slower-than 2s --json | jq -c '[.ledger.request_id, .ledger.tier]'"""
+
+_SHOW: Final = """examples:
   tierline trace show 0198a1b2c3d4        draw the request with that x-request-id
+  tierline trace show 0198a1b2c3d4 --svg trace.svg
+                                          draw it into a file, with the tiers that were not taken, for a report
   tierline trace show 0198a1b2c3d4 --json | jq .ledger.calls
                                           print what each backend call took and cost as JSON"""
+
+_NOTHING: Final = "no request has been recorded yet; send one and try again"
+_READ_S: Final = 5.0
+"""Longest time of one exchange with the store, in seconds."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -54,59 +79,122 @@ def add_parser(subparsers: Subparsers) -> None:
         "it ended as it did.",
         _EXAMPLES,
     )
-    where = argparse.ArgumentParser(add_help=False)
-    add_store_flags(where)
-    where.add_argument("--json", action="store_true", help="print the records as stored, one JSON object a line")
-    what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
-    last = add_command(what, "last", "draw the latest request", "Draw the latest requests.", _LAST, parents=[where])
+    store = argparse.ArgumentParser(add_help=False)
+    add_store_flags(store)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print the records as stored, one JSON object a line")
+    where = [store, as_json]
+    what = parser.add_subparsers(dest="what", required=True, metavar="last | list | tail | show")
+    last = add_command(what, "last", "draw the latest request", "Draw the latest requests.", _LAST, parents=where)
     last.add_argument("-n", type=whole(1), default=1, metavar="N", help="number of requests (default: 1)")
-    several = add_command(what, "list", "list the latest requests, one line each", examples=_LIST, parents=[where])
+    several = add_command(what, "list", "list the latest requests, one line each", examples=_LIST, parents=where)
     several.add_argument("-n", type=whole(1), default=20, metavar="N", help="number of requests (default: 20)")
-    show = add_command(what, "show", "draw one request", examples=_SHOW, parents=[where])
+    add_filter_flags(several)
+    following = add_command(
+        what,
+        "tail",
+        "print requests as they end, one line each",
+        "Print the latest requests, the oldest of them first, then each one as it ends, until stopped.",
+        _TAIL,
+        parents=[store],
+    )
+    add_tail_flags(following)
+    show = add_command(what, "show", "draw one request", examples=_SHOW, parents=where)
     show.add_argument("request_id", metavar="REQUEST_ID", help="the x-request-id of its reply")
+    show.add_argument("--svg", metavar="FILE", help="draw it as SVG into this file (-: to stdout)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code. Raises CommandError and ConfigError."""
+    if args.what == "tail":
+        return tail(args, follow=True)
+    if args.what == "show" and args.svg and args.json:
+        raise CommandError("--svg and --json cannot both be printed; leave one out")
     try:
-        blobs, feedback = asyncio.run(_read(store_url(args), args))
+        asyncio.run(_run(store_url(args), args))
     except StoreUnavailable as down:
         raise CommandError(f"the store does not answer ({down}); is it running?") from None
     except ValueError as bad:
         raise CommandError(str(bad)) from None
-    _print(blobs, feedback, args)
     return Exit.OK
 
 
-def _print(blobs: list[bytes], feedback: Mapping[Key, Feedback], args: argparse.Namespace) -> None:
-    if args.json:
-        for blob in blobs:
-            sys.stdout.write(blob.decode() + "\n")
-        return
+async def _run(url: str, args: argparse.Namespace) -> None:
+    store = RedisStore.from_url(url)
+    try:
+        if args.what == "list":
+            await _list(store, args)
+            return
+        blobs = await _records(store, args)
+        if args.json:
+            print_requests(blobs, as_json=True)
+            return
+        feedback = await reader.feedback_by_request(store)
+        if args.what == "show" and args.svg:
+            _write(args.svg, await _svg_of(store, blobs[0], feedback))
+        else:
+            _draw(blobs, feedback)
+    finally:
+        await store.aclose()
+
+
+async def _list(store: RedisStore, args: argparse.Namespace) -> None:
+    found = await newest_requests(store, filter_of(args), args.n)
+    if not found.seen and found.last_id is None:
+        raise CommandError(_NOTHING)
+    if not found.blobs:
+        sys.stderr.write(f"tierline: none of the {found.seen} requests that were looked at is one of these\n")
+    print_requests(found.blobs, as_json=args.json)
+
+
+def _draw(blobs: Sequence[bytes], feedback: Mapping[Key, Feedback]) -> None:
     console = Console(highlight=False)
-    records = [orjson.loads(blob) for blob in blobs]
-    if args.what == "list":
-        draw_list(records, console)
-        return
-    for number, record in enumerate(records):
+    for number, record in enumerate(map(orjson.loads, blobs)):
         if number:
             console.print()
         draw(record, console, feedback.get(key_of(record["ledger"])))
 
 
-async def _read(url: str, args: argparse.Namespace) -> tuple[list[bytes], Mapping[Key, Feedback]]:
-    """Return the requested records, and the feedback on them if they will be drawn."""
-    store = RedisStore.from_url(url)
+async def _svg_of(store: RedisStore, blob: bytes, feedback: Mapping[Key, Feedback]) -> str:
+    """Return a record's waterfall as an SVG document."""
+    from gateway.archive.columns import REQUESTS  # the console's libraries are slow to import
+    from gateway.console.svg import waterfall
+    from gateway.console.timeline import timeline_of
+    from gateway.console.views.request import decided_again
+
+    record: Mapping[str, Any] = orjson.loads(blob)
+    row = REQUESTS.read(blob) or {}
+    again = decided_again({"given": row["given"], "basis_json": await _basis_json(store, row["basis"])})
+    if row["given"] is not None and again is None:
+        sys.stderr.write("tierline: the tiers not taken are left out: the store no longer has what was decided by\n")
+    timeline = timeline_of(record, row["given"], () if again is None else again.policy.ladder)
+    lines = [line for line, _ in header_lines(record, feedback.get(key_of(record["ledger"])))]
+    return waterfall.standalone(timeline, [*lines, *filter(None, [sampling_note(record)])])
+
+
+async def _basis_json(store: RedisStore, basis: str | None) -> str | None:
+    """Return what a decision was made by, as JSON; None where nothing was decided, or the store has it no more."""
+    from gateway.telemetry.decisions import BASES  # slow to import
+
+    if basis is None:
+        return None
+    [blob] = await store.ask([Command((b"HGET", BASES.encode(), basis.encode()))], _READ_S)
+    return None if blob is None else blob.decode()
+
+
+def _write(file: str, text: str) -> None:
+    if file == "-":
+        sys.stdout.write(text)
+        return
     try:
-        blobs = await _records(store, args)
-        drawn = not args.json and args.what != "list"
-        return blobs, await reader.feedback_by_request(store) if drawn else {}
-    finally:
-        await store.aclose()
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror or error}") from None
+    sys.stdout.write(f"drawn into {file}\n")
 
 
-async def _records(store: RedisStore, args: argparse.Namespace) -> list[bytes]:
+async def _records(store: RedisStore, args: argparse.Namespace) -> Sequence[bytes]:
     if args.what == "show":
         blob = await reader.find(store, args.request_id)
         if blob is None:
@@ -114,5 +202,5 @@ async def _records(store: RedisStore, args: argparse.Namespace) -> list[bytes]:
         return [blob]
     blobs = await reader.latest(store, args.n)
     if not blobs:
-        raise CommandError("no request has been recorded yet; send one and try again")
+        raise CommandError(_NOTHING)
     return blobs

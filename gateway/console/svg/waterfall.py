@@ -1,18 +1,67 @@
-"""Draw a timeline: one small drawing per hop that stretches with the page, and the marks that run through all rows."""
+"""Draw a timeline: one small drawing per hop that stretches with the page, and the marks that run through all rows.
+
+`standalone` puts them together as a document of its own.
+"""
 
 from __future__ import annotations
 
+import re
+import textwrap
+from collections.abc import Sequence
 from typing import Final
 
 from markupsafe import Markup
 
 from gateway.console.svg import joined, share, tag
 from gateway.console.timeline import Bar, Ghost, Timeline
+from gateway.telemetry.reasons import milliseconds
 
 _ROW: Final = 22
 _BAR: Final = 12
 _LEAST: Final = 0.0025
 """Smallest width of a bar, in shares of the axis: what took microseconds can still be seen."""
+
+# Of a document of its own, in pixels.
+_WIDTH: Final = 1200
+_EDGE: Final = 24
+_LEFT: Final = 210
+"""Where the axis begins; names of hops stand before it."""
+_PLOT: Final = 870
+_LINE: Final = 15
+_CHARACTERS: Final = 145
+"""Characters of a reason's line: what fits in the plot's width in a wide font of 11 pixels."""
+_MOST_NAME: Final = 28
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MARK_COLOURS: Final = {"ttft": "#14713f", "target": "#c77700", "deadline": "#b3261e", "commit": "#5b3fc4"}
+_BAR_COLOURS: Final = {
+    "request": "#c3c7cc", "cache": "#12848a", "embed": "#b58210", "route": "#b58210", "attempt": "#9d8ae0",
+    "write": "#a4a9af", "other": "#a4a9af", "served": "#5b3fc4", "error": "#b3261e",
+}  # fmt: skip
+_RULES: Final = {
+    "svg": "overflow:visible",
+    "text": "font-family:'DejaVu Sans',Verdana,system-ui,sans-serif;font-size:11px;fill:#5d636b",
+    ".title": "font-size:15px;font-weight:bold;fill:#1b1d20",
+    ".name": "font-size:12px;fill:#1b1d20",
+    ".took": "font-size:12px;fill:#1b1d20;text-anchor:end",
+    ".failed": "fill:#b3261e",
+    ".tick": "text-anchor:middle",
+    ".start": "text-anchor:start",
+    ".page": "fill:#ffffff",
+    ".behind": "fill:#ffffff;opacity:0.8",
+    ".grid": "stroke:#e2e3e0",
+    ".break": "stroke:#5d636b;stroke-width:1.5",
+    ".mark": "stroke-width:1.5",
+    ".waiting": "fill:#ffffff;opacity:0.45",
+    ".first": "stroke:#1b1d20;stroke-width:1.5",
+    ".verdict": "stroke:#1b1d20;stroke-width:2",
+    ".ghost": "fill:none;stroke:#5d636b;stroke-dasharray:4 3",
+    ".late": "stroke:#b3261e",
+    ".whisker": "stroke:#5d636b",
+    **{f".{kind}": f"fill:{colour}" for kind, colour in _BAR_COLOURS.items()},
+    **{f".mark.{kind}": f"stroke:{colour}" for kind, colour in _MARK_COLOURS.items()},
+    ".mark.target": f"stroke:{_MARK_COLOURS['target']};stroke-dasharray:4 3",
+}
+"""The console's light colours. Not as custom properties: viewers besides browsers do not know them."""
 
 
 def bar(timeline: Timeline, hop: Bar) -> Markup:
@@ -69,6 +118,78 @@ def marks(timeline: Timeline) -> Markup:
     shapes = [_line(timeline.x(at_ms), "grid") for at_ms, _ in timeline.ticks()]
     shapes += [_line(timeline.x(one.at_ms), f"mark {one.kind}") for one in timeline.moments]
     return tag("svg", joined(shapes), class_="marks", width="100%", height="100%", aria_hidden="true")
+
+
+def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
+    """Return the whole waterfall as an SVG document with its own styles, on white; it needs no script and no font.
+
+    `lines` stand above it, the first of them as its title.
+    """
+    shapes: list[Markup] = []
+    y = _EDGE
+    for number, line in enumerate(line.replace("  ", " \N{MIDDLE DOT} ") for line in lines):
+        for part in textwrap.wrap(line, _CHARACTERS if number else _CHARACTERS - 30) or [""]:
+            y += _LINE if number else 20
+            shapes.append(tag("text", part, x=_EDGE, y=y, class_="name" if number else "title"))
+    y += 16
+    shapes.append(_placed(axis(timeline), y, 18))
+    top = y = y + 22
+    rows: list[Markup] = []
+    for hop in timeline.bars:
+        name = f"{hop.label} \N{CHECK MARK}" if hop.served else hop.label
+        y = _row(rows, y, bar(timeline, hop), name, milliseconds(hop.duration_ms), "; ".join(hop.reasons), hop.error)
+    for road in timeline.ghosts:
+        took = milliseconds(road.duration_ms) if road.duration_ms else ""
+        drawn = ghost(timeline, road) if road.duration_ms else Markup("")
+        y = _row(rows, y, drawn, f"not taken \N{MIDDLE DOT} {road.tier}", took, road.text, None)
+    shapes += [_placed(marks(timeline), top, y - top), *rows]
+    y += 10
+    named = [(f"mark {one.kind}", one.text) for one in timeline.moments]
+    if any(hop.first_ms is not None for hop in timeline.bars):
+        named.append(("first", "first token of an attempt"))
+    if any(hop.verdict_ms is not None for hop in timeline.bars):
+        named.append(("verdict", "its verdict"))
+    for kind, text in named:
+        y += _LINE + 1
+        shapes.append(tag("line", x1=_LEFT, x2=_LEFT, y1=y - 10, y2=y + 2, class_=kind))
+        shapes.append(tag("text", text, x=_LEFT + 10, y=y))
+    height = y + _EDGE
+    rules = "".join(f".waterfall {selector}{{{rule}}}" for selector, rule in _RULES.items())
+    title = lines[0] if lines else "waterfall of a request"
+    parts = [
+        tag("title", title),
+        tag("style", Markup(rules)),  # noqa: S704  our own text
+        tag("rect", width=_WIDTH, height=height, class_="page"),
+        *shapes,
+    ]
+    document = tag(
+        "svg", joined(parts), xmlns="http://www.w3.org/2000/svg", class_="waterfall", width=_WIDTH, height=height,
+        viewBox=f"0 0 {_WIDTH} {height}", role="img",
+    )  # fmt: skip
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", f"{document}\n")
+
+
+def _row(rows: list[Markup], y: int, drawn: Markup, name: str, took: str, reasons: str, error: str | None) -> int:
+    """Add one row at `y`: its name, drawing, duration and reasons; return where the next one begins."""
+    short = name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    failed = "failed" if error else None
+    rows += [
+        tag("text", short, x=_EDGE, y=y + 15, class_="name"),
+        _placed(drawn, y, _ROW),
+        tag("text", took, x=_WIDTH - _EDGE, y=y + 15, class_="took"),
+    ]
+    y += _ROW
+    parts = textwrap.wrap(reasons, _CHARACTERS)
+    if parts:  # the marks behind the words are faded
+        rows.append(tag("rect", x=_LEFT - 1, y=y, width=_PLOT, height=_LINE * len(parts), class_="behind"))
+    for part in parts:
+        rows.append(tag("text", part, x=_LEFT, y=y + 10, class_=failed))
+        y += _LINE
+    return y + 4
+
+
+def _placed(drawn: Markup, y: int, height: int) -> Markup:
+    return tag("svg", drawn, x=_LEFT, y=y, width=_PLOT, height=height)
 
 
 def _line(x: float, kind: str) -> Markup:

@@ -1,0 +1,154 @@
+"""`tierline trace list`, `trace tail` and `trace show --svg` as a user runs them, over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+from cache.store.base import Append
+from cache.store.redis_store import RedisStore
+from gateway.cli.main import main
+from gateway.telemetry import names
+from gateway.telemetry.decisions import BASES, DecisionRecorder
+from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.trace import Trace
+from policies.loader import read_policy
+from tests.gateway.cli.recorded_requests import keep_bases, with_decision
+from tests.gateway.telemetry.conftest import server, store
+from tests.gateway.telemetry.requests_made import escalated, failed
+from tests.policies.conftest import CHAT
+from tests.support.gateway import environment
+from tests.support.store import LocalStore
+
+__all__ = ["server", "store"]
+
+
+@pytest.fixture
+async def filled(store: RedisStore) -> RedisStore:
+    """Requests that differ in what they can be chosen by; `slow` began an hour ago, `old` ended then."""
+    slow, old = escalated("slow", path="degraded", ttft_ms=2500.0, total_ms=9000.0), escalated("old")
+    for trace, _ in (slow, old):
+        trace.started_unix_ns -= 3600 * 10**9
+    slow[1].total_ms = 3_600_000.0
+    direct = escalated("direct", surface="batch", path="direct", tier="local", ttft_ms=None, total_ms=700.0)
+    hit = escalated("hit", path="cache-semantic", tier="", ttft_ms=5.0)
+    broken = escalated("broken", path="direct", error="broken_stream")
+    for made in (old, slow, direct, hit, broken, failed("failed"), failed("refused", 429, "quota")):
+        await _record(store, made)
+    return store
+
+
+async def _record(store: RedisStore, made: tuple[Trace, Ledger]) -> None:
+    await store.apply([Append(TRACES, encode(*made, DecisionRecorder({})), 1000)])
+
+
+async def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = await asyncio.to_thread(main, ["trace", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "refused failed broken hit direct slow old"),
+        ("-n 2 --path direct", "broken direct"),
+        ("--surface batch", "direct"),
+        ("--path cache", "hit"),
+        ("--path cache-exact", ""),
+        ("--path dir", ""),
+        ("--tier local", "direct"),
+        ("--status 5xx", "failed"),
+        ("--status 429", "refused"),
+        ("--slower-than 700ms", "direct slow"),
+        ("--since 30m", "refused failed broken hit direct slow"),
+        ("--errors", "refused failed broken"),
+        ("--errors --status 200 --tier hosted", "broken"),
+    ],
+)
+async def test_requests_are_chosen_by_all_that_is_given(
+    filled: RedisStore, server: LocalStore, capsys: pytest.CaptureFixture[str], given: str, expected: str
+) -> None:
+    code, out, err = await _run(capsys, "list", "--json", *given.split(), "--store", server.url)
+    found = [orjson.loads(line)["ledger"]["request_id"] for line in out.splitlines()]
+    assert (code, found) == (0, expected.split())
+    assert ("none of the 7 requests" in err) == (not expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--status", "4x"), "write 429, or 5xx"),
+        (("--slower-than", "400"), "write 400ms, 90s, 15m, 1h or 2d"),
+        (("--since", "yesterday"), "write 400ms, 90s, 15m, 1h or 2d"),
+    ],
+)
+def test_a_filter_that_is_none_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, str], said: str
+) -> None:
+    for action in ("list", "tail"):
+        with pytest.raises(SystemExit):
+            main(["trace", action, *given])
+        assert said in capsys.readouterr().err
+
+
+async def test_requests_are_followed_as_they_end(filled: RedisStore, server: LocalStore) -> None:
+    """The latest of those wanted first, then each that comes; others are left out, and Ctrl-C ends it well."""
+    command = [sys.executable, "-m", "gateway", "trace", "tail", "-n", "1", "--errors", "--json", "--store", server.url]
+    follower = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert follower.stdout is not None
+    try:
+        assert orjson.loads(follower.stdout.readline())["ledger"]["request_id"] == "refused"
+        await _record(filled, escalated("well"))
+        await _record(filled, failed("new"))
+        assert orjson.loads(follower.stdout.readline())["ledger"]["request_id"] == "new"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 0
+    finally:
+        follower.kill()
+        follower.wait()
+        follower.stdout.close()
+
+
+async def test_a_waterfall_is_drawn_into_a_file(
+    filled: RedisStore, server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its header, and with the tiers not taken as long as the store has what was decided by."""
+    (tmp_path / "chat.yaml").write_text(CHAT)
+    policy, _ = read_policy(tmp_path / "chat.yaml")
+    recorder = DecisionRecorder({})
+    trace, ledger = failed("decided")
+    trace.begin(names.ROUTE, {names.REASON: "nothing else"}).end()
+    with_decision(trace, policy, 100, hosted="all ejected")
+    await filled.apply([Append(TRACES, encode(trace, ledger, recorder), 1000)])
+    await keep_bases(filled, recorder)
+    at, file = ("--store", server.url), tmp_path / "trace.svg"
+    code, out, err = await _run(capsys, "show", "decided", "--svg", str(file), *at)
+    assert (code, out, err) == (0, f"drawn into {file}\n", "")
+    texts = [
+        element.text or "" for element in ElementTree.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert texts[0].startswith("request decided") and "error upstream_unreachable" in texts[0]
+    assert "hosted: not to be had (all ejected)" in texts and "route" in texts
+
+    await filled.delete(BASES)
+    code, out, err = await _run(capsys, "show", "decided", "--svg", "-", *at)
+    assert code == 0 and "no longer has" in err and "not to be had" not in out
+    ElementTree.fromstring(out)
+    assert (await _run(capsys, "show", "hit", "--svg", "-", *at))[2] == "", "nothing was decided for it"
+
+
+async def test_what_cannot_be_drawn_is_said(
+    filled: RedisStore, server: LocalStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ("--store", server.url)
+    for given, said in ((("/nowhere/trace.svg",), "No such file"), (("-", "--json"), "leave one out")):
+        code, out, err = await _run(capsys, "show", "hit", "--svg", *given, *at)
+        assert (code, out) == (2, "") and said in err
