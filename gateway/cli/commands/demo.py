@@ -79,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
     from gateway.cli.demo.policies import write_policies
     from gateway.config.launch import Launch
 
+    _check_own(args.state)
     for name in _NOT_FOR_A_DEMO:
         os.environ.pop(name, None)
     if args.console_port is not None:
         os.environ["TIERLINE_DEMO_CONSOLE_PORT"] = str(args.console_port)
-    _check_own(args.state)
     try:
         with claim(args.state) as state:
             (state.path / _MARK).touch()
