@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.telemetry import feedback, label
+from gateway.telemetry.goodput import is_good, served_fault
 from gateway.telemetry.ledger import TRACES, is_record
 from routing.decision_record import named
 from routing.features import FURTHER
@@ -78,6 +79,8 @@ LEDGER: Final[Mapping[str, str]] = {
     "kept": "VARCHAR",
 }
 """The DuckDB type of each field of a `Ledger`."""
+JUDGED: Final[Mapping[str, str]] = {"good": "BOOLEAN", "slow": "BOOLEAN"}
+"""Whether a request was good (`gateway.telemetry.goodput`), and whether it missed any objective; NULL without any."""
 _DECISION: Final = (
     "STRUCT(tiers VARCHAR[], fallbacks VARCHAR[], missing VARCHAR[], weaker BOOLEAN, reason VARCHAR, stand_in VARCHAR)"
 )
@@ -110,8 +113,12 @@ def _request(blob: bytes) -> Row | None:
     record = orjson.loads(blob)
     decided = record.get("decide") or {}
     given, out = named(decided.get("in"), decided.get("out"))
+    met = record["ledger"].get("slo") or {}
+    missed = [limit for limit, kept in met.items() if not kept]
     return {
         **record["ledger"],
+        "good": None if not met else is_good(missed, record["ledger"]["path"], served_fault(record["ledger"])),
+        "slow": None if not met else bool(missed),
         "started": record["started"],
         "trace_id": record["trace_id"],
         "parent_id": record["parent_id"],
@@ -145,6 +152,7 @@ REQUESTS: Final = Table(
         "trace_id": "VARCHAR",
         "parent_id": "VARCHAR",
         **LEDGER,
+        **JUDGED,
         "basis": "VARCHAR",
         "given": _GIVEN,
         "decision": _DECISION,

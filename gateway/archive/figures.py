@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.telemetry.goodput import is_good
+from gateway.telemetry.goodput import is_good, served_fault
 from gateway.telemetry.label import of_served
 from offline.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 
@@ -134,17 +134,13 @@ def _slo(rows: Sequence[Ledger]) -> Figures:
         for name, met in row["slo"].items():
             objectives.setdefault(name, []).append(met)
     missed = ([name for name, met in row["slo"].items() if not met] for row in held)
-    good = sum(is_good(names, row["path"], _served_fault(row)) for names, row in zip(missed, held, strict=True))
+    good = sum(is_good(names, row["path"], served_fault(row)) for names, row in zip(missed, held, strict=True))
     return {
         "n": len(held) + refused,
         "goodput": _share(good, len(held) + refused),
         "refused": refused,
         "objectives": {name: {"n": len(met), "met": sum(met) / len(met)} for name, met in objectives.items()},
     }
-
-
-def _served_fault(row: Ledger) -> str:
-    return next((call["fault"] for call in row.get("calls", ()) if call.get("fault") and not call["wasted"]), "")
 
 
 def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[tuple[str, str], Quality]:

@@ -36,6 +36,8 @@ NOWHERE: Final[Place] = (0, 0)
 BASES: Final = "bases.jsonl"
 _SEGMENT: Final = re.compile(r"([a-z]+)-(\d{17})-(\d{6,})-(\d{17})-(\d{6,})\.parquet")
 _DRAFT: Final = ".draft"
+_GROUP: Final = 16_384
+"""Rows that a reader of a short time span reads at least."""
 
 
 class ArchiveError(Exception):
@@ -175,7 +177,9 @@ class TableFiles:
         draft = path.with_name(f"{path.name}{_DRAFT}")
         try:
             with _duckdb() as database:  # which keeps the order of the rows
-                database.execute(f"COPY ({select}) TO {quoted(draft)} (FORMAT parquet, COMPRESSION zstd)")
+                database.execute(
+                    f"COPY ({select}) TO {quoted(draft)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_GROUP})"
+                )
         except duckdb.Error as error:
             draft.unlink(missing_ok=True)
             raise OSError(f"{path.name} cannot be written: {error}") from None

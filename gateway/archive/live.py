@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from gateway.archive.folder import NOWHERE, Place, quoted, segments_of
 from gateway.archive.follower import READ_S, StreamFollower
 from gateway.archive.query import QueryError, create_bases, create_views, hot_table, union_view
 from gateway.telemetry.decisions import BASES
+from gateway.telemetry.ledger import SHADOW
 
 _log = logging.getLogger("tierline.archive")
 
@@ -84,6 +85,41 @@ class LiveArchive:
     async def ask(self, sql: str, values: Values | None = None) -> list[Row]:
         """Return the rows of one query, by column. Raises QueryError."""
         return await asyncio.get_running_loop().run_in_executor(self._queries, self._ask, sql, values)
+
+    async def newest(self, columns: str, where: str, values: Values, limit: int) -> list[Row]:
+        """Return the newest requests for which a condition holds, newest first, reading no more files than it takes.
+
+        `columns` and `where` are SQL over the columns of `requests`, but for `started`. Raises QueryError.
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._queries, self._newest, columns, where, values, limit
+        )
+
+    def _newest(self, columns: str, where: str, values: Values, limit: int) -> list[Row]:
+        """Look at the rows in memory, then at one segment after the other. Each is first asked for the places alone:
+        the other columns are then read where those are, not everywhere."""
+        found: list[Row] = []
+        order = "ORDER BY entry_ms DESC, entry_seq DESC"
+        for source in self._sources():
+            rest = limit - len(found)
+            given = f"FROM ({source}) WHERE {where}"
+            named = {name: value for name, value in values.items() if f"${name}" in where}
+            if not (places := self._ask(f"SELECT entry_ms, entry_seq {given} {order} LIMIT {rest}", named)):
+                continue
+            low, high = places[-1]["entry_ms"], places[0]["entry_ms"]
+            between = f"entry_ms BETWEEN {low} AND {high}"
+            found += self._ask(f"SELECT {columns} {given} AND {between} {order} LIMIT {rest}", named)
+            if len(found) >= limit:
+                break
+        return found
+
+    def _sources(self) -> Iterator[str]:
+        """Yield the rows in memory and each segment, newest first, with all columns that there are now."""
+        shape = "SELECT started AS started_s, * EXCLUDE (started) FROM requests_hot"
+        yield f"{shape} WHERE arm IS DISTINCT FROM '{SHADOW}'"
+        for file in reversed(self._segments[REQUESTS.name]):
+            rows = f"SELECT started AS started_s, * EXCLUDE (started) FROM read_parquet({quoted(file)})"
+            yield f"{shape} WHERE false UNION ALL BY NAME {rows} WHERE arm IS DISTINCT FROM '{SHADOW}'"
 
     async def wait_for_requests(self, timeout_s: float) -> bool:
         """Return whether a request was added within `timeout_s`."""

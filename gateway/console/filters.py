@@ -12,7 +12,7 @@ _TEXTS: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenan
 """Filters that compare a column with a text; a leading `!` turns one round."""
 _SPANS: Final = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
 _FLAGS: Final = {
-    "slow": ("missed an objective", "list_contains(map_values(slo), false)"),
+    "slow": ("missed an objective", "slow"),
     "escalated": ("escalated", "path = 'escalated'"),
     "failed": ("failed", "status >= 500"),
     "refused": ("refused", "status >= 400 AND status < 500"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 OF_MANY: Final = ("_p50", "_p95")
 """How the names of objectives end that must hold for many requests, not for each."""
@@ -19,3 +19,8 @@ def is_good(missed: Collection[str], path: str, fault: str) -> bool:
     if fault or path == _DEGRADED:
         return False
     return not missed or not [name for name in missed if not name.endswith(OF_MANY)]
+
+
+def served_fault(ledger: Mapping[str, Any]) -> str:
+    """Return the structural fault of the answer that a recorded request got; empty if it had none."""
+    return next((call["fault"] for call in ledger.get("calls", ()) if call.get("fault") and not call["wasted"]), "")

@@ -212,9 +212,9 @@ def breaking(tmp_path_factory: pytest.TempPathFactory, _store: LocalStore) -> It
 
     Gateways with a store tell each other of that, by the model's URL. So no other test may use this model.
     """
-    with Upstream() as upstream:
-        with serve(tmp_path_factory.mktemp("breaking"), upstream.url, store_url=_store.url) as gateway:
-            yield gateway, upstream
+    folder = tmp_path_factory.mktemp("breaking")
+    with Upstream() as upstream, serve(folder, upstream.url, store_url=_store.url) as gateway:
+        yield gateway, upstream
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -21,14 +21,10 @@ _BURNS: Final = 2.0
 """A surface that uses up its error budget this much faster than it may needs somebody."""
 _FEWEST: Final = 50
 _Z: Final = 1.959964
-_MISSED: Final = (
-    "len(list_filter(map_entries(slo), one -> NOT one.value AND NOT regexp_matches(one.key, '_p(50|95)$')))"
-)
 _CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
 _BY_BUCKET: Final = f"""
 SELECT surface, ((entry_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucket, count(*) AS requests,
-    count(*) FILTER (cardinality(slo) > 0 OR status >= 500) AS held,
-    count(*) FILTER (cardinality(slo) > 0 AND {_MISSED} = 0 AND status < 500) AS good,
+    count(*) FILTER (good IS NOT NULL OR status >= 500) AS held, count(*) FILTER (good AND status < 500) AS good,
     count(*) FILTER (path = 'escalated') AS escalated, count(*) FILTER (starts_with(path, 'cache')) AS hits,
     count(*) FILTER (path = 'direct') AS direct, count(*) FILTER (path = 'fallback' OR path = 'degraded') AS fallback,
     count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import orjson
 
 from gateway.archive.columns import LEDGER
 from gateway.archive.live import LiveArchive
 from gateway.console.timeline import Timeline, timeline_of
+from gateway.telemetry import names
 from gateway.telemetry.reasons import dollars
 from offline.explain.path import PathLine, decision_lines
 from offline.explain.why_not import Flip, Impossible, start_of, why_not
@@ -20,23 +23,12 @@ from routing.decide import DecisionInput
 from routing.decision_basis import BasisError, DecisionBasis
 from routing.decision_record import unnamed
 
-_FIND: Final = (
-    "SELECT r.*, b.basis::VARCHAR AS basis_json FROM requests r LEFT JOIN bases b ON b.id = r.basis "
-    "WHERE request_id = $id AND ($at IS NULL OR entry_ms BETWEEN $at - 1000 AND $at + 1000) "
-    "ORDER BY entry_ms DESC LIMIT 1"
-)
+_BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
 _FEEDBACK: Final = "SELECT score, comment FROM feedback WHERE request_id = $id AND tenant = $tenant"
-_USUAL: Final = """
-WITH newest AS (
-    SELECT hops FROM requests WHERE surface = $surface ORDER BY entry_ms DESC LIMIT 1000
-), hop AS (
-    SELECT unnest(from_json(hops, '[{"name": "VARCHAR", "duration_us": "BIGINT",
-        "attributes": {"tierline.tier": "VARCHAR"}}]')) AS h FROM newest
-)
-SELECT h.name AS name, h.attributes."tierline.tier" AS tier, count(*) AS count,
-    quantile_cont(h.duration_us / 1000.0, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99]) AS quantiles
-FROM hop GROUP BY ALL HAVING count(*) >= 20
-"""
+_QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+_NEWEST: Final = 500
+_FEWEST: Final = 20
+"""Hops of a kind from which its usual durations are known."""
 _USUAL_S: Final = 30.0
 """How long the usual durations of a surface's hops are kept."""
 
@@ -85,7 +77,7 @@ class RequestView:
 
         Raises NoSuchRequest.
         """
-        rows = await self._archive.ask(_FIND, {"id": request_id, "at": at_ms})
+        rows = await self._found(request_id, at_ms)
         if not rows:
             raise NoSuchRequest(
                 f"No request {request_id!r} is recorded here. It may be older than what is kept (`ledger.keep`), or "
@@ -116,21 +108,44 @@ class RequestView:
 
     async def alternatives(self, request_id: str, tier: str, at_ms: int | None = None) -> Alternative | None:
         """Return what would have started the request at `tier`; None where nothing was decided, or it starts there."""
-        rows = await self._archive.ask(_FIND, {"id": request_id, "at": at_ms})
+        rows = await self._found(request_id, at_ms)
         again = decided_again(rows[0]) if rows else None
         if again is None or tier not in again.policy.tiers or start_of(again.policy, again.given) == tier:
             return None
         found = why_not(again.policy, again.given, tier)
         return Alternative(tier, _change(found.request), _change(found.policy), _change(found.world))
 
+    async def _found(self, request_id: str, at_ms: int | None) -> list[dict[str, Any]]:
+        """Return the row of a request, with the basis of its decision; none if there is none."""
+        where = "request_id = $id" + ("" if at_ms is None else " AND entry_ms BETWEEN $at - 1000 AND $at + 1000")
+        rows = await self._archive.newest("*", where, {"id": request_id, "at": at_ms}, 1)
+        for row in rows:
+            bases = await self._archive.ask(_BASIS, {"id": row["basis"]})
+            row["basis_json"] = bases[0]["basis"] if bases else None
+        return rows
+
     async def _usual_of(self, surface: str) -> dict[tuple[str, str | None], list[float]]:
         """Return quantiles of the durations of a surface's latest hops, by name and tier."""
         known = self._usual.get(surface)
         if known is None or time.monotonic() - known[0] > _USUAL_S:
-            rows = await self._archive.ask(_USUAL, {"surface": surface})
-            known = time.monotonic(), {(row["name"], row["tier"]): row["quantiles"] for row in rows}
+            rows = await self._archive.newest("hops", "surface = $surface", {"surface": surface}, _NEWEST)
+            known = time.monotonic(), await asyncio.to_thread(_usual, [row["hops"] for row in rows])
             self._usual[surface] = known
         return known[1]
+
+
+def _usual(recorded: Sequence[str]) -> dict[tuple[str, str | None], list[float]]:
+    """Return quantiles of the durations of hops in milliseconds, by name and tier."""
+    durations: dict[tuple[str, str | None], list[float]] = {}
+    for hops in recorded:
+        for hop in orjson.loads(hops):
+            kind = hop["name"], hop["attributes"].get(names.TIER)
+            durations.setdefault(kind, []).append(hop["duration_us"] / 1000)
+    return {
+        kind: [float(value) for value in np.quantile(found, _QUANTILES)]
+        for kind, found in durations.items()
+        if len(found) >= _FEWEST
+    }
 
 
 def record_of(row: Mapping[str, Any]) -> dict[str, Any]:

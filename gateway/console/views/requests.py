@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,11 +14,11 @@ PAGE: Final = 50
 _COLUMNS: Final = (
     "entry_ms, entry_seq, started_s, request_id, surface, policy, path, tier, model, status, error, attempts, ttft_ms, "
     "total_ms, cost_usd, cost_unknown, tokens_in, tokens_out, stream, arm, holdout, hedged, wasted_tokens, "
-    "list_contains(map_values(slo), false) AS slow"
+    "slow"
 )
 _CHOICES: Final = ("surface", "path", "tier", "policy", "error")
 """Columns of which the list offers the values that occur."""
-_RECENT: Final = 20_000
+_RECENT: Final = 2000
 """Rows, the newest, among which values are looked for."""
 
 
@@ -29,8 +30,7 @@ async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") 
     if ms.isdecimal() and number.isdecimal():
         where += " AND (entry_ms < $ms OR (entry_ms = $ms AND entry_seq < $number))"
         values |= {"ms": int(ms), "number": int(number)}
-    sql = f"SELECT {_COLUMNS} FROM requests WHERE {where} ORDER BY entry_ms DESC, entry_seq DESC LIMIT {PAGE + 1}"
-    rows = await archive.ask(sql, values)
+    rows = await archive.newest(_COLUMNS, where, values, PAGE + 1)
     shown = rows[:PAGE]
     return {
         "filter": {"query": wanted.query, "words": wanted.words},
@@ -46,11 +46,8 @@ async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") 
 
 async def _choices(archive: LiveArchive) -> Mapping[str, Sequence[str]]:
     """Return the values that occur among the newest requests, the most frequent first."""
-    lists = ", ".join(f"histogram({name}) AS {name}" for name in _CHOICES)
-    names = ", ".join(_CHOICES)
-    [row] = await archive.ask(
-        f"SELECT {lists} FROM (SELECT {names} FROM requests ORDER BY entry_ms DESC LIMIT {_RECENT})"
-    )
+    rows = await archive.newest(", ".join(_CHOICES), "true", {}, _RECENT)
+    row = {name: Counter(one[name] for one in rows) for name in _CHOICES}
     return {
         name: sorted(filter(None, found), key=found.__getitem__, reverse=True) for name, found in row.items() if found
     }

@@ -63,4 +63,4 @@ def test_a_folder_that_is_not_the_demo_s_is_refused(tmp_path: Path, file: str) -
     done = run_command("demo", "--state", str(tmp_path), env=dict(os.environ))
     assert done.returncode == 2
     assert "something else than a demo's state" in done.stderr
-    assert [left.name for left in tmp_path.iterdir()] == [file.split("/")[0]]
+    assert [left.name for left in tmp_path.iterdir()] == [file.split("/", maxsplit=1)[0]]
