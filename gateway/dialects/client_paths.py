@@ -28,4 +28,6 @@ def client_path(body: Mapping[str, Any], path: str) -> str:
 
 def client_paths(body: Mapping[str, Any], paths: Iterable[str]) -> tuple[str, ...]:
     """Return the client's paths of fields of its translated body, each once."""
+    if body.get(NATIVE) is None:
+        return tuple(dict.fromkeys(paths))
     return tuple(dict.fromkeys(client_path(body, path) for path in paths))

@@ -7,7 +7,7 @@ made. Either body is then fitted to the model (`fit.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.dialects.client_paths import client_paths
@@ -173,8 +173,8 @@ def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropp
         plain = len(system) == 1 and system[0].keys() == {"type", "text"}
         sent["system"] = system[0]["text"] if plain else system
     for name in SAMPLING:
-        if body.get(name) is not None:
-            sent[name] = body[name]
+        if (value := body.get(name)) is not None:
+            sent[name] = value
     if stop := _stop_sequences(body, dropped, "stop"):
         sent["stop_sequences"] = stop
     _add_tools(body, sent, dropped)
@@ -197,14 +197,19 @@ def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropp
 
 
 def _limit(body: Mapping[str, Any]) -> int | None:
-    limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
-    return min(limits, default=None)
+    limit: int | None = body.get("max_completion_tokens")
+    older: int | None = body.get("max_tokens")
+    if limit is None or older is None:
+        return older if limit is None else limit
+    return min(limit, older)
 
 
 def _stop_sequences(body: Mapping[str, Any], dropped: list[str], name: str) -> list[str]:
     """Return the stop sequences, less those of white space alone, which the API refuses; `name` is the field's."""
     stop = body.get("stop")
-    given = [stop] if isinstance(stop, str) else stop or []
+    if stop is None:
+        return []
+    given = [stop] if isinstance(stop, str) else stop
     taken = [one for one in given if one.strip()]
     if len(taken) < len(given):
         dropped.append(name)
@@ -218,12 +223,13 @@ _NO_CHOICE: Final = (None, "auto", "none")
 def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]) -> None:
     tools: list[dict[str, Any]] = []
     for i, tool in enumerate(body.get("tools") or ()):
-        kind, function = tool.get("type"), tool.get("function")
+        function = tool.get("function")
         if isinstance(function, dict):
-            tools.append(_tool(function, tool))
-            if function.get("strict") and "strict" not in tools[-1]:
+            made = _tool(function, tool)
+            tools.append(made)
+            if "strict" not in made and function.get("strict"):
                 dropped.append(f"tools[{i}].function.strict")
-        elif kind in (None, "function") or (kind == "custom" and "input_schema" not in tool):
+        elif (kind := tool.get("type")) in (None, "function") or (kind == "custom" and "input_schema" not in tool):
             dropped.append(f"tools[{i}]")
         else:
             tools.append(dict(tool))  # one of the API's own
@@ -247,7 +253,7 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
         chosen = {"type": "auto"}
     if body.get("parallel_tool_calls") is False and chosen["type"] != "none":
         chosen["disable_parallel_tool_use"] = True
-    if chosen != {"type": "auto"}:
+    if len(chosen) > 1 or chosen["type"] != "auto":
         sent["tool_choice"] = chosen
 
 
@@ -261,22 +267,27 @@ def _define_called_tools(sent: dict[str, Any]) -> None:
 
 def _keep_last_markers(sent: dict[str, Any], dropped: list[str]) -> None:
     """Leave the markers of the prompt cache where the longest beginnings end, if there are too many."""
-    system = sent.get("system")
-    blocks = [*sent.get("tools", ()), *(system if isinstance(system, list) else ()), *_content_blocks(sent)]
+    blocks = list(sent.get("tools", ()))
+    if isinstance(system := sent.get("system"), list):
+        blocks += system
+    blocks += _content_blocks(sent)
     marked = [block for block in blocks if CACHE in block]
     for block in marked[:-_MOST_MARKERS]:
         del block[CACHE]
         dropped.append(CACHE)
 
 
-def _content_blocks(sent: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of the messages, and those within tools' results."""
+def _content_blocks(sent: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks of the messages, and those within tools' results."""
+    blocks: list[dict[str, Any]] = []
     for message in sent["messages"]:
-        if isinstance(message["content"], list):
-            for block in message["content"]:
-                if block["type"] == "tool_result" and isinstance(block.get("content"), list):
-                    yield from block["content"]
-                yield block
+        content = message["content"]
+        if isinstance(content, list):
+            for block in content:
+                if block["type"] == "tool_result" and isinstance(inner := block.get("content"), list):
+                    blocks += inner
+                blocks.append(block)
+    return blocks
 
 
 def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,8 +296,8 @@ def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any
         "name": function.get("name"),
         "input_schema": {"type": "object", **schema} if schema else {"type": "object", "properties": {}},
     }
-    if function.get("description"):
-        made["description"] = function["description"]
+    if description := function.get("description"):
+        made["description"] = description
     if function.get("strict"):
         fitted = fit_for_anthropic(schema or _NO_PARAMETERS)
         if fitted is not None and fitted.whole:

@@ -50,9 +50,13 @@ _TOOL_MEMBERS: Final = {
     "strict": "strict",
 }
 """Members of a tool that a function of chat completions has too, with their names there."""
+_PLAIN_TOOL: Final = frozenset({"name", "description", "input_schema"})
+"""Members of most tools."""
 _THINKING: Final = ("enabled", "adaptive", "between_tools")
 _EFFORTS: Final = {"max": "xhigh"}
 """Efforts that few models of chat completions know, and what they are asked for instead."""
+_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+"""Types of `tool_choice` that name no tool, as chat completions say them."""
 _CACHE: Final = "cache_control"
 _THOUGHT: Final = ("thinking", "redacted_thinking")
 _DIRECT: Final = {"type": "direct"}
@@ -66,6 +70,8 @@ _NAMED: Final = {_HOSTED: "hosted_tools", _SEARCH: "web_search"}
 _HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
 _HOSTED_BLOCKS: Final = frozenset({"image", "document", "container_upload"})
 """Blocks of a user that a chat completion cannot express because only the provider has, or fetches, the file."""
+_FORMS: Final = ("document", "search_result")
+"""Blocks that a chat completion holds as a text or file, their origin lost."""
 _PLAIN_BLOCK: Final = 2
 """Members of a block with a type and a text alone."""
 _EXPRESSED: Final[Mapping[str, frozenset[str]]] = {
@@ -153,11 +159,14 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
     for name in ("model", "messages") if counting else ("model", "max_tokens", "messages"):
         if body.get(name) is None:
             raise InvalidRequest(f"{name}: Field required", code="missing_required_parameter", param=name)
-    chat.update({name: body[name] for name in _AS_IN_CHAT if body.get(name) is not None})
+    for name in _AS_IN_CHAT:
+        if (value := body.get(name)) is not None:
+            chat[name] = value
     if not counting:
         chat["max_tokens"] = _typed(body["max_tokens"], int, "max_tokens")
     paths: list[Any] = []
-    chat["messages"] = _messages(body, lost, paths)
+    forms: list[list[Any]] = []
+    chat["messages"] = _messages(body, lost, paths, forms)
     if body.get("stop_sequences"):
         chat["stop"] = _typed(body["stop_sequences"], list, "stop_sequences")
     if body.get("stream") is not None:
@@ -167,7 +176,8 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
     _add_tools(body, chat, lost)
     _add_thinking(body, chat, lost)
     _add_user(body, chat, lost)
-    lost.update({name: value for name, value in body.items() if name not in _READ and value is not None})
+    if not body.keys() <= _READ:
+        lost.update({name: value for name, value in body.items() if name not in _READ and value is not None})
     if protocol.get("anthropic-beta"):
         lost["anthropic-beta"] = protocol["anthropic-beta"]
     native: dict[str, Any] = {
@@ -178,7 +188,7 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
         "messages": len(chat["messages"]),
         "headers": dict(protocol),
         "thinking": [body.get("thinking"), body.get("output_config")],
-        "forms": _forms(body["messages"]),
+        "forms": forms,
         "paths": paths,
     }
     chat[NATIVE] = native
@@ -213,17 +223,6 @@ def needs_of_body(lost: Mapping[str, Any]) -> dict[str, str]:
     return needed
 
 
-def _forms(messages: list[Any]) -> list[list[Any]]:
-    """Return the place and type of each block that a chat completion holds as a text or file, its origin lost."""
-    contents = [(i, content) for i, message in enumerate(messages) if type(content := message["content"]) is list]
-    return [
-        [i, j, block["type"]]
-        for i, content in contents
-        for j, block in enumerate(content)
-        if block["type"] in ("document", "search_result")
-    ]
-
-
 def _given(body: Mapping[str, Any], name: str, kind: type) -> Any:
     """Return a field's value, an empty one if it is absent. Raises InvalidRequest if it is of another type."""
     value = body.get(name)
@@ -233,7 +232,10 @@ def _given(body: Mapping[str, Any], name: str, kind: type) -> Any:
 # --- the conversation -------------------------------------------------------------------------------------------------
 
 
-def _messages(body: Mapping[str, Any], lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
+def _messages(
+    body: Mapping[str, Any], lost: dict[str, Any], paths: list[Any], forms: list[list[Any]]
+) -> list[dict[str, Any]]:
+    """Return the messages, and add to `forms` the place and type of each block of `_FORMS`."""
     messages: list[dict[str, Any]] = []
     if body.get("system"):
         paths.append(-1)
@@ -249,6 +251,8 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any], paths: list[Any]) -
         if role == "system":
             paths.append(i)
             messages.append({"role": "system", "content": _system(content, f"messages[{i}].content", lost)})
+            if type(content) is list:
+                forms += [[i, j, block["type"]] for j, block in enumerate(content) if block.get("type") in _FORMS]
         elif role not in ("user", "assistant"):
             path = f"messages[{i}].role"
             raise InvalidRequest(
@@ -258,11 +262,7 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any], paths: list[Any]) -
             paths.append(i)
             messages.append({"role": role, "content": content})
         else:
-            path = f"messages[{i}]"
-            for j, block in enumerate(_typed(content, list, f"{path}.content")):
-                if type(block) is not dict or type(block.get("type")) is not str:
-                    where = f"{path}.content[{j}]"
-                    _typed(_typed(block, dict, where).get("type"), str, f"{where}.type")
+            _check_blocks(content, i, forms)
             messages += (_assistant if role == "assistant" else _user)(content, i, lost, paths)
         if len(message) > _ROLE_AND_CONTENT:
             path = f"messages[{i}]"
@@ -270,14 +270,28 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any], paths: list[Any]) -
     return messages
 
 
+def _check_blocks(content: Any, i: int, forms: list[list[Any]]) -> None:
+    """Raise InvalidRequest if a message's content is no list of blocks with types, and add those of `_FORMS`."""
+    path = f"messages[{i}].content"
+    for j, block in enumerate(_typed(content, list, path)):
+        if type(block) is not dict or type(kind := block.get("type")) is not str:
+            where = f"{path}[{j}]"
+            _typed(_typed(block, dict, where).get("type"), str, f"{where}.type")
+        elif kind in _FORMS:
+            forms.append([i, j, kind])
+
+
 def _system(system: Any, path: str, lost: dict[str, Any]) -> str:
     if isinstance(system, str):
         return system
     texts = []
     for i, block in enumerate(_typed(system, list, path)):
-        where = f"{path}[{i}]"
-        texts.append(_typed(_typed(block, dict, where).get("text"), str, f"{where}.text"))
-        _note_others(block, "text", where, lost)
+        if type(block) is not dict or type(block.get("text")) is not str:
+            where = f"{path}[{i}]"
+            _typed(_typed(block, dict, where).get("text"), str, f"{where}.text")
+        texts.append(block["text"])
+        if len(block) > _PLAIN_BLOCK or "type" not in block:
+            _note_others(block, "text", path, i, lost)
     return "\n\n".join(texts)
 
 
@@ -287,53 +301,60 @@ def _note_cache(block: Mapping[str, Any], lost: dict[str, Any]) -> None:
         lost[_CACHE] = True
 
 
-def _note_others(block: Mapping[str, Any], kind: str, path: str, lost: dict[str, Any]) -> None:
-    """List the members of a block of this type that its translation does not express, by their paths."""
+def _note_others(block: Mapping[str, Any], kind: str, path: str, j: int, lost: dict[str, Any]) -> None:
+    """List the members of a block that its translation does not express, by their paths.
+
+    It is of this type, and the block of number `j` in the list at `path`.
+    """
     _note_cache(block, lost)
     known = _EXPRESSED.get(kind)
     if known is not None and not block.keys() <= known:
         others = {name: block[name] for name in block.keys() - known if block[name] is not None}
         if others.get("caller") == _DIRECT:
             del others["caller"]
-        lost.update({f"{path}.{name}": value for name, value in others.items()})
+        lost.update({f"{path}[{j}].{name}": value for name, value in others.items()})
 
 
-def _call_of(block: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return a `tool_use` block as chat's tool call."""
-    arguments = orjson.dumps(block.get("input") or {}).decode()
-    function = {"name": _typed(block.get("name"), str, f"{path}.name"), "arguments": arguments}
-    return {"id": _typed(block.get("id"), str, f"{path}.id"), "type": "function", "function": function}
+def _call_of(block: Mapping[str, Any], path: str, j: int) -> dict[str, Any]:
+    """Return a `tool_use` block, the one of number `j` in the list at `path`, as chat's tool call."""
+    name, ident = block.get("name"), block.get("id")
+    if type(name) is not str or type(ident) is not str:
+        _typed(name, str, f"{path}[{j}].name")
+        _typed(ident, str, f"{path}[{j}].id")
+    function = {"name": name, "arguments": orjson.dumps(block.get("input") or {}).decode()}
+    return {"id": ident, "type": "function", "function": function}
 
 
-def _detail_of(block: Mapping[str, Any], path: str, index: int) -> dict[str, Any]:
-    """Return a block of reasoning as one of `reasoning_details`."""
+def _detail_of(block: Mapping[str, Any], path: str, j: int, index: int) -> dict[str, Any]:
+    """Return a block of reasoning, the one of number `j` in the list at `path`, as one of `reasoning_details`."""
     if block["type"] == "redacted_thinking":
-        return {"type": "reasoning.encrypted", "data": _typed(block.get("data"), str, f"{path}.data"), "index": index}
+        data = _typed(block.get("data"), str, f"{path}[{j}].data")
+        return {"type": "reasoning.encrypted", "data": data, "index": index}
     detail = {"type": "reasoning.text", "text": block.get("thinking") or "", "index": index}
-    if block.get("signature"):
-        detail["signature"] = _typed(block["signature"], str, f"{path}.signature")
+    if signature := block.get("signature"):
+        detail["signature"] = signature if type(signature) is str else _typed(signature, str, f"{path}[{j}].signature")
     return detail
 
 
 def _assistant(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any]) -> list[dict[str, Any]]:
     """Return the message of an assistant's turn, the message of this number; none if nothing can be expressed."""
-    path = f"messages[{number}]"
+    path = f"messages[{number}].content"
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
     for j, block in enumerate(content):
         kind = block["type"]
         if len(block) > _PLAIN_BLOCK:
-            _note_others(block, kind, f"{path}.content[{j}]", lost)
+            _note_others(block, kind, path, j, lost)
         if kind == "text":
             text = block.get("text")
-            texts.append(text if type(text) is str else _typed(text, str, f"{path}.content[{j}].text"))
+            texts.append(text if type(text) is str else _typed(text, str, f"{path}[{j}].text"))
         elif kind == "tool_use":
-            calls.append(_call_of(block, f"{path}.content[{j}]"))
+            calls.append(_call_of(block, path, j))
         elif kind in _THOUGHT:
-            details.append(_detail_of(block, f"{path}.content[{j}]", len(details)))
+            details.append(_detail_of(block, path, j, len(details)))
         else:
-            lost[f"{path}.content[{j}]"] = block
+            lost[f"{path}[{j}]"] = block
     if not (texts or calls or details):
         return []
     # A message without calls must have a text, if an empty one.
@@ -354,23 +375,24 @@ def _user(content: list[Any], number: int, lost: dict[str, Any], paths: list[Any
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     blocks: list[int] = []
-    path = f"messages[{number}]"
+    path = f"messages[{number}].content"
     for j, block in enumerate(content):
         kind = block["type"]
         if len(block) > _PLAIN_BLOCK:
-            _note_others(block, kind, f"{path}.content[{j}]", lost)
-        if kind == "text" and type(block.get("text")) is str:
-            parts.append({"type": "text", "text": block["text"]})
+            _note_others(block, kind, path, j, lost)
+        if kind == "text" and type(text := block.get("text")) is str:
+            parts.append({"type": "text", "text": text})
         elif kind == "tool_result":
-            where = f"{path}.content[{j}]"
+            where = f"{path}[{j}]"
             text, shown = _result(block, where, lost)
             ident = _typed(block.get("tool_use_id"), str, f"{where}.tool_use_id")
             results.append({"role": "tool", "tool_call_id": ident, "content": text})
             paths.append((number, j))
             parts += shown
         else:
-            parts += _parts(block, f"{path}.content[{j}]", lost)
-        blocks += [j] * (len(parts) - len(blocks))
+            parts += _parts(block, f"{path}[{j}]", lost)
+        while len(blocks) < len(parts):
+            blocks.append(j)
     if not parts:
         if not results:
             # All of it may be lost; a conversation must have the user's turn nevertheless.
@@ -400,7 +422,7 @@ def _parts_of(content: Any, path: str, lost: dict[str, Any]) -> list[dict[str, A
     for k, inner in enumerate(_typed(content, list, path)):
         where = f"{path}[{k}]"
         _typed(_typed(inner, dict, where).get("type"), str, f"{where}.type")
-        _note_others(inner, inner["type"], where, lost)
+        _note_others(inner, inner["type"], path, k, lost)
         parts += _parts(inner, where, lost)
     return parts
 
@@ -466,7 +488,7 @@ def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, An
         if tool.get("type") not in (None, "custom"):
             lost[f"tools[{i}]"] = tool
             continue
-        tools.append({"type": "function", "function": _function(tool, f"tools[{i}]", lost)})
+        tools.append({"type": "function", "function": _function(tool, i, lost)})
     if tools:
         chat["tools"] = tools
     choice = _given(body, "tool_choice", dict)
@@ -474,7 +496,7 @@ def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, An
     if kind not in ("auto", "any", "tool", "none"):
         message = "tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'"
         raise InvalidRequest(message, code="unsupported_value", param="tool_choice.type")
-    chosen: Any = {"auto": "auto", "any": "required", "none": "none"}.get(kind)
+    chosen: Any = _CHOICES.get(kind)
     if kind == "tool":
         name = _typed(choice.get("name"), str, "tool_choice.name")
         if any(tool["function"]["name"] == name for tool in tools):
@@ -487,10 +509,13 @@ def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, An
         chat["parallel_tool_calls"] = False
 
 
-def _function(tool: Mapping[str, Any], path: str, lost: dict[str, Any]) -> dict[str, Any]:
-    """Return a client's own tool as a function of chat completions."""
-    if type(tool.get("name")) is not str:
-        _typed(tool.get("name"), str, f"{path}.name")
+def _function(tool: Mapping[str, Any], i: int, lost: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's own tool, the one of this number, as a function of chat completions."""
+    name, schema = tool.get("name"), tool.get("input_schema")
+    if type(name) is str and type(schema) is dict and tool.keys() == _PLAIN_TOOL and None not in tool.values():
+        return {"name": name, "description": tool["description"], "parameters": schema}
+    path = f"tools[{i}]"
+    _typed(name, str, f"{path}.name")
     given = {name: value for name, value in tool.items() if value is not None} if None in tool.values() else tool
     if type(given.get("input_schema", given)) is not dict:
         _typed(given["input_schema"], dict, f"{path}.input_schema")
@@ -516,7 +541,8 @@ def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str,
     effort = config.get("effort")
     if effort is not None:
         _typed(effort, str, "output_config.effort")
-    lost.update({f"output_config.{name}": config[name] for name in config if name not in ("effort", "format")})
+    if config:
+        lost.update({f"output_config.{name}": config[name] for name in config if name not in ("effort", "format")})
     thinking = _given(body, "thinking", dict)
     kind = thinking.get("type")
     if kind not in (None, "adaptive", "enabled", "between_tools", "disabled"):

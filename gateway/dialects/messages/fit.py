@@ -106,8 +106,10 @@ def _with_room(thinking: dict[str, Any], sent: Mapping[str, Any], *, removed: bo
     # A turn that calls tools must begin with the thinking that led to the calls. It does not if another backend made
     # it. Later messages of the turn may lack it as well, unless it was removed.
     turn = _turn_in_progress(sent["messages"])
-    begins = turn if removed else turn[-1:]
-    return thinking if all(_begins_with_thinking(message) for message in begins) else None
+    for message in turn if removed else turn[-1:]:
+        if not _begins_with_thinking(message):
+            return None
+    return thinking
 
 
 def _turn_in_progress(messages: list[Any]) -> list[Any]:

@@ -22,6 +22,10 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _DATA_URL: Final = re.compile(r"data:([a-z0-9.+-]+/[a-z0-9.+-]+)?(?:;[a-z0-9=-]+)*?(;base64)?,", re.IGNORECASE)
 
 
+_PLAIN: Final = 2
+"""Members of a message with a role and a content alone, and of a block with a type and a text alone."""
+
+
 class MessageTurns:
     """Make the turns of a conversation from its messages, in their order."""
 
@@ -54,8 +58,8 @@ class MessageTurns:
         self._fit_ends()
         for turn in self._turns:
             content = turn["content"]
-            if len(content) == 1 and content[0].keys() == {"type", "text"}:
-                turn["content"] = content[0]["text"]
+            if len(content) == 1 and len(block := content[0]) == _PLAIN and "text" in block:
+                turn["content"] = block["text"]
         return self._turns
 
     def _add_user(self, message: Mapping[str, Any], i: int) -> None:
@@ -65,6 +69,9 @@ class MessageTurns:
         append_turn(self._turns, "user", blocks)
 
     def _add_assistant(self, message: Mapping[str, Any], i: int) -> None:
+        if len(message) == _PLAIN and "content" in message:
+            append_turn(self._turns, "assistant", blocks_of(message["content"], i, self._dropped))
+            return
         said = self._said(message, i)
         thinking = _thinking(message, self._maker, self._dropped)
         append_turn(self._turns, "assistant", thinking + said if said else [])
@@ -124,10 +131,10 @@ def append_turn(turns: list[dict[str, Any]], role: str, blocks: list[dict[str, A
     """Add blocks to the turns: to the last if it has the same role, since roles alternate."""
     if not blocks:
         return
-    if turns and turns[-1]["role"] == role:
-        before = turns[-1]["content"]
+    if turns and (last := turns[-1])["role"] == role:
+        before = last["content"]
         listed = [{"type": "text", "text": before}] if isinstance(before, str) else before
-        turns[-1] = {**turns[-1], "content": [*listed, *blocks]}
+        turns[-1] = {**last, "content": [*listed, *blocks]}
     else:
         turns.append({"role": role, "content": blocks})
 
@@ -200,6 +207,10 @@ def blocks_of(content: Any, at: int, dropped: list[str]) -> list[dict[str, Any]]
         return [{"type": "text", "text": content}] if content and not content.isspace() else []
     blocks: list[dict[str, Any]] = []
     for j, part in enumerate(content or ()):
+        if len(part) == _PLAIN and part.get("type") == "text" and type(text := part.get("text")) is str:
+            if text and not text.isspace():
+                blocks.append({"type": "text", "text": text})
+            continue
         path = f"messages[{at}].content[{j}]"
         block = _block(part, path, dropped)
         if block is None:
