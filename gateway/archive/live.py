@@ -22,7 +22,7 @@ import orjson
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.archive.columns import REQUESTS, TABLES, Row, Table
 from gateway.archive.folder import NOWHERE, Place, quoted, segments_of
-from gateway.archive.follower import READ_S, StreamFollower
+from gateway.archive.follower import PAGE, READ_S, StreamFollower
 from gateway.archive.query import QueryError, create_bases, create_views, hot_table, union_view
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import SHADOW
@@ -55,7 +55,7 @@ class LiveArchive:
         self._database = duckdb.connect(config={"threads": _THREADS})
         self._queries = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive")
         self._segments: dict[str, list[Path]] = {}
-        self._places: dict[str, tuple[Place, int]] = {}
+        self._followers: dict[str, StreamFollower] = {}
         self._in_files: dict[str, Place] = {}
         """By table, the newest entry of its segments: what the stream brings up to there would be twice."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,7 +63,7 @@ class LiveArchive:
         self._taking = asyncio.Lock()
         """Held while rows are added, or dropped because a new segment has them."""
         for table in TABLES:
-            self._places[table.name] = self._open(table)
+            self._followers[table.name] = StreamFollower(store, table, *self._open(table))
         create_views(self._database)
         create_bases(self._database, folder)
         self._bases = {name for (name,) in self._database.execute("SELECT id FROM bases").fetchall()}
@@ -72,6 +72,12 @@ class LiveArchive:
         """Follow the streams on the running event loop."""
         self._tasks = [asyncio.create_task(self._follow(table), name=f"archive.{table.name}") for table in TABLES]
         self._tasks.append(asyncio.create_task(self._watch_folder(), name="archive.segments"))
+
+    async def catch_up(self) -> None:
+        """Take over what the streams hold now; call it before `start`, or instead. Raises StoreUnavailable."""
+        for table in TABLES:
+            while await self._take_page(table, 0) == PAGE:
+                pass
 
     async def aclose(self) -> None:
         """Stop following, and close the database once its queries are done."""
@@ -149,22 +155,12 @@ class LiveArchive:
         return (NOWHERE, 0) if row is None else ((row[0], row[1]), row[2])
 
     async def _follow(self, table: Table) -> None:
-        follower = StreamFollower(self._store, table, *self._places[table.name])
         while True:
             try:
-                page = await follower.page(_BLOCK_MS)
-                rows = follower.rows(page)
-                if table is REQUESTS:
-                    await self._add_bases({row["basis"] for row in rows if row["basis"]})
-                async with self._taking:
-                    newest = self._in_files.get(table.name, NOWHERE)
-                    new = [row for row in rows if (row["entry_ms"], row["entry_seq"]) > newest]
-                    if new:
-                        await asyncio.to_thread(self._add, table, new)
+                taken = await self._take_page(table, _BLOCK_MS)
                 self.failing = ""
-                if not page:
+                if not taken:
                     continue
-                follower.done(page)
                 if table is REQUESTS:
                     changed, self._changed = self._changed, asyncio.Event()
                     changed.set()
@@ -175,6 +171,22 @@ class LiveArchive:
             except duckdb.Error:
                 _log.exception("%s: a page could not be taken over; trying on", table.name)
                 await asyncio.sleep(_RETRY_S)
+
+    async def _take_page(self, table: Table, block_ms: int) -> int:
+        """Take over a page of a table's stream; return its length, 0 if nothing came within `block_ms`."""
+        follower = self._followers[table.name]
+        page = await follower.page(block_ms)
+        rows = follower.rows(page)
+        if table is REQUESTS:
+            await self._add_bases({row["basis"] for row in rows if row["basis"]})
+        async with self._taking:
+            newest = self._in_files.get(table.name, NOWHERE)
+            new = [row for row in rows if (row["entry_ms"], row["entry_seq"]) > newest]
+            if new:
+                await asyncio.to_thread(self._add, table, new)
+        if page:
+            follower.done(page)
+        return len(page)
 
     async def _add_bases(self, named: set[str]) -> None:
         """Add the bases of decisions that rows name, from the store's hash."""

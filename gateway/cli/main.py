@@ -55,6 +55,7 @@ COMMANDS = {
         "gateway.cli.commands.policy", "check, test, compare, replay and roll out the policies of surfaces"
     ),
     "trace": _Command("gateway.cli.commands.trace", "show the steps of recorded requests, with times and reasons"),
+    "top": _Command("gateway.cli.commands.top", "watch every surface: requests a second, goodput, paths and cost"),
     "cache": _Command("gateway.cli.commands.cache", "show and purge cached answers"),
     "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),
     "prices": _Command("gateway.cli.commands.prices", "say what each backend costs, and who says so"),

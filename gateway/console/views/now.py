@@ -38,7 +38,8 @@ GROUP BY ALL ORDER BY ALL
 _WHOLE: Final = f"""
 SELECT surface, arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis, max(entry_ms) AS latest_ms,
     quantile_cont(ttft_ms, 0.95) FILTER (stream AND ttft_ms IS NOT NULL) AS ttft_p95,
-    count(*) FILTER (arm = 'candidate') AS canary,
+    count(*) FILTER (arm = 'candidate') AS canary, count(*) FILTER (entry_ms >= $minute_ms) / 60.0 AS per_second,
+    coalesce(sum(total_ms) FILTER (entry_ms >= $minute_ms), 0) / 60000.0 AS in_flight,
     arg_max(list_transform(given.health, one -> one.unavailable), entry_ms) FILTER (given IS NOT NULL) AS unavailable
 FROM requests WHERE entry_ms >= $from_ms AND {_CHAT} GROUP BY surface ORDER BY surface
 """
@@ -91,14 +92,19 @@ class NowView:
         self._bases: dict[str, DecisionBasis | None] = {}
 
     async def data(self, span: str = "1h") -> dict[str, Any]:
-        """Return the figures of the latest `span`, one of SPANS' names."""
+        """Return the figures of the latest `span`, one of SPANS' names.
+
+        `per_second` and `in_flight`, the mean number of requests under way, are of the last minute: by Little's law the
+        time that all which ended in it took together, in minutes.
+        """
         now = time.time()
         began = time.perf_counter()
         span_ms = SPANS[span] * 1000
         given = {"from_ms": int(now * 1000) - span_ms}
+        minute = {**given, "minute_ms": int(now * 1000) - 60_000}
         ask = self._archive.ask
         buckets = await ask(_BY_BUCKET, {**given, "span_ms": span_ms})
-        whole = {row["surface"]: row for row in await ask(_WHOLE, given)}
+        whole = {row["surface"]: row for row in await ask(_WHOLE, minute)}
         changes = await ask(_CHANGES, given)
         labels = await ask(_LABELS, given)
         rated = await ask(_RATED, given)
@@ -158,6 +164,8 @@ def _surface(
         "surface": surface,
         "policy": None if policy is None else policy.label,
         "requests": int(requests),
+        "per_second": whole["per_second"],
+        "in_flight": whole["in_flight"],
         "goodput": goodput,
         "held": int(held),
         "burn": None if goodput is None else (1 - goodput) / (1 - GOODPUT_OBJECTIVE),

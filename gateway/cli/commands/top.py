@@ -1,0 +1,219 @@
+"""Run `tierline top`: every surface as it is now, on a live screen. The figures are those of the console's page Now."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import Subparsers, add_command
+from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
+from gateway.exit_codes import Exit
+from gateway.telemetry.reasons import dollars, milliseconds
+from offline.report import NONE, console_of_stdout, print_json, table
+
+_EXAMPLES: Final = """examples:
+  tierline top                            watch the gateway of `tierline up`; Ctrl-C ends it
+  tierline top --since 1h                 figures of the last hour
+  tierline top --once                     print the screen once
+  tierline top --once --json | jq '.surfaces[] | {surface, per_second, goodput, burn}'
+                                          the same figures, and more, as JSON
+  tierline top --config my.yaml           on the store and the ledger of a config
+
+req/s and busy (calls of clients under way, on average) are of the last minute, all else of the time that --since says.
+goodput is the share of requests within every limit of one request; burn is how many times faster than its objective of
+99% allows a surface misses them: above 1.0 is too fast. TTFT p95 is that of streams, beside the policy's limit.
+$/1,000 with +? is too low by an unknown amount: a backend's price is not known.
+The bar shows how requests were answered: # from the cache, = by the first tier, + escalated, ~ by a fallback, ! failed.
+"""
+_SPANS: Final = ("15m", "1h", "6h", "24h")
+_EVERY_S: Final = 1.0
+_SLACK: Final = 10.0
+"""The store's time limits are for requests; this reader may wait longer."""
+_ROOMY: Final = 118
+"""Columns from which on there is room for all of a row."""
+_BAR: Final = 16
+_PATHS: Final = (
+    ("hits", "#", "cyan"),
+    ("direct", "=", "blue"),
+    ("escalated", "+", "magenta"),
+    ("fallback", "~", "yellow"),
+    ("failed", "!", "red"),
+)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `top` to the command line."""
+    parser = add_command(
+        subparsers,
+        "top",
+        "watch every surface: requests a second, goodput, latency, paths and cost",
+        "Show a row for each surface, as the console's page Now has it, each second anew. Reads the ledger's files and "
+        "the store's stream, and asks no gateway.",
+        _EXAMPLES,
+    )
+    add_store_flags(parser)
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
+    parser.add_argument("--since", choices=_SPANS, default="15m", help="the time that figures are of (default: 15m)")
+    parser.add_argument("--once", action="store_true", help="print once and end, instead of a screen")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: one object with --once, else one a line each second"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch until stopped; return the exit code. Raises CommandError and ConfigError."""
+    from gateway.archive.query import QueryError
+
+    if not (args.once or args.json or sys.stdout.isatty()):
+        raise CommandError("a live screen needs a terminal; print it once by --once, or as JSON by --json")
+    try:
+        asyncio.run(_watch(store_url(args), ledger_folder(args, _configured(args.config)), args))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except (QueryError, ValueError) as bad:
+        raise CommandError(str(bad)) from None
+    except KeyboardInterrupt:
+        if args.once:
+            raise
+    return Exit.OK
+
+
+async def _watch(url: str, folder: Path, args: argparse.Namespace) -> None:
+    from gateway.archive.live import LiveArchive  # slow to import, as the console's pages are
+    from gateway.console.views.now import NowView
+
+    store = RedisStore.from_url(url, slack=_SLACK)
+    archive = LiveArchive(folder, store)
+    view = NowView(archive)
+    console = console_of_stdout()
+    try:
+        await archive.catch_up()
+        if args.once:
+            data = await view.data(args.since)
+            if args.json:
+                print_json(data)
+            else:
+                console.print(screen(data, console.width))
+            return
+        archive.start()
+        if args.json:
+            while True:
+                sys.stdout.write(orjson.dumps(await view.data(args.since)).decode() + "\n")
+                sys.stdout.flush()
+                await asyncio.sleep(_EVERY_S)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(screen(await view.data(args.since), console.width), refresh=True)
+                await asyncio.sleep(_EVERY_S)
+    finally:
+        await archive.aclose()
+        await store.aclose()
+
+
+def screen(data: Mapping[str, Any], width: int) -> RenderableType:
+    """Return the screen of the page's data (`gateway.console.views.now`) for a terminal of `width` columns."""
+    surfaces: Sequence[Mapping[str, Any]] = data["surfaces"]
+    per_second = sum(one["per_second"] for one in surfaces)
+    clock = time.strftime("%H:%M:%S", time.localtime(data["now_s"]))
+    parts: list[RenderableType] = [
+        Text(f"tierline top  {clock}  last {data['span']}  {per_second:.1f} requests/s", style="bold"),
+        *(_need(need) for need in data["needs"]),
+        Text(""),
+    ]
+    if surfaces:
+        parts.append(_surfaces(surfaces, roomy=width >= _ROOMY))
+    else:
+        parts.append(Text(f"No request in the last {data['span']}. Send one, and it is here within a second."))
+    return Group(*parts)
+
+
+def _need(need: Any) -> Text:
+    since = "" if need.since_s is None else time.strftime(" since %H:%M:%S", time.localtime(need.since_s))
+    return Text(f"! {_plain(need.what)}{since}. {need.todo}", style="red" if need.level == "bad" else "yellow")
+
+
+def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, roomy: bool) -> Table:
+    headings = ["surface", "req/s", "goodput", "burn", "TTFT p95", "hits", "escal.", "$/1,000"]
+    if roomy:
+        headings[2:2] = ["busy", "requests"]
+        headings.append("paths")
+    rows = table(*headings)
+    if roomy:
+        rows.columns[-1].justify = "left"
+    for one in surfaces:
+        burns = one["burn"] is not None and one["burn"] > 1
+        cells: list[str | Text] = [
+            _name(one, roomy=roomy),
+            f"{one['per_second']:.1f}",
+            Text(_share(one["goodput"]), style="red" if burns else ""),
+            Text(NONE if one["burn"] is None else f"{one['burn']:.1f}", style="red" if burns else ""),
+            _ttft(one["ttft_p95"], one["ttft_limit"], roomy=roomy),
+            _share(one["paths"]["hits"]),
+            _share(one["paths"]["escalated"]),
+            f"{dollars(round(one['per_1000'], 4))}{'+?' if one['cost_unknown'] else ''}",
+        ]
+        if roomy:
+            cells[2:2] = [f"{one['in_flight']:.1f}", f"{one['requests']:,}"]
+            cells.append(_bar(one["paths"]))
+        rows.add_row(*cells)
+    return rows
+
+
+def _name(surface: Mapping[str, Any], *, roomy: bool) -> Text:
+    name = Text(_plain(surface["surface"]))
+    if surface["canary"]:
+        name.append(f" canary {surface['canary'] / surface['requests']:.0%}" if roomy else " canary", style="magenta")
+    for tier in surface["unavailable"]:
+        name.append(f" {_plain(tier)} down", style="red")
+    return name
+
+
+def _ttft(value: float | None, limit: float | None, *, roomy: bool) -> Text:
+    if value is None:
+        return Text(NONE)
+    beside = f" of {milliseconds(limit)}" if limit is not None and roomy else ""
+    return Text(f"{milliseconds(value)}{beside}", style="red" if limit is not None and value > limit else "")
+
+
+def _bar(paths: Mapping[str, float]) -> Text:
+    """Draw shares of 1 beside each other, a character each `1 / _BAR`; what is left belongs to other paths."""
+    bar, end, total = Text(), 0, 0.0
+    for name, character, style in _PATHS:
+        total += paths[name]
+        upto = min(round(total * _BAR), _BAR)
+        bar.append(character * (upto - end), style=style)
+        end = upto
+    bar.append("." * (_BAR - end), style="dim")
+    return bar
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}"
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _configured(config: Path | None) -> Path | None:
+    """Return the folder of the ledger that a config names. Raises ConfigError."""
+    if config is None:
+        return None
+    from gateway.config.loader import load_deployment  # slow to import
+
+    return load_deployment(config).ledger.folder
