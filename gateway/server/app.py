@@ -143,7 +143,7 @@ def _body_of(error: ApiError, scope: Any) -> bytes:
 def _api_error(request: Request, error: Exception) -> ApiError:
     if not isinstance(error, HTTPException):
         return InternalError()
-    if error.status_code == 404:
+    if error.status_code == 404 or (error.status_code == 405 and responses.is_other_path(request.url.path)):
         return _nothing_at(request.url.path, request.app.state.paths)
     if error.status_code == 405:
         return _method_not_allowed(

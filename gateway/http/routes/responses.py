@@ -189,6 +189,12 @@ def _tokens_of(chat: Mapping[str, Any]) -> int:
     return tokens + room_needed({**tools, "messages": [], "max_tokens": 0}) if tools else tokens
 
 
+def is_other_path(path: str) -> bool:
+    """Return whether a path has the place of a response's id, but is none: one of OpenAI's that are not served."""
+    beginning, _, name = path.rpartition("/")
+    return beginning == PATHS[0] and not name.startswith("resp_")
+
+
 def _asked(request: Request) -> tuple[Steps, str, str]:
     steps: Steps = request.app.state.steps
     return steps, steps.tenants.of(known_headers(request.scope["headers"])), request.path_params["response_id"]
