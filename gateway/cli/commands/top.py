@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -102,7 +102,8 @@ async def _watch(url: str, folder: Path, args: argparse.Namespace) -> None:
     view = NowView(archive)
     console = console_of_stdout()
     try:
-        await archive.catch_up()
+        with Console(stderr=True).status("reading the store"):  # nothing if stderr is no terminal
+            await archive.catch_up()
         if args.once:
             data = await view.data(args.since)
             if args.json:

@@ -25,7 +25,7 @@ from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.policies.conftest import CHAT
 from tests.support.gateway import environment
-from tests.support.store import LocalStore
+from tests.support.store import UNHURRIED, LocalStore
 
 __all__ = ["server", "store"]
 
@@ -100,21 +100,33 @@ def test_a_filter_that_is_none_is_a_usage_error(
 
 
 async def test_requests_are_followed_as_they_end(filled: RedisStore, server: LocalStore) -> None:
-    """The latest of those wanted first, then each that comes; others are left out, and Ctrl-C ends it well."""
+    """The latest of those wanted first, then each that comes; others are left out, and Ctrl-C ends it well.
+
+    A store that is away for a while is waited for.
+    """
     command = [sys.executable, "-m", "gateway", "trace", "tail", "-n", "1", "--errors", "--json", "--store", server.url]
-    follower = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
-    assert follower.stdout is not None
+    pipe = subprocess.PIPE
+    follower = subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    assert follower.stdout is not None and follower.stderr is not None
     try:
         assert orjson.loads(follower.stdout.readline())["ledger"]["request_id"] == "refused"
         await _record(filled, escalated("well"))
         await _record(filled, failed("new"))
         assert orjson.loads(follower.stdout.readline())["ledger"]["request_id"] == "new"
+        server.stop()
+        assert "trying on" in follower.stderr.readline()
+        server.start()
+        again = RedisStore.from_url(server.url, slack=UNHURRIED)
+        await _record(again, failed("later"))
+        await again.aclose()
+        assert orjson.loads(follower.stdout.readline())["ledger"]["request_id"] == "later"
         follower.send_signal(signal.SIGINT)
         assert follower.wait(10) == 0
     finally:
         follower.kill()
         follower.wait()
         follower.stdout.close()
+        follower.stderr.close()
 
 
 async def test_a_waterfall_is_drawn_into_a_file(
