@@ -33,6 +33,7 @@ from gateway.dialects.chat_reasoning import (
 from gateway.dialects.client_paths import client_path
 from gateway.dialects.native import NATIVE, lost_fields
 from gateway.dialects.reasoning import NOBODY, Maker
+from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 _INDEX = (int, NoneType)
 _NO_CHOICES = "an event whose choices are no choices"
@@ -68,7 +69,11 @@ class OpenAIBackend(HttpBackend):
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         payload = {**request.body, "model": self._model}
         native = payload.pop(NATIVE, None)
-        reader = self._reader if native is None else _ChatReader(self._model, self._maker, native["dialect"])
+        reader = self._reader
+        if native is not None:
+            shorter, names = with_short_names(payload)
+            payload.update(shorter)
+            reader = _ChatReader(self._model, self._maker, native["dialect"], names)
         if request.ask_logprobs:
             # Always send a number: without one llama.cpp returns twenty alternatives per token.
             payload["logprobs"] = True
@@ -98,12 +103,16 @@ class OpenAIBackend(HttpBackend):
 
 
 class _ChatReader:
-    """Read replies of one model in the dialect of chat completions. `dialect` is the client's, if it is another."""
+    """Read replies of one model in the dialect of chat completions.
 
-    def __init__(self, model: str, maker: Maker, dialect: str | None = None) -> None:
+    `dialect` is the client's, if it is another, and `names` are its names of tools that were cut.
+    """
+
+    def __init__(self, model: str, maker: Maker, dialect: str | None = None, names: ToolNames | None = None) -> None:
         self._model = model
         self._maker = maker
         self._dialect = dialect
+        self._names = names or {}
 
     def _translated(self) -> TranslatedReasoning | None:
         if self._dialect is None:
@@ -126,6 +135,7 @@ class _ChatReader:
         for choice in choices:
             if translated is not None:
                 changed = translated.turn(choice["message"]) or changed
+            changed = restore_names(choice["message"], self._names) or changed
             changed = seal_reasoning(choice["message"], self._maker) or changed
         if value.get("usage") is not None and usage_of(value) is None:
             # Drop impossible token counts, because clients add them up.
@@ -135,12 +145,15 @@ class _ChatReader:
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""
-        return _ChatStream(response, self._maker, self._translated())
+        return _ChatStream(response, self._maker, self._translated(), self._names)
 
 
 class _ChatStream(SseReply):
-    def __init__(self, response: Response, maker: Maker, translated: TranslatedReasoning | None) -> None:
+    def __init__(
+        self, response: Response, maker: Maker, translated: TranslatedReasoning | None, names: ToolNames
+    ) -> None:
         super().__init__(response)
+        self._names = names
         self._maker = maker
         self._translated = translated
         self._tool_calls: ToolCallDeltas | None = None
@@ -176,6 +189,8 @@ class _ChatStream(SseReply):
             if self._tool_calls is None:
                 self._tool_calls = ToolCallDeltas()
             changed = self._tool_calls.mend(choices) or changed
+            for choice in choices if self._names else ():
+                changed = restore_names(choice.get("delta") or {}, self._names) or changed
         events.append(Event(orjson.dumps(value) if changed else data, value))
 
 

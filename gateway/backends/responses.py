@@ -35,12 +35,13 @@ from gateway.backends.http_backend import (
 )
 from gateway.backends.quota import Quota
 from gateway.dialects.client_paths import client_path, client_paths
-from gateway.dialects.native import lost_fields, native_body
+from gateway.dialects.native import NATIVE, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, request_of
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.input_items import Unsupported
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
+from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 log = logging.getLogger("tierline.backends")
 
@@ -99,9 +100,13 @@ class ResponsesBackend(HttpBackend):
 
     def _prepare(self, request: BackendRequest, *, stream: bool, unsealer: Maker | None = None) -> Prepared:
         alternatives = request.alternatives if request.ask_logprobs else None
+        given, names = request.body, ToolNames()
+        if NATIVE in given and native_body(given, "responses") is None:
+            shorter, names = with_short_names(given)
+            given = {**given, **shorter}
         try:
             translated = request_of(
-                request.body, unsealer or self._maker, model=self._model, stream=stream, alternatives=alternatives
+                given, unsealer or self._maker, model=self._model, stream=stream, alternatives=alternatives
             )
         except Unsupported as error:
             raise _refusal(400, str(error), client_path(request.body, error.param), "unsupported_value") from None
@@ -112,7 +117,7 @@ class ResponsesBackend(HttpBackend):
         if dropped and not translated.native:
             dropped = client_paths(request.body, dropped)
         dropped = (*dropped, *lost_fields(request.body, "responses"))
-        return body, _ResponsesReader(translated, self._maker, self._model), dropped
+        return body, _ResponsesReader(translated, self._maker, self._model, names), dropped
 
 
 def _refuses_encryption(error: BadStatus) -> bool:
@@ -151,7 +156,8 @@ def _backend_error(error: ReplyFailed | NotAResponse) -> BackendError:
 class _ResponsesReader:
     """Read the reply to one request."""
 
-    def __init__(self, request: ResponsesRequest, maker: Maker, model: str) -> None:
+    def __init__(self, request: ResponsesRequest, maker: Maker, model: str, names: ToolNames) -> None:
+        self._names = names
         self._request = request
         self._maker = maker
         self._model = model
@@ -163,23 +169,28 @@ class _ResponsesReader:
             value = completion_of(response, self._request, self._maker)
         except (ReplyFailed, NotAResponse) as error:
             raise _backend_error(error) from None
+        restore_names(value["choices"][0]["message"], self._names)
         return translated_completion(value, self._model)
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""
-        return _ResponsesStream(response, ResponseChunks(self._request, self._maker, self._model))
+        return _ResponsesStream(response, ResponseChunks(self._request, self._maker, self._model), self._names)
 
 
 class _ResponsesStream(SseReply):
-    def __init__(self, response: Response, chunks: ResponseChunks) -> None:
+    def __init__(self, response: Response, chunks: ResponseChunks, names: ToolNames) -> None:
         super().__init__(response)
+        self._names = names
         self._chunks = chunks
 
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
         if self.done_seen:
             return
         try:
-            events.extend(Event(orjson.dumps(chunk), chunk) for chunk in self._chunks.take(value))
+            for chunk in self._chunks.take(value):
+                for choice in chunk["choices"]:
+                    restore_names(choice["delta"], self._names)
+                events.append(Event(orjson.dumps(chunk), chunk))
         except (ReplyFailed, NotAResponse) as error:
             raise _backend_error(error) from None
         self.done_seen = self._chunks.finished

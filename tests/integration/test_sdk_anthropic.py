@@ -13,6 +13,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from gateway.dialects.tool_names import short_name
 from tests.support.app import InProcess, in_process
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.strict_messages import StrictMessages, redacted, text, thinking, tool_use
@@ -114,6 +115,28 @@ async def test_a_backend_of_chat_completions_answers(ladder: Ladder, stream: boo
     assert said.content[0].text == "The scripted upstream says hello."
     roles = [message["role"] for message in ladder.local.requests[-1].body["messages"]]
     assert roles == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_names_longer_than_openai_takes_are_cut_for_the_backend_alone(ladder: Ladder, stream: bool) -> None:
+    """The same name each time: of the tool, of the choice, of the calls of earlier turns; the client sees its own."""
+    long = "mcp__documentation__" + "look_" * 20
+    tools: Any = [{**LOOK, "name": long}, LOOK]
+    short = short_name(long)
+    ladder.local.queue(Reply(tool_calls=(ToolCall(short, '{"at": "sea"}', id="call_1"),), finish_reason="tool_calls"))
+    called = await ladder.ask(stream=stream, tools=tools, tool_choice={"type": "tool", "name": long})
+    assert [block.name for block in called.content if block.type == "tool_use"] == [long]
+    turns = [
+        *HELLO,
+        {"role": "assistant", "content": [block.to_dict() for block in called.content]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "a sea"}]},
+    ]
+    await ladder.ask(stream=stream, messages=turns, tools=tools)
+    first, second = (request.body for request in ladder.local.requests)
+    assert [tool["function"]["name"] for tool in first["tools"]] == [short, "look"]
+    assert first["tool_choice"]["function"]["name"] == short
+    assert second["messages"][1]["tool_calls"][0]["function"]["name"] == short
+    assert len(short) == 64
 
 
 @pytest.mark.parametrize("stream", [False, True])

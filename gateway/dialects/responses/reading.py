@@ -9,13 +9,13 @@ An assistant's turn is several items here (reasoning, message, calls) and one me
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import EXTRA, Json, details_of_item
+from gateway.dialects.tool_names import short_name
 from gateway.errors import InvalidRequest
 
 SAME: Final = frozenset(
@@ -84,8 +84,6 @@ _SERVER_RECORDS: Final = frozenset(
     }
 )  # fmt: skip
 """Records of what a provider's own tools did in earlier turns: the answers that follow hold what came of it."""
-_LONGEST_NAME: Final = 64
-"""Longest name of a tool that OpenAI's chat completions take."""
 _CHOICES: Final = frozenset({"auto", "none", "required"})
 _REASONING_TEXTS: Final = frozenset({"summary", "generate_summary", "mode", "context"})
 """Members of `reasoning` that are texts, which the reply repeats."""
@@ -630,11 +628,7 @@ def _custom_format(given: Any, at: str) -> Json:
 
 
 def _joined(namespace: str, name: str) -> str:
-    joined = f"{namespace}__{name}"
-    if len(joined) <= _LONGEST_NAME:
-        return joined
-    told_apart = hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{joined[: _LONGEST_NAME - 9]}_{told_apart}"
+    return short_name(f"{namespace}__{name}")
 
 
 def _name_in_chat(item: Mapping[str, Any], at: str) -> str:

@@ -25,6 +25,7 @@ from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import ResponsesRequest
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed
+from gateway.dialects.tool_names import short_name
 from tests.support.responses_upstream import ResponsesUpstream, events_of
 from tests.support.upstream import Reply, ToolCall
 
@@ -488,3 +489,20 @@ async def test_a_request_of_wrong_types_is_the_callers_fault(
         await backend.complete(BackendRequest({**BODY, **wrong}, ask_logprobs=False, large=large))
     assert raised.value.callers_fault
     assert (raised.value.told["code"], provider.requests) == ("invalid_type", [])
+
+
+async def test_names_longer_than_openai_takes_are_cut_for_the_provider_alone(
+    backend: ResponsesBackend, provider: ResponsesUpstream
+) -> None:
+    """In a translated request: a client of Anthropic's API may name a tool with 128 characters."""
+    long = "look_" * 20
+    tools = [{"type": "function", "function": {**TOOLS[0]["function"], "name": long}}]  # type: ignore[dict-item]
+    body = {**BODY, "tools": tools, NATIVE: {"dialect": "messages", "body": {}, "lost": {}}}
+    provider.default = Reply(tool_calls=(ToolCall(short_name(long), "{}"),))
+    message = (await whole(backend, body))["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == [long]
+    values = await streamed(backend, body)
+    deltas = [choice["delta"] for value in values for choice in value["choices"]]
+    names = [call["function"].get("name") for delta in deltas for call in delta.get("tool_calls") or ()]
+    assert [name for name in names if name] == [long]
+    assert provider.requests[-1].body["tools"][0]["name"] == short_name(long)
