@@ -42,13 +42,10 @@ class Maker:
 
     def unseal(self, sealed: str) -> str | None:
         """Return the text that this maker sealed; None if another did, or nobody."""
-        if not sealed.startswith(_MARK):
+        if not sealed.startswith(own := f"{_MARK}{self.name}."):
             return None
-        name, _, rest = sealed[len(_MARK) :].partition(".")
-        tag, _, text = rest.partition(".")
-        if name != self.name or not hmac.compare_digest(tag.encode(), self._tag(text).encode()):
-            return None
-        return text
+        tag, _, text = sealed[len(own) :].partition(".")
+        return text if hmac.compare_digest(tag.encode(), self._tag(text).encode()) else None
 
     def _tag(self, text: str) -> str:
         sealed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=self.secret, digest_size=_TAG_BYTES)

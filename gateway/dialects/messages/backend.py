@@ -101,6 +101,8 @@ def messages_request(
     if own is not None:
         return MessagesRequest(sent, tuple(dict.fromkeys((*dropped, *unfit))))
     dropped += [_name_in_chat(path, body) for path in unfit]
+    if NATIVE not in body:
+        return MessagesRequest(sent, tuple(dict.fromkeys(dropped)))
     listed = (*lost_fields(body, "messages"), *(client_paths(body, dropped) if dropped else ()))
     return MessagesRequest(sent, tuple(dict.fromkeys(listed)))
 
@@ -180,7 +182,7 @@ def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropp
     _add_tools(body, sent, dropped)
     if "tools" not in sent:
         _define_called_tools(sent)
-    _keep_last_markers(sent, dropped)
+    _keep_last_markers(sent, dropped, of_parts=turns.of_parts)
     _add_reasoning(body, sent, facts, dropped)
     _add_format(body, sent, dropped)
     _add_user(body, sent, dropped)
@@ -227,7 +229,7 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
         if isinstance(function, dict):
             made = _tool(function, tool)
             tools.append(made)
-            if "strict" not in made and function.get("strict"):
+            if "strict" in function and function["strict"] and "strict" not in made:
                 dropped.append(f"tools[{i}].function.strict")
         elif (kind := tool.get("type")) in (None, "function") or (kind == "custom" and "input_schema" not in tool):
             dropped.append(f"tools[{i}]")
@@ -247,6 +249,11 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
             dropped.append("tool_choice")
         return
     sent["tools"] = tools
+    if choice is not None or body.get("parallel_tool_calls") is False:
+        _add_choice(choice, body, sent, dropped)
+
+
+def _add_choice(choice: Any, body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]) -> None:
     chosen = _choice(choice)
     if chosen is None:
         dropped.append("tool_choice")
@@ -265,12 +272,15 @@ def _define_called_tools(sent: dict[str, Any]) -> None:
         sent["tool_choice"] = {"type": "none"}
 
 
-def _keep_last_markers(sent: dict[str, Any], dropped: list[str]) -> None:
-    """Leave the markers of the prompt cache where the longest beginnings end, if there are too many."""
-    blocks = list(sent.get("tools", ()))
-    if isinstance(system := sent.get("system"), list):
-        blocks += system
-    blocks += _content_blocks(sent)
+def _keep_last_markers(sent: dict[str, Any], dropped: list[str], *, of_parts: bool) -> None:
+    """Leave the markers of the prompt cache where the longest beginnings end, if there are too many.
+
+    `of_parts`: whether the content of a message was a list, whose parts alone can have markers.
+    """
+    blocks = sent.get("tools", ())
+    if of_parts:
+        system = sent.get("system")
+        blocks = [*blocks, *(system if isinstance(system, list) else ()), *_content_blocks(sent)]
     marked = [block for block in blocks if CACHE in block]
     for block in marked[:-_MOST_MARKERS]:
         del block[CACHE]
@@ -292,10 +302,8 @@ def _content_blocks(sent: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters")
-    made: dict[str, Any] = {
-        "name": function.get("name"),
-        "input_schema": {"type": "object", **schema} if schema else {"type": "object", "properties": {}},
-    }
+    typed = schema if schema and "type" in schema else {"type": "object", **(schema or {"properties": {}})}
+    made: dict[str, Any] = {"name": function.get("name"), "input_schema": typed}
     if description := function.get("description"):
         made["description"] = description
     if function.get("strict"):
@@ -380,7 +388,8 @@ def _add_user(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str])
     user = body.get("safety_identifier") or body.get("user") or metadata.get("user_id")
     if user is not None:
         sent.setdefault("metadata", {"user_id": user})
-    dropped += [f"metadata.{name}" for name in metadata if name != "user_id"]
+    if metadata:
+        dropped += [f"metadata.{name}" for name in metadata if name != "user_id"]
     tier = body.get("service_tier")
     if tier in ("auto", "standard_only"):
         sent["service_tier"] = tier

@@ -32,6 +32,8 @@ class MessageTurns:
     def __init__(self, maker: Maker, dropped: list[str]) -> None:
         self.system: list[dict[str, Any]] = []
         """The texts of all system messages."""
+        self.of_parts = False
+        """Whether the content of a message was a list of parts."""
         self._maker = maker
         self._dropped = dropped
         self._turns: list[dict[str, Any]] = []
@@ -43,7 +45,9 @@ class MessageTurns:
         """Return the turns, roles alternating."""
         for i, message in enumerate(messages):
             role = message["role"]
-            if message.get("name") and role != "function":
+            if not self.of_parts and type(message.get("content")) is list:
+                self.of_parts = True
+            if "name" in message and message["name"] and role != "function":
                 self._dropped.append(f"messages[{i}].name")
             if role in ("system", "developer"):
                 self.system += blocks_of(message.get("content"), i, self._dropped)
@@ -64,9 +68,10 @@ class MessageTurns:
 
     def _add_user(self, message: Mapping[str, Any], i: int) -> None:
         blocks = blocks_of(message.get("content"), i, self._dropped)
-        if not blocks and self._turns and self._turns[-1]["role"] == "assistant":
-            blocks = [{"type": "text", "text": _NOTHING_SAID}]
-        append_turn(self._turns, "user", blocks)
+        if blocks:
+            append_turn(self._turns, "user", blocks)
+        elif self._turns and self._turns[-1]["role"] == "assistant":
+            self._turns.append({"role": "user", "content": [{"type": "text", "text": _NOTHING_SAID}]})
 
     def _add_assistant(self, message: Mapping[str, Any], i: int) -> None:
         if len(message) == _PLAIN and "content" in message:

@@ -279,7 +279,7 @@ def test_what_one_message_says_of_another() -> None:
     made, lost = chat(
         metadata=long,
         messages=[
-            {"role": "system", "content": "Now in verse."},
+            {"role": "system", "content": [{"text": "Now in verse."}]},
             {"role": "user", "content": [block("tool_result", tool_use_id="t", content="no", is_error=True)], "id": 1},
         ],
     )
