@@ -49,7 +49,7 @@ def fit_to_model(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str], *
 def _fit_last_turn(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str]) -> None:
     """Ask for the rest of a reply that the last message begins, where the model does not go on with it by itself."""
     messages = sent["messages"]
-    if not facts.prefill and messages[-1]["role"] == "assistant":
+    if not facts.prefill and messages and messages[-1]["role"] == "assistant":
         sent["messages"] = [*messages, {"role": "user", "content": _GO_ON}]
         dropped.append(f"messages[{len(messages) - 1}].role")
 

@@ -246,7 +246,10 @@ def _block(part: Mapping[str, Any], path: str, dropped: list[str]) -> dict[str, 
         return _document(file)
     if kind in ("input_audio", "video_url", "file"):
         return None
-    return dict(part)  # a block of the API's own
+    own = dict(part)  # a block of the API's own
+    if isinstance(inner := own.get("content"), list):
+        own["content"] = [dict(one) if isinstance(one, dict) else one for one in inner]  # may lose its marker
+    return own
 
 
 def _source(url: str) -> dict[str, Any]:

@@ -471,6 +471,20 @@ def test_the_last_four_markers_of_the_prompt_cache_are_kept() -> None:
     assert made.dropped == ("cache_control",)
 
 
+def test_markers_that_are_not_sent_stay_in_the_given_body() -> None:
+    marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [marked] * 5}
+    messages = [{"role": "user", "content": [result]}]
+    assert str(sent(messages=messages).body["messages"]).count("cache_control") == 4
+    assert str(messages).count("cache_control") == 5
+
+
+def test_a_conversation_of_which_nothing_is_left_is_sent() -> None:
+    unreadable = {"type": "thinking", "thinking": "hm", "signature": FOREIGN.seal("text")}
+    made = native("claude-opus-4-8", messages=[{"role": "assistant", "content": [unreadable]}])
+    assert (made.body["messages"], made.dropped) == ([], ("reasoning",))
+
+
 def test_a_stop_sequence_of_white_space_is_listed() -> None:
     assert sent(stop=["\n", "END"]).dropped == ("stop",)
     assert native(stop_sequences=["\n", "END"]).dropped == ("stop_sequences",)
