@@ -20,7 +20,7 @@ _RATING_TRIES: Final = 8
 _RECORDED_S: Final = 0.25
 _SURE: Final = 0.6
 """Confidence below which clients of the demo mostly do not like an answer."""
-_LIKED_IF_UNSURE: Final = 0.25
+_LIKED_IF_UNSURE: Final = 0.05
 
 
 class Traffic:
