@@ -34,6 +34,7 @@ log = logging.getLogger("tierline.responses")
 
 _SCHEMA: Final = "r2"
 _MOST_PENDING: Final = 1024
+"""Most responses that wait for the store. Of this and the next, a tenant may take as much as is left for others."""
 _MOST_PENDING_BYTES: Final = 64 << 20
 """Most bytes of the responses that wait for the store."""
 _WRITTEN_AT_ONCE: Final = 4 << 20
@@ -97,6 +98,8 @@ class KeptResponses(BatchTask[str]):
         self._caps = caps
         self._pending: dict[str, _Pending] = {}
         self._pending_bytes = 0
+        self._waiting_of: dict[str, tuple[int, int]] = {}
+        """How many responses of a tenant wait for the store, and their bytes."""
 
     @property
     def configured(self) -> bool:
@@ -198,16 +201,21 @@ class KeptResponses(BatchTask[str]):
         if len(value) > _LARGEST:
             log.warning("response %s is not kept: it has %d bytes, with what it was given", response_id, len(value))
             return
-        if len(self._pending) >= _MOST_PENDING or self._pending_bytes + len(value) > _MOST_PENDING_BYTES:
-            count, size = len(self._pending), self._pending_bytes
-            log.warning(
-                "response %s is not kept: %d others wait for the store, with %d bytes", response_id, count, size
-            )
-            return
         key = self._key(tenant, response_id)
         self._taken(key)
+        count, size = self._waiting_of.get(tenant, (0, 0))
+        after = count + 1, size + len(value)
+        # So one tenant takes half of the room at most, and others always find some.
+        free, free_bytes = _MOST_PENDING - len(self._pending), _MOST_PENDING_BYTES - self._pending_bytes
+        if after[0] > free or after[1] > free_bytes:
+            log.warning(
+                "response %s is not kept: %d others wait for the store, with %d bytes; %d and %d are of its tenant",
+                response_id, len(self._pending), self._pending_bytes, count, size,
+            )  # fmt: skip
+            return
         self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s))
         self._pending_bytes += len(value)
+        self._waiting_of[tenant] = after
         self._queue.append(key)
         self._waiting.set()
 
@@ -216,6 +224,11 @@ class KeptResponses(BatchTask[str]):
         pending = self._pending.pop(key, None)
         if pending is not None:
             self._pending_bytes -= len(pending.value)
+            count, size = self._waiting_of[pending.tenant]
+            if count > 1:
+                self._waiting_of[pending.tenant] = count - 1, size - len(pending.value)
+            else:
+                del self._waiting_of[pending.tenant]
         return pending
 
     async def _finish(self, batch: list[str]) -> None:

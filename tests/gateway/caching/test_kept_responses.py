@@ -189,11 +189,11 @@ async def test_too_many_and_too_large(store: LocalStore, caplog: pytest.LogCaptu
     """Neither may take the worker's memory: they are dropped at once."""
     async with worker(store) as (kept, held):
         held.go.clear()
-        for number in range(1025):
+        for number in range(513):
             kept.keep("t", made(number), [], [], 60)
-        assert "resp_1024 is not kept: 1024 others wait" in caplog.text
-        assert await kept.find("t", "resp_1023") is not None
-        assert await kept.find("t", "resp_1024") is None
+        assert "resp_512 is not kept: 512 others wait" in caplog.text
+        assert await kept.find("t", "resp_511") is not None
+        assert await kept.find("t", "resp_512") is None
         kept.keep("t", made(2000), given("x" * (8 << 20)), [], 60)
     assert "resp_2000 is not kept: it has 8388" in caplog.text
 
@@ -202,7 +202,7 @@ async def test_so_many_bytes_wait(
     store: LocalStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no more than some of them are written at once."""
-    monkeypatch.setattr(kept_responses, "_MOST_PENDING_BYTES", 30_000)
+    monkeypatch.setattr(kept_responses, "_MOST_PENDING_BYTES", 45_000)
     monkeypatch.setattr(kept_responses, "_WRITTEN_AT_ONCE", 5_000)
     async with worker(store) as (kept, held):
         held.go.clear()
@@ -216,6 +216,25 @@ async def test_so_many_bytes_wait(
     async with worker(store) as (kept, _):
         left = [number for number in range(7) if await kept.find("t", f"resp_{number}") is not None]
         assert left == [1, 2, 3, 6]
+
+
+@pytest.mark.parametrize(("name", "most"), [("_MOST_PENDING_BYTES", 60_000), ("_MOST_PENDING", 10)])
+async def test_a_tenant_leaves_room_for_the_others(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    """Of responses that wait for the store: one has half of the room, the next about half of what is left."""
+    monkeypatch.setattr(kept_responses, name, most)
+    async with worker(store) as (kept, held):
+        held.go.clear()
+        for tenant in "abc":
+            for number in range(12):
+                kept.keep(tenant, made(number), given("x" * 5_700), [], 60)
+        waiting = {tenant: count for tenant, (count, _) in kept._waiting_of.items()}
+        assert waiting == {"a": 5, "b": 3, "c": 1}
+        held.go.set()
+    assert not kept._waiting_of
+    async with worker(store) as (later, _):
+        assert [await later.find(tenant, "resp_0") is not None for tenant in "abcd"] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
