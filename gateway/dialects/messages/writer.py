@@ -51,6 +51,8 @@ _DIRECT: Final = {"type": "direct"}
 """Who calls a tool: the model itself, and no code of the provider's."""
 _UNENDED: Final[Mapping[str, None]] = dict.fromkeys(("stop_reason", "stop_sequence", "stop_details", "container"))
 """The members of a message that are known at its end."""
+_TORN: Final = "upstream_invalid_response"
+"""Code of the error of a tool call that cannot be written."""
 _MESSAGE_ID: Final = "msg_"
 _OF_CHAT: Final = "chatcmpl-"
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -361,6 +363,7 @@ class MessageEvents:
         "_stop",
         "_stored",
         "_thinking",
+        "_torn",
         "_usage",
     )
 
@@ -395,6 +398,8 @@ class MessageEvents:
         self._usage: Mapping[str, Any] | None = None
         self._ended = False
         """Whether a whole message was written at once."""
+        self._torn: str | None = None
+        """Tool of a call that went on after its block was closed: what was written of it is wrong."""
 
     def begin(self) -> bytes:
         """See `StreamWriter.begin`."""
@@ -408,6 +413,8 @@ class MessageEvents:
 
     def chunk(self, value: Mapping[str, Any]) -> bytes:
         """See `StreamWriter.chunk`."""
+        if self._torn is not None:
+            return b""
         out: list[bytes] = []
         if value.get("usage") is not None:
             self._usage = value["usage"]
@@ -430,6 +437,11 @@ class MessageEvents:
             if choice.get("finish_reason"):
                 self._end_calls(out)
                 self._stop = _stop(choice, bool(self._calls))
+        if self._torn is not None:
+            message = (
+                f"The model went on with its call of {self._torn!r} after the call was whole and another had begun."
+            )
+            out.append(encoded(error_body({"message": message, "code": _TORN}, None, self._request_id)))
         return b"".join(out)
 
     def _add_delta(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
@@ -457,6 +469,8 @@ class MessageEvents:
 
     def done(self) -> bytes:
         """See `StreamWriter.done`."""
+        if self._torn is not None:
+            return b""
         out: list[bytes] = []
         if self._stored is not None:
             stored = self._stored.completion()
@@ -478,7 +492,7 @@ class MessageEvents:
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         """See `StreamWriter.error`."""
-        return encoded(error_body(error, None, self._request_id))
+        return b"" if self._torn is not None else encoded(error_body(error, None, self._request_id))
 
     def _begin(self, chunk: Mapping[str, Any], own: Mapping[str, Any] | None, out: list[bytes]) -> None:
         self._started = True
@@ -574,7 +588,10 @@ class MessageEvents:
         self._block_delta({"type": "text_delta", "text": text}, out)
 
     def _queue_call(self, call: Mapping[str, Any]) -> None:
-        """Add a piece of a tool call to it; a new call waits for its turn. One that has ended takes no more."""
+        """Add a piece of a tool call to it; a new call waits for its turn.
+
+        One whose arguments were whole and whose block was closed for the next cannot go on: then the stream fails.
+        """
         number = call.get("index") or 0
         streamed = self._calls.get(number)
         if streamed is None:
@@ -582,6 +599,8 @@ class MessageEvents:
             self._queue.append(streamed)
         if not streamed.ended:
             streamed.add(call)
+        elif ((call.get("function") or {}).get("arguments") or "").strip():
+            self._torn = streamed.name
 
     def _advance(self, out: list[bytes]) -> None:
         """Write what may be written of the queue: up to a call that is not whole, or the last, which may go on."""

@@ -265,6 +265,26 @@ def test_a_call_after_a_whole_one_is_not_held_back() -> None:
     assert b"content_block_delta" in writer.chunk(call_piece(1, ":2}"))
 
 
+@pytest.mark.parametrize("more", ['{"a":2}', "}"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_call_that_goes_on_after_its_block_was_closed_fails_the_stream(more: str, ended: bool) -> None:
+    """What was written of it cannot be taken back: the client is told, and the stream has no end that says all is well.
+
+    White space says nothing, and is left out.
+    """
+    writer = MessageEvents("req_1", thinking=False)
+    writer.chunk(call_piece(0, '{"a":1}', "look"))
+    writer.chunk(call_piece(1, '{"b":2}', "stop"))
+    if ended:
+        writer.chunk(chunk({}, "tool_calls"))
+    assert writer.chunk(call_piece(0, " \n")) == b""
+    told = writer.chunk(call_piece(0, more))
+    assert told.startswith(b"event: error\n")
+    assert b"call of 'look'" in told
+    assert b'"upstream_invalid_response"' in told
+    assert writer.chunk(chunk({"content": "later"})) == writer.done() == writer.error({"message": "later"}) == b""
+
+
 def test_thinking_goes_to_clients_that_asked_for_it() -> None:
     thought = [chunk({"reasoning_content": "hm"}), chunk({"content": "Yes."}), chunk({}, "stop", stop_reason="END")]
     assert [block["type"] for block in written(thought)["content"]] == ["thinking", "text"]
