@@ -40,9 +40,9 @@ class Maker:
         """Return a signed or encrypted text, marked as this maker's."""
         return f"{_MARK}{self.name}.{self._tag(text)}.{text}"
 
-    def unseal(self, sealed: str) -> str | None:
-        """Return the text that this maker sealed; None if another did, or nobody."""
-        if not sealed.startswith(own := f"{_MARK}{self.name}."):
+    def unseal(self, sealed: object) -> str | None:
+        """Return the text that this maker sealed; None if another did, or nobody, as of what is no text."""
+        if not isinstance(sealed, str) or not sealed.startswith(own := f"{_MARK}{self.name}."):
             return None
         tag, _, text = sealed[len(own) :].partition(".")
         return text if hmac.compare_digest(tag.encode(), self._tag(text).encode()) else None

@@ -27,6 +27,7 @@ NOT_DONE = {
     "demo, in a folder of something else": ["demo", "--state", "{folder}"],
     "check, of a config that is not there": ["check", "--config", "{folder}/none.yaml"],
     "check, of a folder that is not there": ["check", "--policies", "{folder}/none"],
+    "top, without a store": ["top", "--once", "--store", NO_STORE],
     "trace, without a store": ["trace", "last", "--store", NO_STORE],
     "trace, of a store that is no URL": ["trace", "last", "--store", "bogus"],
     "trace, with a config that is not there": ["trace", "last", "--config", "{folder}/none.yaml"],

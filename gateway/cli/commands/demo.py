@@ -108,13 +108,13 @@ class _AfterStart:
 
     async def begin(self, children: Sequence[Child], say: Say) -> None:
         """Send all traffic, and say what it comes to."""
-        from gateway.cli.demo.traffic import Traffic  # slow to import, while the children start
+        from gateway.cli.demo.traffic import DemoTraffic  # slow to import, while the children start
 
         say("All models here are scripted: what they say, how long they take and what they cost is made up.\n")
         console, args = self._plan.up.console_url, self._args
         if console and not args.no_browser and _has_display():
             await asyncio.to_thread(webbrowser.open, console)
-        traffic = Traffic(
+        traffic = DemoTraffic(
             self._plan.up.url, minutes=args.minutes, rate=args.rate, seed=args.seed, say=say, canary=self._try_candidate
         )
         await traffic.run()

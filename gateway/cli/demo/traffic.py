@@ -23,7 +23,7 @@ _SURE: Final = 0.6
 _LIKED_IF_UNSURE: Final = 0.05
 
 
-class Traffic:
+class DemoTraffic:
     """Send requests for `minutes`, `rate` of them a second. `counts` holds how many replies came by each path.
 
     `canary` starts the trial of a candidate, once every scene has been sent; it returns what to say of it.

@@ -12,6 +12,7 @@ def test_a_text_is_unsealed_by_its_maker_alone() -> None:
     assert own.unseal(sealed) == text
     assert [maker.unseal(sealed) for maker in (other, other_key)] == [None, None]
     assert maker_name(sealed) == own.name
+    assert [own.unseal(one) for one in (7, None, {"a": 1})] == [None] * 3
     assert [own.unseal(one) for one in (text, sealed + "x", sealed.replace("dots", "bots"), "tl1.", "")] == [None] * 5
     assert maker_name(text) is None
 
