@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class NoTierError(Exception):
     """No tier can take this request. `capable` is False if no tier could at any time: the request asks for too much.
 
-    `lacking` is then the first of the capabilities that it needs too much; '' if it has shut out all tiers itself.
+    `lacking` is the first of the capabilities that it needs too much, or that only a tier without a key has; '' if it
+    has shut out all tiers itself.
     """
 
     def __init__(self, message: str, *, capable: bool, lacking: str = "") -> None:
@@ -189,8 +190,10 @@ def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dic
     if capable:
         return capable, unfit
     lacking = [tier.why_not for tier in (clamp or Clamp()).unconfigured(policy) if needed <= tier.capabilities]
+    beyond = sorted(needed.difference(*[health[name].capabilities for name in ladder])) if ladder else []
     if lacking:
-        raise NoTierError(f"no tier can answer this: {'; '.join(lacking)}", capable=True)
+        message = f"no tier can answer this: {'; '.join(lacking)}"
+        raise NoTierError(message, capable=True, lacking=beyond[0] if beyond else "")
     if not needed:
         raise NoTierError("no tier lies within the request's own limits", capable=False)
     # No tier can do these; or if each can be done somewhere, no tier can do all of them.

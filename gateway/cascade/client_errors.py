@@ -50,9 +50,10 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier], body: Mapping[str, Any]) 
     If no tier could ever take it, the error names what asks for too much. Else it is the error of the call that ejected
     an endpoint; of several tiers, the last and strongest decides.
     """
+    param = client_path(body, field_needing(error.lacking, body)) if error.lacking else None
     if not error.capable:
-        param = client_path(body, field_needing(error.lacking, body) if error.lacking else "messages")
-        return InvalidRequest(_sentence(str(error)), code="unsupported_value", param=param)
+        named = param or client_path(body, "messages")
+        return InvalidRequest(_sentence(str(error)), code="unsupported_value", param=named)
     tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
     ejections = [out for tier in tiers for one in tier.endpoints if (out := one.breaker.ejection) is not None]
@@ -62,7 +63,7 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier], body: Mapping[str, Any]) 
     for out in reversed(ejections):
         if out.refusal:
             return _refused(out.refusal, out.status)
-    return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", headers=_NO_RETRY)
+    return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", param=param, headers=_NO_RETRY)
 
 
 def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float = 0.0) -> ApiError:

@@ -117,6 +117,8 @@ def test_who_wants_the_missing_tier_is_told_which_variable_is_not_set(at: Deploy
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
         assert answer.json()["error"]["message"] == f"No tier can answer this: {LACKS}."
         assert answer.headers["x-should-retry"] == "false"
+    params = [answer.json()["error"]["param"] for answer in refused]
+    assert params == [None, None, "messages[0].content[1]"]
     assert ask(at.alone, ITALY, headers={"x-tierline-max-tier": "hosted"}).headers["x-tierline-tier"] == "local"
 
 
