@@ -268,7 +268,8 @@ async def test_errors_have_the_apis_envelope_and_types(ladder: Ladder) -> None:
         await ladder.ask(stream=True, max_tokens="many")
     with pytest.raises(anthropic.BadRequestError, match="unexpected `tool_use_id`"):
         result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
-        await ladder.ask(stream=False, model="tier:hosted", messages=[{"role": "user", "content": [result]}])
+        turn = {"role": "user", "content": [result]}
+        await ladder.ask(stream=False, model="tier:hosted", messages=[turn], tools=[LOOK])
     ladder.local.default = error_reply(429, headers={"retry-after": "3"})
     with pytest.raises(anthropic.RateLimitError):
         await ladder.ask(stream=False, model="tier:local")
