@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -52,7 +53,7 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     )
     logging.getLogger("uvicorn.error").addHandler(logging.StreamHandler(sys.stderr))
     try:
-        await _announced(server, config)
+        await server.serve([server.config.bind_socket()])
     finally:
         await archive.aclose()
         await store.aclose()
@@ -86,11 +87,11 @@ class _UntilSignal(uvicorn.Server):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
 
-
-async def _announced(server: uvicorn.Server, config: ConsoleConfig) -> None:
-    """Serve, and print the address once it is listened on."""
-    sockets = [server.config.bind_socket()]
-    host, port = sockets[0].getsockname()[:2]
-    sys.stdout.write(f"The console is at http://{f'[{host}]' if ':' in host else host}:{port}\n")
-    sys.stdout.flush()
-    await server.serve(sockets)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and then print the address."""
+        await super().startup(sockets)
+        if not sockets:
+            return
+        host, port = sockets[0].getsockname()[:2]
+        sys.stdout.write(f"The console is at http://{f'[{host}]' if ':' in host else host}:{port}\n")
+        sys.stdout.flush()

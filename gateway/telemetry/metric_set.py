@@ -33,7 +33,7 @@ LENGTHS: Final = (256, 1024, 4096, 16384)
 LENGTH_NAMES: Final = ("0-255", "256-1023", "1024-4095", "4096-16383", "16384+")
 """Values of the label `prompt`: the prompt's length in tokens. `unknown` where nothing counted them."""
 
-MOST: Final[Mapping[type, int]] = {Histogram: 200, Counter: 1000, Gauge: 400}
+MOST: Final[Mapping[type, int]] = {Histogram: 200, Counter: 1000, Gauge: 1000}
 """Most series of one metric in one process. A histogram's has some twenty lines of text."""
 OTHER: Final = "other"
 """The value of every label of the series that counts what has no series of its own."""

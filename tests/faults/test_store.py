@@ -111,7 +111,7 @@ async def test_r2_a_follower_sees_the_freeze_too() -> None:
 
 async def test_r3_a_store_that_is_always_slow_is_left_alone() -> None:
     """Answers that come after the budget count as failures, and probes are held to the same budget."""
-    async with scripted_redis(b"$-1\r\n", delay_s=0.1) as server:
+    async with scripted_redis(b"$-1\r\n", delay_s=0.5) as server:
         store = RedisStore.from_url(server.url)
         assert [await reason(store) for _ in range(6)] == ["timeout"] * 5 + ["open"]
         server.delay_s, server.reply = 0.0, b"+PONG\r\n"

@@ -89,6 +89,6 @@ def test_a_cross_encoder_decides_what_the_verifier_leaves_open(
         assert ask(gateway, REWORDED).headers["x-tierline-path"] == path
         outcome = "hit" if path == "cache-semantic" else "miss"
         decided = "tierline_cache_decisions_total"
-        until(lambda: metric(gateway, f'{decided}{{outcome="{outcome}",stage="cross_encoder"}}') == 1, 30)
-        assert metric(gateway, f'{decided}{{outcome="hit",stage="rule"}}') == 1
+        until(lambda: metric(gateway, f'{decided}{{outcome="{outcome}",stage="cross_encoder"') == 1, 30)
+        assert metric(gateway, f'{decided}{{outcome="hit",stage="rule"') == 1
         assert metric(gateway, "tierline_cache_check_seconds_count") == 1

@@ -192,7 +192,7 @@ def _tokens_of(chat: Mapping[str, Any]) -> int:
 def is_other_path(path: str) -> bool:
     """Return whether a path has the place of a response's id, but is none: one of OpenAI's that are not served."""
     beginning, _, name = path.rpartition("/")
-    return beginning == PATHS[0] and not name.startswith("resp_")
+    return beginning == PATHS[0] and not name.startswith("resp_") and name != "input_tokens"
 
 
 def _asked(request: Request) -> tuple[Steps, str, str]:

@@ -65,7 +65,7 @@ async def test_what_is_served_is_described_and_nothing_else(app: InProcess) -> N
         for document, asked in ((public, app.client), (admin, client)):
             described = operations(document)
             for path in document["paths"]:
-                url = re.sub(r"{\w+}", "x", path)
+                url = re.sub(r"{\w+}", "x", path.replace("{response_id}", "resp_x"))
                 passed = endpoint_of(url) is not None
                 for method in METHOD_NAMES:
                     reply = await asked.request(method, url)
