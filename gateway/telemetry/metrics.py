@@ -294,9 +294,16 @@ class Metrics(MetricSet):
         self._watched.append(read)
 
     def start(self) -> None:
-        """Count this process as a serving worker, and update the gauges every five seconds on this event loop."""
+        """Count this process as a serving worker; one of several updates its gauges every five seconds.
+
+        What a worker's gauges say is then read by another, from the folder that they share. One that is alone updates
+        them as they are read.
+        """
         self.workers.set(1)
-        self._refresh_later(asyncio.get_running_loop())
+        if METRICS_FOLDER in os.environ:
+            self._refresh_later(asyncio.get_running_loop())
+        else:
+            self.refresh()
 
     def stop(self) -> None:
         """Stop what `start` began."""
