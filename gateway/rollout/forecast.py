@@ -30,11 +30,7 @@ _FEWEST_KNOWN: Final = 20
 _ROWS: Final = "FROM requests r {rated} WHERE r.surface = $surface AND ($since IS NULL OR r.started_s >= $since)"
 _RATED: Final = "LEFT JOIN feedback f ON f.tenant = r.tenant AND f.request_id = r.request_id"
 _ANSWERED: Final = "r.status = 200 AND r.error IS NULL AND r.ttft_ms IS NOT NULL"
-_MISSED: Final = (
-    "len(list_filter(map_entries(r.slo), one -> NOT one.value AND NOT regexp_matches(one.key, '_p(50|95)$')))"
-)
-_BAD: Final = f"CASE WHEN cardinality(r.slo) > 0 THEN ({_MISSED} > 0)::DOUBLE END"
-
+_BAD: Final = "(NOT r.good)::DOUBLE"
 _POOR: Final = "CASE WHEN f.score IS NOT NULL THEN 1 - least(greatest(f.score, 0), 1) END"
 
 

@@ -4,8 +4,8 @@ A `Trial` is told every finished request of the surface, and every rating, since
 as often as one likes. It knows no store and no clock. Each guard compares candidate minus control over the requests of
 the same time:
 
-    goodput    requests that met all limits of the objectives in force (see `tierline ledger`); not those that the
-               client broke off or that were wrong themselves
+    goodput    good requests (`gateway.telemetry.goodput`: within every limit, neither degraded nor with a fault in
+               their structure); not those that the client broke off or that were wrong themselves
     quality    people's ratings and a judge's labels of the answers, 0 to 1, as `gateway.rollout.arm_opinions` has it
     ttft_p95   first tokens that came later than the control's 95th percentile, for the candidate plus what is allowed:
                crossed when they are more than the control's own, within when they are fewer. Until the step has some
@@ -35,7 +35,7 @@ from gateway.rollout.sequential import (
     ratio_difference,
     split_capital,
 )
-from gateway.telemetry.goodput import OF_MANY
+from gateway.telemetry.goodput import was_good
 from offline.measures.quality import common_word
 
 if TYPE_CHECKING:
@@ -212,8 +212,8 @@ class Trial:
         if (said := self._early.pop(key, None)) is not None:
             arm.opinions.say(key, unit, **said)
         arm.add(unit, _COST, ledger["cost_usd"])
-        if ledger["slo"]:
-            bad = float(not all(met for limit, met in ledger["slo"].items() if not limit.endswith(OF_MANY)))
+        if (good := was_good(ledger)) is not None:
+            bad = float(not good)
             arm.add(unit, _BAD, bad)
             self._minute.append((ended, name, unit, bad))
         if (ttft_s := ttft_of(ledger)) is not None:

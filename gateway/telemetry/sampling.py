@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.telemetry.ledger import SHADOW
+from gateway.telemetry.ledger import UNCOUNTED
 
 if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger
@@ -37,7 +37,7 @@ def kept_for(trace: Trace, ledger: Ledger) -> str:
     head                                       by chance, as the rate says
     error                                      the gateway failed, or a stream broke off
     escalated, degraded, fallback, hedged      its path
-    canary, shadow                             it helps to compare two policies
+    canary, shadow, playground                 it helps to compare two policies
     slow                                       it missed an objective of its surface, other than a median
     """
     if trace.sampled:
@@ -48,6 +48,6 @@ def kept_for(trace: Trace, ledger: Ledger) -> str:
     if ledger.path in _NOTABLE:
         return ledger.path
     if ledger.arm:
-        return SHADOW if ledger.arm == SHADOW else "canary"
+        return ledger.arm if ledger.arm in UNCOUNTED else "canary"
     missed = ledger.slo is not None and any(not met for name, met in ledger.slo.items() if name not in _MEDIANS)
     return "slow" if missed else ""

@@ -22,7 +22,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as made:
         made.execute(
             "CREATE TABLE requests (surface VARCHAR, tenant VARCHAR, request_id VARCHAR, started_s DOUBLE, "
-            "unit VARCHAR, cost_usd DOUBLE, status INTEGER, error VARCHAR, ttft_ms DOUBLE, slo MAP(VARCHAR, BOOLEAN), "
+            "unit VARCHAR, cost_usd DOUBLE, status INTEGER, error VARCHAR, ttft_ms DOUBLE, good BOOLEAN, "
             "given STRUCT(turns INTEGER))"
         )
         made.execute("CREATE TABLE feedback (tenant VARCHAR, request_id VARCHAR, score DOUBLE)")
@@ -36,11 +36,10 @@ def record(database: duckdb.DuckDBPyConnection, lengths: Sequence[int], *, units
         for turn in range(1, length + 1):
             met = bool(draw.random() >= bad)
             started = HOUR * (number + turn / (length + 1)) / len(lengths)
-            slo = f"MAP {{'ttft_p99': {met}, 'total_p95': false}}"  # the latter must hold for many, not for each
             request, unit = f"r{number}-{turn}", f"{number:016x}" if units else ""
             cost, ttft = 0.001 * draw.gamma(2.0), 1000 * draw.gamma(4.0, 0.05)
             words = f"'chat', 't{number % 5}', '{request}', {started}, '{unit}', {cost}, 200, NULL, {ttft}"
-            rows.append(f"({words}, {slo}, {{'turns': {turn}}})")
+            rows.append(f"({words}, {met}, {{'turns': {turn}}})")
     database.execute(f"INSERT INTO requests VALUES {', '.join(rows)}")
 
 
@@ -109,7 +108,7 @@ def moves_after(units: float, worse: float = 0.0) -> list[str]:
             bad = 0.05 + (worse if arm == "candidate" else 0.0)
             for turn in range(LENGTHS[number // 10 % 4]):
                 ledger = {
-                    "arm": arm, "unit": f"{number:016x}", "total_ms": 1.0, "tenant": "t",
+                    "arm": arm, "path": "direct", "unit": f"{number:016x}", "total_ms": 1.0, "tenant": "t",
                     "request_id": f"{number}-{turn}", "cost_usd": 0.001, "slo": {"ttft_p99": draw.random() >= bad},
                     "status": 200, "error": None, "ttft_ms": None,
                 }  # fmt: skip

@@ -31,6 +31,7 @@ def trial(share: float = 0.25, **more: Any) -> Trial:
 def ledger(number: int, arm: str, **more: Any) -> dict[str, Any]:
     return {
         "arm": arm,
+        "path": "direct",
         "unit": f"{arm} {number}",
         "tenant": "acme",
         "request_id": f"req-{number}",

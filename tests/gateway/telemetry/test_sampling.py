@@ -26,6 +26,7 @@ _WELL = {"ttft_p50": False, "ttft_p99": True, "deadline": True}
         ({"status": 200, "path": "degraded"}, "degraded"),
         ({"status": 200, "path": "direct", "arm": "control"}, "canary"),
         ({"status": 200, "path": "direct", "arm": "shadow"}, "shadow"),
+        ({"status": 200, "path": "direct", "arm": "playground"}, "playground"),
         ({"status": 200, "path": "direct", "slo": _WELL | {"ttft_p99": False}}, "slow"),
     ],
 )

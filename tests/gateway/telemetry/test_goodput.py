@@ -1,0 +1,58 @@
+"""Goodput is one thing: what metrics count, the ledger says, a canary's guard compares and a replay foretells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.rollout.trial import Trial
+from gateway.telemetry.goodput import is_good, was_good
+from offline.replay.figures import Results, good
+from policies.model import Slo
+from policies.rollout import Rollout
+
+WORDS = ("direct", "degraded")
+
+
+def ledger(path: str = "direct", **slo: bool) -> dict[str, Any]:
+    return {
+        "arm": "candidate", "unit": "u", "tenant": "t", "request_id": "r", "status": 200, "error": None, "path": path,
+        "ttft_ms": None, "total_ms": 1.0, "cost_usd": 0.0, "slo": slo, "calls": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "slo", "expected"),
+    [
+        ("direct", {"deadline": True, "total_p99": True}, True),
+        ("direct", {"deadline": True, "total_p95": False}, True),  # which must hold for many, not for each
+        ("direct", {"deadline": False}, False),
+        ("degraded", {"deadline": True}, False),
+        ("direct", {}, None),
+    ],
+)
+def test_ledger_guard_and_metrics_agree(path: str, slo: dict[str, bool], expected: bool | None) -> None:
+    row = ledger(path, **slo)
+    assert was_good(row) is expected
+    if expected is not None:
+        assert is_good([name for name, met in slo.items() if not met], path, "") is expected
+    trial = Trial(Rollout.model_validate({"steps": ["25%"], "guard": {"goodput": "-5%"}}), 0.25, 0.0, settle_s=0.0)
+    trial.add(row, 1.0)
+    [guard] = trial.verdict(2.0).guards
+    assert (guard.n_candidate, guard.candidate) == ((0, None) if expected is None else (1, float(expected)))
+
+
+def test_an_answer_whose_structure_is_wrong_is_not_good() -> None:
+    calls = [{"fault": "schema", "wasted": True}, {"fault": None, "wasted": False}]
+    assert was_good({**ledger(deadline=True), "calls": calls}) is True
+    assert was_good({**ledger(deadline=True), "calls": [calls[0], {"fault": "schema", "wasted": False}]}) is False
+
+
+def test_a_replay_counts_no_degraded_answer_either() -> None:
+    n = 2
+    numbers, no, zeros = np.arange(n), np.zeros(n, bool), np.zeros(n)
+    results = Results(numbers, numbers, zeros, zeros, zeros, zeros + 5, np.full(n, 200), no, no)
+    counted, met = good(results, WORDS, Slo.model_validate({"deadline": "1s"}))
+    assert counted.tolist() == [True, True] and met.tolist() == [True, False]
