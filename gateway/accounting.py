@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.chat.completions import Usage
 from gateway.telemetry import names
-from gateway.telemetry.ledger import CallAccount, Ledger
+from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
 from routing.load.budgets import SpendBudget
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage) -> float
     attributes = hop.attributes
     attributes[names.GEN_AI_TOKENS_IN] = usage.tokens_in
     attributes[names.GEN_AI_TOKENS_OUT] = usage.tokens_out
+    if usage.tokens_cached:
+        attributes[names.GEN_AI_TOKENS_CACHED] = usage.tokens_cached
+    if usage.tokens_cache_write:
+        attributes[names.GEN_AI_TOKENS_CACHE_WRITE] = usage.tokens_cache_write
     if price is None:
         attributes[names.COST_UNKNOWN] = True
     else:
@@ -168,6 +172,8 @@ class Finalizer:
         if calls:
             _note_waste(ledger, calls)
             self._hedge_budgets.book(ledger)
+        if ledger.arm == PLAYGROUND:
+            return  # no goodput and no saving: its sender chose the tier or the policy
         key = ledger.policy if not ledger.arm else f"{ledger.policy} {ledger.arm}"
         terms = self._terms.get(key) or self._terms_of(ledger, key)
         if terms is None:
@@ -257,6 +263,8 @@ def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
         basis,
         reason if basis and not reason.startswith(_COMPARED) and outcome == "low_confidence" else "",
         finish[0] if finish else "",
+        attributes.get(names.GEN_AI_TOKENS_CACHED, 0),
+        attributes.get(names.GEN_AI_TOKENS_CACHE_WRITE, 0),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.telemetry import feedback, label
-from gateway.telemetry.goodput import is_good, served_fault
+from gateway.telemetry.goodput import was_good
 from gateway.telemetry.ledger import TRACES, is_record
 from routing.decision_record import named
 from routing.features import FURTHER
@@ -27,7 +27,8 @@ _ENTRY: Final = {"entry_ms": "BIGINT", "entry_seq": "BIGINT", "ordinal": "BIGINT
 _CALL: Final = (
     "STRUCT(attempt INTEGER, tier VARCHAR, backend VARCHAR, model VARCHAR, outcome VARCHAR, tokens_in BIGINT, "
     "tokens_out BIGINT, estimated BOOLEAN, cost_usd DOUBLE, wasted BOOLEAN, queue_ms DOUBLE, ttft_ms DOUBLE, "
-    "total_ms DOUBLE, start_ms DOUBLE, confidence DOUBLE, basis VARCHAR, fault VARCHAR, finish VARCHAR)"
+    "total_ms DOUBLE, start_ms DOUBLE, confidence DOUBLE, basis VARCHAR, fault VARCHAR, finish VARCHAR, "
+    "tokens_cached BIGINT, tokens_cache_write BIGINT)"
 )
 LEDGER: Final[Mapping[str, str]] = {
     "request_id": "VARCHAR",
@@ -76,6 +77,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "arm": "VARCHAR",
     "unit": "VARCHAR",
     "dropped": "VARCHAR[]",
+    "conversation": "VARCHAR",
     "kept": "VARCHAR",
 }
 """The DuckDB type of each field of a `Ledger`."""
@@ -114,11 +116,10 @@ def _request(blob: bytes) -> Row | None:
     decided = record.get("decide") or {}
     given, out = named(decided.get("in"), decided.get("out"))
     met = record["ledger"].get("slo") or {}
-    missed = [limit for limit, kept in met.items() if not kept]
     return {
         **record["ledger"],
-        "good": None if not met else is_good(missed, record["ledger"]["path"], served_fault(record["ledger"])),
-        "slow": None if not met else bool(missed),
+        "good": was_good(record["ledger"]),
+        "slow": None if not met else not all(met.values()),
         "started": record["started"],
         "trace_id": record["trace_id"],
         "parent_id": record["parent_id"],

@@ -15,6 +15,7 @@ from gateway.dialects.native import NATIVE, needs_of
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key
 from gateway.request.context import Client, RequestContext
+from gateway.request.conversation import conversation_of
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
@@ -48,12 +49,13 @@ def build_context(
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
     policies = steps.policies.current
-    policy = instead or _policy(policies, body["model"], options, pinned)
+    policy = instead or policy_of(policies, body["model"], options, pinned)
     if policies.rolling and instead is None:
         policy = _assigned(policies.rolling, policy, headers, body, ledger)
     ledger.surface = policy.surface
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
+    ledger.conversation = conversation_of(ledger.tenant, body)
     effective, own_limit = effective_body(body, policy.output)
     if "prompt_cache_key" in effective:
         effective = namespaced(effective, ledger.tenant)
@@ -91,7 +93,8 @@ def build_context(
     )
 
 
-def _policy(policies: PolicySet, model: str, options: RequestOptions, pinned: str | None) -> Policy:
+def policy_of(policies: PolicySet, model: str, options: RequestOptions, pinned: str | None) -> Policy:
+    """Return the policy in force that a request chooses. Raises NotFound."""
     policy = policies.resolve("auto" if pinned is not None else model, options.surface)
     if policy is None:
         name = options.surface or model

@@ -55,6 +55,7 @@ _KNOWN: Final = _OPTIONS | {
     b"x-request-id",
     b"x-stainless-retry-count",
     b"x-tierline-debug",
+    b"x-tierline-try",
 }
 _LISTS: Final = frozenset({b"cache-control", b"tracestate", b"x-tierline-cache", b"x-tierline-cache-tags"})
 _MAX_ID = 128

@@ -61,6 +61,10 @@ class CallAccount:
     """The structural fault for which the answer was rejected, such as `refusal`."""
     finish: str = ""
     """The finish reason of the first choice; empty where it was not seen."""
+    tokens_cached: int = 0
+    """Of `tokens_in`, those that the provider read from its prompt cache; 0 also where it does not say."""
+    tokens_cache_write: int = 0
+    """Of `tokens_in`, those that the provider wrote to its prompt cache, where it says so."""
 
 
 @dataclass(slots=True)
@@ -138,11 +142,13 @@ class Ledger:
     """Whether this request met each objective of its surface; None if no objective applies."""
     calls: Sequence[CallAccount] = ()
     arm: str = ""
-    """`candidate` or `control` while a canary runs, SHADOW for a shadow, else empty. `policy` is the arm's."""
+    """`candidate` or `control` while a canary runs, SHADOW or PLAYGROUND, else empty. `policy` is the arm's."""
     unit: str = ""
     """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
+    conversation: str = ""
+    """Name that the turns of a chat share (`gateway.request.conversation`); empty for what is not a chat."""
     kept: str = "head"
     """Why its hops are recorded: `head`, or what tail sampling keeps them for (see `telemetry.sampling`); empty if they
     are not. Set when the request is recorded."""
@@ -155,6 +161,10 @@ class Ledger:
 
 SHADOW: Final = "shadow"
 """Arm of a request that was run once more under a candidate policy, for nobody."""
+PLAYGROUND: Final = "playground"
+"""Arm of a request that somebody sent to try a policy (`x-tierline-try`)."""
+UNCOUNTED: Final = (SHADOW, PLAYGROUND)
+"""Arms whose requests no figure of a surface counts."""
 
 TRACES: Final = "tierline:traces"
 """Key of the store's stream of records, oldest first."""

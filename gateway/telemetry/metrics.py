@@ -44,6 +44,7 @@ from prometheus_client.values import MultiProcessValue
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.goodput import is_good
+from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Metrics(MetricSet):
                 tally[product] += cost_usd * alone_usd
         if ledger.slo:
             self._check(series, ledger.slo, fault)
-        elif ledger.status >= _SERVER_ERROR:
+        elif ledger.status >= _SERVER_ERROR and ledger.arm != PLAYGROUND:
             tally[series.goodput_requests] += 1  # rejected before its objectives were known
         for hop in trace.hops:
             if (labels := _COUNTED.get(hop.name)) is None:

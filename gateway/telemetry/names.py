@@ -26,7 +26,7 @@ REQUEST_ID: Final = "tierline.request_id"
 TENANT: Final = "tierline.tenant"
 SURFACE: Final = "tierline.surface"
 POLICY: Final = "tierline.policy"
-ARM: Final = "tierline.arm"  # candidate or control, while a canary runs on the surface
+ARM: Final = "tierline.arm"  # candidate or control while a canary runs on the surface; shadow; playground
 PATH: Final = "tierline.path"
 STATUS: Final = "http.response.status_code"
 STREAM: Final = "tierline.stream"
@@ -145,6 +145,8 @@ GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
+GEN_AI_TOKENS_CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
+GEN_AI_TOKENS_CACHE_WRITE: Final = "gen_ai.usage.cache_creation.input_tokens"
 ERROR_TYPE: Final = "error.type"
 
 EMBEDDER: Final = "tierline.embedder"

@@ -29,11 +29,15 @@ _FOLLOWED: Final = {
 }
 
 
-def explain(hop: Mapping[str, Any]) -> list[str]:
-    """Return the reasons of one hop of a record (see `telemetry.ledger`) as short phrases, the decisive one first."""
+def explain(hop: Mapping[str, Any], *, clause: bool = True) -> list[str]:
+    """Return the reasons of one hop of a record (see `telemetry.ledger`) as short phrases, the decisive one first.
+
+    Without `clause` the key of the policy that decided is left out.
+    """
     attributes: Attributes = hop["attributes"]
     say = _WORDS.get(hop["name"], _anything)
-    phrases = [phrase for phrase in (*say(attributes), *_clause(attributes)) if phrase]
+    decided = _clause(attributes) if clause else ()
+    phrases = [phrase for phrase in (*say(attributes), *decided) if phrase]
     if hop["error"]:
         phrases.append(f"error {hop['error']}")
     return phrases

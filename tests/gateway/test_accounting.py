@@ -136,6 +136,16 @@ def test_every_call_has_its_account() -> None:
     assert (ledger.queue_ms, ledger.head) == (3.0, "feedbeef0000")
 
 
+def test_tokens_of_a_prompt_cache_are_in_the_account() -> None:
+    """Read and written ones, as far as the provider says."""
+    request = Finished()
+    request.attempt("hosted", usage=Usage(100, 5, tokens_cached=60, tokens_cache_write=30), OUTCOME="low_confidence")
+    request.attempt("hosted", usage=Usage(100, 5), OUTCOME="accepted")
+    settle(request.ledger, 2)
+    calls = request.closed(_books()).calls
+    assert [(call.tokens_cached, call.tokens_cache_write) for call in calls] == [(60, 30), (0, 0)]
+
+
 def test_calls_add_up_to_the_request() -> None:
     """Tokens and dollars of the calls, samples included, are those of the request."""
     request = Finished()
