@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.telemetry.goodput import is_good, served_fault
+from gateway.telemetry.goodput import was_good
 from gateway.telemetry.label import of_served
 from offline.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 
@@ -133,8 +133,7 @@ def _slo(rows: Sequence[Ledger]) -> Figures:
     for row in held:
         for name, met in row["slo"].items():
             objectives.setdefault(name, []).append(met)
-    missed = ([name for name, met in row["slo"].items() if not met] for row in held)
-    good = sum(is_good(names, row["path"], served_fault(row)) for names, row in zip(missed, held, strict=True))
+    good = sum(was_good(row) is True for row in held)
     return {
         "n": len(held) + refused,
         "goodput": _share(good, len(held) + refused),

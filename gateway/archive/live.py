@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +22,20 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.archive.columns import REQUESTS, TABLES, Row, Table
-from gateway.archive.folder import NOWHERE, Place, quoted, segments_of
+from gateway.archive.folder import NOWHERE, Place, Segment, quoted, segment_of, segments_of
 from gateway.archive.follower import PAGE, READ_S, StreamFollower
 from gateway.archive.query import QueryError, create_bases, create_views, hot_table, union_view
+from gateway.archive.summaries import (
+    VALUES,
+    VALUES_OF,
+    KeptSummary,
+    Summary,
+    counted,
+    rows_in_memory,
+    rows_of_files,
+    summarised,
+)
 from gateway.telemetry.decisions import BASES
-from gateway.telemetry.ledger import SHADOW
 
 _log = logging.getLogger("tierline.archive")
 
@@ -38,8 +48,17 @@ _LOOK_S: Final = 2.0
 _MOST_HOT: Final = 200_000
 """Most rows in memory. Where no keeper writes segments, older ones leave."""
 _THREADS: Final = 2
+_SETTLED_S: Final = 3 * _LOOK_S
+"""By when a query that met a change of segments has its rows."""
+_FEW: Final = 100
+"""Most rows whose times are named one by one, by which files are read at these places alone."""
+_SETTLE_S: Final = 0.02
 
 Values = Mapping[str, Any]
+
+
+class MissingFile(QueryError):
+    """A segment is no longer there: the keeper has merged or deleted it."""
 
 
 class LiveArchive:
@@ -53,7 +72,13 @@ class LiveArchive:
         self._store = store
         self._scratch = tempfile.TemporaryDirectory(prefix="tierline-live-")
         self._database = duckdb.connect(config={"threads": _THREADS})
+        self._database.execute("SET parquet_metadata_cache = true")
         self._queries = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive")
+        self._summarising = ThreadPoolExecutor(1, thread_name_prefix="archive.summaries")
+        self._kept: dict[str, KeptSummary] = {}
+        self._to_summarise = asyncio.Event()
+        self._version = 0
+        """Odd while segments are taken over or forgotten, and another number afterwards; `_taking` guards it."""
         self._segments: dict[str, list[Path]] = {}
         self._followers: dict[str, StreamFollower] = {}
         self._in_files: dict[str, Place] = {}
@@ -66,12 +91,14 @@ class LiveArchive:
             self._followers[table.name] = StreamFollower(store, table, *self._open(table))
         create_views(self._database)
         create_bases(self._database, folder)
+        self.keep(VALUES)
         self._bases = {name for (name,) in self._database.execute("SELECT id FROM bases").fetchall()}
 
     def start(self) -> None:
         """Follow the streams on the running event loop."""
         self._tasks = [asyncio.create_task(self._follow(table), name=f"archive.{table.name}") for table in TABLES]
         self._tasks.append(asyncio.create_task(self._watch_folder(), name="archive.segments"))
+        self._tasks.append(asyncio.create_task(self._summarise(), name="archive.summaries"))
 
     async def catch_up(self) -> None:
         """Take over what the streams hold now; call it before `start`, or instead. Raises StoreUnavailable."""
@@ -85,47 +112,177 @@ class LiveArchive:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._queries.shutdown)
+        await asyncio.to_thread(self._summarising.shutdown)
         self._database.close()
         self._scratch.cleanup()
 
-    async def ask(self, sql: str, values: Values | None = None) -> list[Row]:
-        """Return the rows of one query, by column. Raises QueryError."""
-        return await asyncio.get_running_loop().run_in_executor(self._queries, self._ask, sql, values)
+    def keep(self, summary: Summary) -> None:
+        """Summarise each segment in advance, those of now and those to come."""
+        if summary.name in self._kept:
+            return
+        kept = KeptSummary(summary)
+        with self._database.cursor() as cursor:
+            rows = summarised(summary, rows_in_memory())
+            cursor.execute(f"CREATE TABLE {kept.table} AS SELECT 0 AS segment, * FROM ({rows}) LIMIT 0")
+        self._kept[summary.name] = kept
+        self._to_summarise.set()
 
-    async def newest(self, columns: str, where: str, values: Values, limit: int) -> list[Row]:
+    async def ask(
+        self,
+        sql: str,
+        values: Values | None = None,
+        *,
+        from_ms: int | None = None,
+        summaries: Sequence[Summary] = (),
+    ) -> list[Row]:
+        """Return the rows of one query, by column. Raises QueryError.
+
+        With `from_ms`, the view `requests` has requests alone whose entries are of that time or later, and older files
+        are not read: it then lacks `started`. So have `summaries`, relations by their names; the time must be one at
+        which slots of them begin. Such a query cannot begin with WITH.
+        """
+
+        def run() -> list[Row]:
+            return self._ask(self._related(sql, from_ms, summaries), values)
+
+        return await asyncio.get_running_loop().run_in_executor(self._queries, self._consistently, run)
+
+    def summarised_since(self, summary: Summary, from_ms: int) -> tuple[int, int]:
+        """Return how many of the segments with entries of a time or later are summarised, and how many there are."""
+        files, kept = self._since(from_ms), self._kept.get(summary.name, KeptSummary(summary))
+        return sum(file in kept.segments for file in files), len(files)
+
+    def _related(self, sql: str, from_ms: int | None, summaries: Sequence[Summary]) -> str:
+        """Return a query with the relations that it reads, as of now."""
+        if from_ms is None:
+            return sql
+        files = self._since(from_ms)
+        parts = []
+        for summary in summaries:
+            if from_ms % summary.slot:
+                raise ValueError(f"{summary.name} has no slot that begins at {from_ms}")
+            parts.append(f"{summary.name} AS NOT MATERIALIZED ({self._summary_rows(summary, files, from_ms)})")
+        if "FROM requests" in sql:
+            rows = rows_in_memory(from_ms)
+            if files:
+                rows += f" UNION ALL BY NAME {rows_of_files(files, from_ms)}"
+            parts.append(f"requests AS NOT MATERIALIZED ({counted(rows)})")
+        return f"WITH {', '.join(parts)} {sql}"
+
+    def _since(self, from_ms: int) -> list[Path]:
+        """Return the segments of requests that have entries of a time or later."""
+        return [file for file in self._segments[REQUESTS.name] if segment_of(file).last[0] >= from_ms]
+
+    def _summary_rows(self, summary: Summary, files: Sequence[Path], from_ms: int) -> str:
+        """Return the SQL of a summary: what is kept of segments that are summarised, and anew of all other rows."""
+        kept = self._kept.get(summary.name, KeptSummary(summary))
+        numbers = [str(kept.segments[file]) for file in files if file in kept.segments]
+        others = [file for file in files if file not in kept.segments]
+        parts = [summarised(summary, rows_in_memory(from_ms))]
+        if numbers:
+            among = f"segment IN ({', '.join(numbers)}) AND slot_ms >= {from_ms}"
+            parts.append(f"SELECT * EXCLUDE (segment) FROM {kept.table} WHERE {among}")
+        if others:
+            parts.append(summarised(summary, rows_of_files(others, from_ms)))
+        return " UNION ALL BY NAME ".join(parts)
+
+    def _consistently(self, run: Callable[[], list[Row]]) -> list[Row]:
+        """Return what a query finds while no segment is taken over: it would miss rows, or find them twice.
+
+        If a file is gone, which the keeper has merged into another, it waits until that is taken over.
+        """
+        deadline = time.monotonic() + _SETTLED_S
+        while True:
+            version = self._version
+            try:
+                rows = run()
+            except MissingFile:
+                if time.monotonic() > deadline:
+                    raise
+                rows, version = [], -1
+            if version == self._version and version % 2 == 0:
+                return rows
+            if time.monotonic() > deadline:
+                return rows
+            time.sleep(_SETTLE_S)
+
+    async def newest(
+        self,
+        columns: str,
+        where: str,
+        values: Values,
+        limit: int,
+        *,
+        between_ms: tuple[int | None, int | None] = (None, None),
+        equal: Mapping[str, str] | None = None,
+    ) -> list[Row]:
         """Return the newest requests for which a condition holds, newest first, reading no more files than it takes.
 
-        `columns` and `where` are SQL over the columns of `requests`, but for `started`. Raises QueryError.
-        """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._queries, self._newest, columns, where, values, limit
-        )
+        Those of the playground are among them, as somebody will look for them; figures ask the view `requests`.
 
-    def _newest(self, columns: str, where: str, values: Values, limit: int) -> list[Row]:
-        """Look at the rows in memory, then at one segment after the other. Each is first asked for the places alone:
-        the other columns are then read where those are, not everywhere."""
+        `columns` and `where` are SQL over the columns of `requests`, but for `started`. What else is known of the
+        requests spares files: the times between which their entries lie, and values that columns of `VALUES_OF` have.
+        Raises QueryError.
+        """
+        named = {name: value for name, value in values.items() if f"${name}" in where}
+
+        def run() -> list[Row]:
+            return self._newest(columns, where, named, limit, self._sources(between_ms, equal or {}))
+
+        return await asyncio.get_running_loop().run_in_executor(self._queries, self._consistently, run)
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return a connection of its own to the views, for one caller's thread at a time."""
+        return self._database.cursor()
+
+    def _newest(self, columns: str, where: str, values: Values, limit: int, sources: Iterator[str]) -> list[Row]:
+        """Ask one source after the other, the newest first, until there are enough rows. Each is first asked for the
+        places alone: the other columns are then read of those, not of all rows that have to be looked at."""
         found: list[Row] = []
         order = "ORDER BY entry_ms DESC, entry_seq DESC"
-        for source in self._sources():
+        for source in sources:
             rest = limit - len(found)
             given = f"FROM ({source}) WHERE {where}"
-            named = {name: value for name, value in values.items() if f"${name}" in where}
-            if not (places := self._ask(f"SELECT entry_ms, entry_seq {given} {order} LIMIT {rest}", named)):
+            if not (places := self._ask(f"SELECT entry_ms, entry_seq {given} {order} LIMIT {rest}", values)):
                 continue
-            low, high = places[-1]["entry_ms"], places[0]["entry_ms"]
-            between = f"entry_ms BETWEEN {low} AND {high}"
-            found += self._ask(f"SELECT {columns} {given} AND {between} {order} LIMIT {rest}", named)
+            times = sorted({place["entry_ms"] for place in places})
+            among = f"entry_ms BETWEEN {times[0]} AND {times[-1]}"
+            if len(times) <= _FEW:
+                among += f" AND entry_ms IN ({', '.join(map(str, times))})"
+            found += self._ask(f"SELECT {columns} {given} AND {among} {order} LIMIT {rest}", values)
             if len(found) >= limit:
                 break
         return found
 
-    def _sources(self) -> Iterator[str]:
-        """Yield the rows in memory and each segment, newest first, with all columns that there are now."""
-        shape = "SELECT started AS started_s, * EXCLUDE (started) FROM requests_hot"
-        yield f"{shape} WHERE arm IS DISTINCT FROM '{SHADOW}'"
-        for file in reversed(self._segments[REQUESTS.name]):
-            rows = f"SELECT started AS started_s, * EXCLUDE (started) FROM read_parquet({quoted(file)})"
-            yield f"{shape} WHERE false UNION ALL BY NAME {rows} WHERE arm IS DISTINCT FROM '{SHADOW}'"
+    def _sources(self, between_ms: tuple[int | None, int | None], equal: Mapping[str, str]) -> Iterator[str]:
+        """Yield the rows in memory and then those of segments, newest first and ever more at once: most lists are
+        full after a few, and where nothing fits, one query of many files is faster than one of each."""
+        oldest, newest = between_ms
+        yield rows_in_memory(oldest)
+        files = [
+            file for file in self._segments[REQUESTS.name] if newest is None or segment_of(file).first[0] <= newest
+        ]
+        if oldest is not None:
+            files = [file for file in files if segment_of(file).last[0] >= oldest]
+        if equal:
+            files = self._with_values(files, equal)
+        size = 1
+        while files:
+            some, files = files[-size:], files[:-size]
+            yield rows_of_files(some, oldest)
+            size *= 2
+
+    def _with_values(self, files: Sequence[Path], equal: Mapping[str, str]) -> list[Path]:
+        """Return the segments that may have requests with these values: of those that are summarised, it is known."""
+        kept = self._kept.get(VALUES.name)
+        if kept is None or not (wanted := {name: value for name, value in equal.items() if name in VALUES_OF}):
+            return list(files)
+        numbers = dict(kept.segments)
+        pairs = " OR ".join(f"(name = '{name}' AND value = ${name})" for name in wanted)
+        having = f"GROUP BY segment HAVING count(DISTINCT name) = {len(wanted)}"
+        rows = self._ask(f"SELECT segment FROM {kept.table} WHERE {pairs} {having}", wanted)
+        there = {row["segment"] for row in rows}
+        return [file for file in files if numbers.get(file) is None or numbers[file] in there]
 
     async def wait_for_requests(self, timeout_s: float) -> bool:
         """Return whether a request was added within `timeout_s`."""
@@ -143,6 +300,8 @@ class LiveArchive:
                 result = cursor.execute(sql, values)
                 columns = [column[0] for column in result.description or ()]
                 return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
+        except duckdb.IOException as error:
+            raise MissingFile(str(error)) from None
         except duckdb.Error as error:
             raise QueryError(str(error)) from None
 
@@ -230,6 +389,14 @@ class LiveArchive:
         files = [segment.path.resolve() for segment in segments]
         if files == self._segments[table.name]:
             return
+        self._version += 1
+        try:
+            self._replace_segments(table, segments, files)
+        finally:
+            self._version += 1
+        self._to_summarise.set()
+
+    def _replace_segments(self, table: Table, segments: Sequence[Segment], files: list[Path]) -> None:
         with self._database.cursor() as cursor:
             cursor.execute("BEGIN")
             if segments:
@@ -238,3 +405,51 @@ class LiveArchive:
             union_view(cursor, table, files)
             cursor.execute("COMMIT")
         self._segments[table.name] = files
+
+    async def _summarise(self) -> None:
+        """Summarise segments, the newest first, in a thread that waits for no query."""
+        while True:
+            await self._to_summarise.wait()
+            self._to_summarise.clear()
+            try:
+                while await asyncio.get_running_loop().run_in_executor(self._summarising, self._summarise_one):
+                    pass
+                async with self._taking:
+                    await asyncio.to_thread(self._drop_summaries)
+            except duckdb.IOException:  # merged or deleted meanwhile: what came instead is summarised next
+                await asyncio.sleep(_LOOK_S)
+                self._to_summarise.set()
+            except duckdb.Error:
+                _log.exception("a segment could not be summarised; its rows are read instead")
+                await asyncio.sleep(_RETRY_S)
+
+    def _summarise_one(self) -> bool:
+        """Summarise the newest segment that is not yet; return whether there was one."""
+        for kept in list(self._kept.values()):
+            oldest_ms = (time.time() - kept.summary.keep_s) * 1000
+            for file in reversed(self._segments[REQUESTS.name]):
+                if file in kept.segments or segment_of(file).last[0] < oldest_ms:
+                    continue
+                number, kept.next_number = kept.next_number, kept.next_number + 1
+                rows = summarised(kept.summary, rows_of_files([file]))
+                with self._database.cursor() as cursor:
+                    cursor.execute(f"INSERT INTO {kept.table} BY NAME SELECT {number} AS segment, * FROM ({rows})")
+                kept.segments[file] = number
+                return True
+        return False
+
+    def _drop_summaries(self) -> None:
+        """Drop what is kept of segments that are no more, or that are older than is asked for."""
+        there = set(self._segments[REQUESTS.name])
+        for kept in list(self._kept.values()):
+            oldest_ms = (time.time() - kept.summary.keep_s) * 1000
+            gone = [file for file in kept.segments if file not in there or segment_of(file).last[0] < oldest_ms]
+            if not gone:
+                continue
+            self._version += 1
+            numbers = ", ".join(str(kept.segments.pop(file)) for file in gone)
+            try:
+                with self._database.cursor() as cursor:
+                    cursor.execute(f"DELETE FROM {kept.table} WHERE segment IN ({numbers})")
+            finally:
+                self._version += 1

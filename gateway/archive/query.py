@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.archive.columns import TABLES, Table
 from gateway.archive.folder import BASES, ArchiveError, hot_rows, quoted, quoted_list, segments_of
-from gateway.telemetry.ledger import SHADOW
+from gateway.telemetry.ledger import PLAYGROUND, SHADOW, UNCOUNTED
 
 if TYPE_CHECKING:
     import duckdb
@@ -117,8 +117,11 @@ def union_view(database: duckdb.DuckDBPyConnection, table: Table, segments: Iter
 
 def create_views(database: duckdb.DuckDBPyConnection) -> None:
     """Create the views over the tables' rows."""
-    for name, arm in (("requests", "IS DISTINCT FROM"), ("shadows", "=")):
-        database.execute(f"CREATE VIEW {name} AS {_REQUESTS} FROM requests_all WHERE arm {arm} '{SHADOW}'")
+    uncounted = ", ".join(f"'{arm}'" for arm in UNCOUNTED)
+    views = {"requests": f"coalesce(arm, '') NOT IN ({uncounted})", "shadows": f"arm = '{SHADOW}'"}
+    views["playground"] = f"arm = '{PLAYGROUND}'"
+    for name, where in views.items():
+        database.execute(f"CREATE VIEW {name} AS {_REQUESTS} FROM requests_all WHERE {where}")
     database.execute(_FEEDBACK)
     database.execute(_LABELS)
     database.execute(_SHADOW_LABELS)

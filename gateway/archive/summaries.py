@@ -1,0 +1,121 @@
+"""Say what many requests come to, once for each file of them: figures over days then read few rows.
+
+A `Summary` is SQL over the rows of one segment. Segments never change, so a `LiveArchive` asks it of each of them once,
+keeps the result in memory, and asks it anew of the newest rows alone. What a page reads of a summary is therefore the
+same as if all rows were read now.
+
+A `LogBins` is a summary's column of durations, by bins whose width grows with the value: quantiles that are read
+from it are those of the values themselves, with an error of at most half a bin.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gateway.archive.folder import quoted_list
+from gateway.telemetry.ledger import SHADOW, UNCOUNTED
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One summary, in queries the relation `name`.
+
+    `select` is SQL over a relation `rows`, which has the columns of the view `requests`, but for `started`. A row of it
+    is of requests whose entries came within `slot` milliseconds from the time in its column `slot_ms` on. A slot that
+    lies in two segments has its rows twice, so queries add up.
+    """
+
+    name: str
+    select: str
+    slot: int
+    keep_s: float = math.inf
+    """How far back it is asked for, in seconds: older segments are not summarised in advance."""
+    figures: bool = True
+    """Whether it has the requests alone that figures count; else those of the playground, which lists show, too."""
+
+
+@dataclass(slots=True)
+class KeptSummary:
+    """What a process has of a summary: the number of each summarised segment, by which its rows are found."""
+
+    summary: Summary
+    segments: dict[Path, int] = field(default_factory=dict)
+    next_number: int = 0
+
+    @property
+    def table(self) -> str:
+        """The table with the rows of all summarised segments; `segment` is the number of theirs."""
+        return f"kept_{self.summary.name}"
+
+
+def rows_of_files(files: list[Path], from_ms: int | None = None) -> str:
+    """Return the SQL of the requests in segments, without shadows, from an entry's time on."""
+    bound = "" if from_ms is None else f" AND entry_ms >= {from_ms}"
+    read = f"read_parquet({quoted_list(files)}, union_by_name = true)"
+    shape = "SELECT started AS started_s, * EXCLUDE (started) FROM"
+    # A table without rows: files of an older version lack columns that queries name.
+    known = f"{shape} requests_hot WHERE false"
+    return f"{known} UNION ALL BY NAME {shape} {read} WHERE arm IS DISTINCT FROM '{SHADOW}'{bound}"
+
+
+def rows_in_memory(from_ms: int | None = None) -> str:
+    """Return the SQL of the requests in no segment, without shadows, from an entry's time on."""
+    bound = "" if from_ms is None else f" AND entry_ms >= {from_ms}"
+    shape = "SELECT started AS started_s, * EXCLUDE (started) FROM requests_hot"
+    return f"{shape} WHERE arm IS DISTINCT FROM '{SHADOW}'{bound}"
+
+
+def counted(rows: str) -> str:
+    """Return the SQL of those rows that figures count, as the view `requests` has them."""
+    uncounted = ", ".join(f"'{arm}'" for arm in UNCOUNTED)
+    return f"SELECT * FROM ({rows}) WHERE coalesce(arm, '') NOT IN ({uncounted})"
+
+
+def summarised(summary: Summary, rows: str) -> str:
+    """Return the SQL of a summary of rows that are an SQL text themselves."""
+    given = counted(rows) if summary.figures else rows
+    return f"SELECT * FROM (WITH rows AS NOT MATERIALIZED ({given}) {summary.select})"
+
+
+@dataclass(frozen=True, slots=True)
+class LogBins:
+    """Bins of positive values, each `growth` times as wide as the one before. Half a bin is the error of a quantile."""
+
+    growth: float
+
+    @property
+    def error(self) -> float:
+        """The greatest relative error of a quantile."""
+        return math.sqrt(self.growth) - 1
+
+    def bin(self, column: str) -> str:
+        """Return the SQL of the bin of a value; all below a hundredth are in one."""
+        return f"floor(ln(greatest({column}, 0.01)) / {math.log(self.growth)!r})::SMALLINT"
+
+    def value(self, number: int | str) -> str:
+        """Return the SQL of the value in the middle of a bin, by the geometric mean."""
+        return f"pow({self.growth!r}, {number} + 0.5)"
+
+    def quantile(self, source: str, by: str, level: str) -> str:
+        """Return the SQL of a quantile of a relation's `bin` and `n`, for each group `by`: columns `by` and `value`."""
+        counted = f"SELECT {by}, bin, sum(n) AS n FROM ({source}) GROUP BY {by}, bin"
+        window = f"OVER (PARTITION BY {by}"
+        ranked = f"SELECT {by}, bin, sum(n) {window} ORDER BY bin) AS below, sum(n) {window}) AS total FROM ({counted})"
+        chosen = f"SELECT {by}, min(bin) AS bin FROM ({ranked}) WHERE below >= {level} * total GROUP BY {by}"
+        return f"SELECT {by}, {self.value('bin')} AS value FROM ({chosen})"
+
+
+VALUES_OF: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
+"""Columns of which it is known what values the requests of a segment have."""
+VALUES: Final = Summary(
+    "value_sets",
+    f"SELECT 0::BIGINT AS slot_ms, name, value FROM (UNPIVOT (SELECT {', '.join(VALUES_OF)} FROM rows) "
+    f"ON {', '.join(VALUES_OF)} INTO NAME name VALUE value) GROUP BY name, value",
+    1,
+    figures=False,
+)
+LATENCY: Final = LogBins(1.02)
+"""Of milliseconds: quantiles within 1%."""
