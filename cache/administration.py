@@ -144,6 +144,12 @@ class Administration:
         await self._ask(shelf.drop(entry.scope.prefix, digests))
         return entry
 
+    async def remove_wrong(
+        self, entry_id: str, surface: str, owners: Collection[str], created_at: float | None = None
+    ) -> Found | None:
+        """Delete an entry that was wrongly served to these owners of answers on a surface, as `remove` does."""
+        return await self.remove(entry_id, await self.scopes(surface, owners), created_at)
+
     async def purge_surface(self, surface: str, owner: str | None = None) -> Purged:
         """Make every entry of a surface unreachable, for one owner or for all, and free their memory; takes a second.
 

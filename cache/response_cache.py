@@ -20,10 +20,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
-
-import orjson
 
 from cache.administration import Administration, Found
 from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
@@ -31,7 +28,7 @@ from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
 from cache.planning.plan import NO_DEMANDS, CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
-from cache.risk.control import Complaint
+from cache.risk.control import complaint_of
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import TextPairScorer
@@ -307,8 +304,9 @@ class ResponseCache:
         Its copies, and the original if it is a copy, are deleted too. An entry of another `created_at` is a different
         answer and stays. Raises StoreUnavailable.
         """
-        within = await self.administration.scopes(surface, self._planner.scopes.owners(tenant))
-        return await self.administration.remove(entry_id, within, created_at)
+        return await self.administration.remove_wrong(
+            entry_id, surface, self._planner.scopes.owners(tenant), created_at
+        )
 
     def complain(self, policy: Policy, tenant: str, request_id: str, score: float) -> None:
         """Record a tenant's complaint that a semantic hit with this score was wrong.
@@ -318,9 +316,8 @@ class ResponseCache:
         semantic = policy.cache.semantic
         surface = None if semantic is None else self._candidates.learned(policy.surface, semantic)
         if surface is not None and self.audits is not None:
-            request = blake2b(orjson.dumps((tenant, request_id)), digest_size=8).hexdigest()
             owner = self._planner.scopes.of(tenant, policy).owner
-            self.audits.complain(surface, Complaint(score, owner, request))
+            self.audits.complain(surface, complaint_of(tenant, request_id, score, owner))
 
     async def _tidied(self) -> None:
         while True:

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 from cache.entry import CorruptEntry, decode
 from cache.risk.comparison import ALIKE, Judge, contradict, includes, text_of
-from cache.risk.control import Batch, Complaint, Label, RiskControl, decode_batch, encode_batch
+from cache.risk.control import Batch, Complaint, Label, RiskControl, RiskFigures, decode_batch, encode_batch
+from cache.risk.published import LINES, PublishedRisk, publication
 from cache.scopes.scope import SCHEMA
 from cache.store.base import Append, Command, Store, StoreUnavailable
 
@@ -44,7 +45,6 @@ log = logging.getLogger("tierline.cache")
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 
 _EVERY_S: Final = 2.0
-_LINES: Final = 2_000
 _PAGE: Final = 100
 _FULL: Final = 100
 _QUIET_S: Final = 30.0
@@ -54,6 +54,8 @@ _MOST_WAITING: Final = 64
 _HOUR_S: Final = 3_600
 _ASK_S: Final = 1.0
 _CLOSE_S: Final = 1.0
+_AGAIN_S: Final = 60.0
+"""Seconds after which figures that have not changed are published again."""
 _MOST_OWED: Final = 20
 
 
@@ -94,6 +96,8 @@ class AuditedSurface:
     """Weights of samples on which the judge abstained: [below the threshold, above it]."""
     last: str = "0"
     quiet_s: float = 0.0
+    published: RiskFigures | None = None
+    published_at: float = 0.0
 
     def state(self, owner: str = "") -> SurfaceState:
         """Return the threshold in force, for this owner if one is named, and the number of labels."""
@@ -294,7 +298,7 @@ class Audits:
         if urgent or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
             batch = surface.taken()
             try:
-                await self._store.apply([Append(surface.stream, encode_batch(batch), _LINES)])
+                await self._store.apply([Append(surface.stream, encode_batch(batch), LINES)])
             except StoreUnavailable:
                 surface.fold(batch)
                 raise
@@ -306,6 +310,15 @@ class Audits:
                     surface.fold(decode_batch(value))
             await asyncio.sleep(0)
             page = await self._store.after(surface.stream, surface.last, _PAGE, 1) if len(page) == _PAGE else []
+        await self._publish(surface)
+
+    async def _publish(self, surface: AuditedSurface) -> None:
+        """Publish the surface's figures if they changed, or were published long ago."""
+        figures, now = surface.control.figures(), self._clock()
+        if figures == surface.published and 0 <= now - surface.published_at < _AGAIN_S:
+            return
+        await self._store.ask([publication(PublishedRisk(surface.name, surface.stream, now, figures))], _ASK_S)
+        surface.published, surface.published_at = figures, now
 
     def state(self) -> dict[str, SurfaceState]:
         """Return the state of each surface that has had a request."""

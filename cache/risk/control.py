@@ -33,6 +33,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -80,6 +81,37 @@ class Complaint:
     score: float
     owner: str
     request: str
+
+
+def complaint_of(tenant: str, request_id: str, score: float, owner: str) -> Complaint:
+    """Return the complaint about a tenant's request; its name in the stream does not contain the request's id."""
+    return Complaint(score, owner, blake2b(orjson.dumps((tenant, request_id)), digest_size=8).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class RiskFigures:
+    """What a surface's labels say of the threshold in force. Shares are of all requests of the surface.
+
+    `error` is the estimated share that wrongly gets another question's answer, `error_most` its one-sided upper bound
+    with 90% confidence, None while labels are too few for one (the strict threshold holds then, and `fewest` says how
+    many it takes). `served` of the `labels` are of candidates above the threshold, `wrong` of those were wrong.
+    """
+
+    max_error: float
+    threshold: float
+    strict: float
+    audit: float
+    breached: bool
+    requests: int
+    labels: int
+    fewest: int
+    served: int
+    wrong: int
+    complaints: int
+    owners: int
+    """Tenants and teams whose own threshold is higher now, because of their complaints."""
+    error: float
+    error_most: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +226,8 @@ class RiskControl:
     """For each owner with a complaint in the window, the lowest score it is served at; -inf where any is allowed."""
     _complaints: dict[str, Complaint] = field(init=False, default_factory=dict)
     """Complaints in the window by their request."""
+    _error: float = field(init=False, default=0.0)
+    _error_most: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.threshold = self.strict
@@ -209,6 +243,27 @@ class RiskControl:
         """Return the score from which on this owner's requests are served."""
         own = self.own.get(owner)
         return self.threshold if own is None else max(own, self.threshold)
+
+    def figures(self) -> RiskFigures:
+        """Return what is known of the threshold in force."""
+        scores, wrong, _ = self._known()
+        served = scores >= self.threshold
+        return RiskFigures(
+            max_error=self.max_error,
+            threshold=self.threshold,
+            strict=self.strict,
+            audit=self.audit,
+            breached=self.breached,
+            requests=self._requests,
+            labels=self._labels,
+            fewest=LEAST_LABELS,
+            served=int(served.sum()),
+            wrong=int((served & wrong).sum()),
+            complaints=len(self._complaints),
+            owners=sum(lowest > self.threshold for lowest in self.own.values()),
+            error=self._error,
+            error_most=self._error_most,
+        )
 
     def has_heard(self, request: str) -> bool:
         """Return whether a complaint about this request is already counted."""
@@ -289,7 +344,7 @@ class RiskControl:
         complained = np.concatenate([[0.0], np.concatenate([np.zeros(int(wrong.sum())), parts])[order]])
         growth = self._growth(levels) / max(1, self._requests)
         estimate = np.cumsum(lost) * growth + np.cumsum(complained) / max(1, self._requests)
-        few = self._labels < LEAST_LABELS
+        few, upper = self._labels < LEAST_LABELS, None
         if few:
             fits = estimate <= self.max_error
         else:
@@ -300,9 +355,12 @@ class RiskControl:
             lowest = self.strict if few else float(scores.min())
         else:
             lowest = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
-        served = int(np.searchsorted(-levels, -self.threshold, side="right")) - 1
+        served = _last_served(levels, self.threshold)
         self.breached = served > 0 and float(estimate[served]) > self.max_error
         self.threshold = max(self.strict, lowest) if few else lowest
+        served = _last_served(levels, self.threshold)
+        self._error = float(estimate[served])
+        self._error_most = None if upper is None else float(upper[served])
         self._share = self._sampled()
 
     def _sampled(self) -> float:
@@ -332,6 +390,11 @@ class RiskControl:
             return np.ones(len(levels))
         now, all_along = (_reaching(np.concatenate(some), levels) for some in (recent, every))
         return np.maximum(1.0, (now + _PRIOR) / (all_along * (count / self._requests) + _PRIOR))
+
+
+def _last_served(levels: Floats, threshold: float) -> int:
+    """Return the place of the lowest of the falling levels that the threshold serves; the first is infinite."""
+    return int(np.searchsorted(-levels, -threshold, side="right")) - 1
 
 
 def _reaching(scores: Floats, levels: Floats) -> Floats:

@@ -78,7 +78,7 @@ class Scopes:
     def __init__(self, secret: bytes, teams: Mapping[str, str], generation: Callable[[str, str], int]) -> None:
         """Take the secret (at most 64 bytes), the teams, and `generation`, of (owner, surface) now."""
         self._secret = secret
-        self._teams = {tenant: f"team:{team}" for tenant, team in teams.items()}
+        self._teams = teams
         self._generation = generation
         self._known: dict[tuple[str, str, str, str], Scope] = {}
 
@@ -93,16 +93,21 @@ class Scopes:
         return scope
 
     def _new(self, tenant: str, policy: Policy) -> Scope:
-        team = self._teams.get(tenant) if policy.cache.scope == "team" else None
-        owner, surface = team or owner_of(tenant), policy.surface
+        owners = owners_of(tenant, self._teams)
+        owner, surface = owners[-1] if policy.cache.scope == "team" else owners[0], policy.surface
         generation = self._generation(owner, surface)
         prefix = scope_of(owner, surface, policy.answers_version, self._secret, generation)
         return Scope(prefix, owner, surface, policy.label, " -> ".join(policy.models), generation)
 
     def owners(self, tenant: str) -> tuple[str, ...]:
         """Return the owners of a tenant's possible answers: itself, and its team if it has one."""
-        team = self._teams.get(tenant)
-        return (owner_of(tenant),) if team is None else (owner_of(tenant), team)
+        return owners_of(tenant, self._teams)
+
+
+def owners_of(tenant: str, teams: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the owners of a tenant's possible answers: itself, and its team if it has one in `teams`, by tenant."""
+    team = teams.get(tenant)
+    return (owner_of(tenant),) if team is None else (owner_of(tenant), f"team:{team}")
 
 
 def owner_of(tenant: str) -> str:

@@ -23,6 +23,7 @@ from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import evidence_of, text_of
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
+from gateway.telemetry.ledger import PLAYGROUND
 from routing.confidence.judge import structural_fault
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ class WriteBehind(BatchTask[Finished]):
         if request.trace.captures:
             request.trace.answer = partial(_text_of, answer)
         may_store = served.may_store and plan.write and not plan.reason
-        shadow = self._shadows.drawn(request) if self._shadows.policies.current.rolling else None
+        counts = request.ledger.arm != PLAYGROUND
+        shadow = self._shadows.drawn(request) if counts and self._shadows.policies.current.rolling else None
         judged = shadow is not None and self._shadows.judge_of(request, shadow) is not None
-        drawn = (learn := request.policy.learn) is not None and self._comparer.draws(learn)
+        drawn = counts and (learn := request.policy.learn) is not None and self._comparer.draws(learn)
         if isinstance(answer, LiveStream):
             write = None
             if shadow is not None and not judged:

@@ -22,12 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cache.store.base import Append, StoreUnavailable
+from gateway.caching.wrong_hits import served_hit
 from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound, Overloaded
 from gateway.http.messages import read_body
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
-from gateway.telemetry import names, reader
+from gateway.telemetry import reader
 from gateway.telemetry.feedback import STREAM, Feedback
 
 if TYPE_CHECKING:
@@ -126,14 +127,14 @@ async def _store(steps: Steps, tenant: str, body: _FeedbackBody) -> tuple[Feedba
 
 async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
     """Remove the cache entry that the request was answered with; return its id, '' if it was not from the cache."""
-    hit = next((hop["attributes"] for hop in record["hops"] if names.CACHE_ENTRY in hop["attributes"]), None)
+    hit = served_hit(record["hops"])
     if hit is None:
         return ""
-    surface, score = record["ledger"]["surface"], hit.get(names.CACHE_SCORE)
+    surface = record["ledger"]["surface"]
     policy = steps.policies.current.by_surface.get(surface)
-    if policy is not None and score is not None:
-        steps.cache.complain(policy, tenant, request_id, score)
-    entry = await steps.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
+    if policy is not None and hit.score is not None:
+        steps.cache.complain(policy, tenant, request_id, hit.score)
+    entry = await steps.cache.wrong(hit.entry_id, tenant, surface, hit.created_at)
     return entry.id if entry is not None else ""
 
 
