@@ -92,7 +92,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: codes host_not_allowed, origin_not_allowed, files_not_shared."""
+    """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed."""
 
     status = 403
     type = "permission_error"
@@ -100,7 +100,7 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: codes unknown_url, model_not_found, request_not_found."""
+    """404: codes unknown_url, model_not_found, request_not_found, version_not_found."""
 
     status = 404
     type = "invalid_request_error"

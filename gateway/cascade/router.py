@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
+from gateway.telemetry.ledger import PLAYGROUND
 from policies.value_type import value_type
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, decide, rule_values
 from routing.features import room_needed
@@ -92,7 +93,9 @@ class Router:
 def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
     """Return whether chance sends this request to the strongest tier, as a baseline for measuring the others."""
     ladder = request.policy.ladder
-    if not request.policy.holdout or request.clamp is not None or len(ladder) < 2 or health[ladder[-1]].unavailable:
+    if not request.policy.holdout or request.clamp is not None or request.ledger.arm == PLAYGROUND:
+        return False
+    if len(ladder) < 2 or health[ladder[-1]].unavailable:
         return False
     drawn = hop.attributes[names.HOLDOUT] = random.random() < request.policy.holdout  # noqa: S311
     return drawn

@@ -16,9 +16,14 @@ from typing import Final, Protocol
 
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource, Snapshot
+from policies.model import Policy
 
 _SHARE: Final = 0.003
 """Largest share of one CPU core for checking unchanged files."""
+
+
+class NoSuchVersion(Exception):
+    """There is no such version of a policy here, or it does not fit the deployment; the message says which."""
 
 
 class Policies(Protocol):
@@ -44,6 +49,9 @@ class Policies(Protocol):
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
+
+    async def version(self, surface: str, prefix: str) -> Policy:
+        """Return the version of a surface's policy that begins so. Raises NoSuchVersion and StoreUnavailable."""
 
     async def aclose(self) -> None:
         """Stop."""
@@ -81,6 +89,17 @@ class PolicyReloader:
 
     async def start(self) -> None:
         """Do nothing: the files were read when this was made."""
+
+    async def version(self, surface: str, prefix: str) -> Policy:
+        """Return the version in force if it begins so: files keep no other. Raises NoSuchVersion."""
+        policy = self.current.by_surface.get(surface)
+        if policy is None or not policy.version.startswith(prefix):
+            there = "none" if policy is None else policy.label
+            raise NoSuchVersion(
+                f"{surface} has no version {prefix!r} here; policies come from files, which keep the one in force "
+                f"alone ({there}). With `policies: {{source: store}}` every version that was applied is kept"
+            )
+        return policy
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -537,6 +537,8 @@ class TenantConfig(Section):
     """Files that hold keys, one per line."""
     key_digests: Annotated[tuple[bytes, ...], Field(repr=False)] = ()
     """The SHA-256 of each key, 32 bytes; set by the loader, which keeps no key itself."""
+    may_try: bool = False
+    """Whether its requests may choose the policy version that answers them (`x-tierline-try`)."""
 
     @field_validator("key_env", "key_file", mode="before")
     @classmethod
@@ -616,6 +618,17 @@ class ConsoleConfig(Section):
     """Variable with the key of those who may look."""
     hosts: tuple[str, ...] = ()
     """Further names by which this machine may be called where no key is required."""
+    gateway: str | None = None
+    """URL of the gateway that the playground's requests go to. `tierline up` passes its own."""
+    gateway_key_env: Annotated[str, Field(min_length=1)] | None = None
+    """Variable with the key that the playground's requests are sent with."""
+
+    @field_validator("gateway")
+    @classmethod
+    def _is_address(cls, gateway: str | None) -> str | None:
+        if gateway is not None and not gateway.startswith(("http://", "https://")):
+            raise ValueError(f"{gateway!r} is not an address; it begins with http:// or https://")
+        return gateway
 
 
 class Deployment(Section):

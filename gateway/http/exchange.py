@@ -25,7 +25,9 @@ from gateway.http.messages import (
     with_null_usage,
 )
 from gateway.http.translated_events import translated
+from gateway.http.tried_policy import TRY, tried_policy
 from gateway.request.context import ClientGone
+from gateway.telemetry.ledger import PLAYGROUND
 
 if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
@@ -82,7 +84,10 @@ class Exchange(BaseExchange):
             body, large = await self._dialect.read(given, self.ledger.tenant, large=large)
             await self._check(body, large=large)
         self.ledger.requested_model = body["model"]
-        request = build_context(steps, headers, body, self.trace, self.ledger, self.client, large=large)
+        tried = None
+        if TRY in headers:
+            tried, self.ledger.arm = await tried_policy(steps, headers, self.ledger.tenant, body["model"]), PLAYGROUND
+        request = build_context(steps, headers, body, self.trace, self.ledger, self.client, large=large, instead=tried)
         if request.features.stream and request.policy.escalate.stream.alive != "none":
             if self._dialect is not None:
                 self._writer = self._dialect.stream()

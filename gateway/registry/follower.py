@@ -24,10 +24,11 @@ from types import MappingProxyType
 from typing import Final
 
 from cache.store.base import StoreUnavailable
+from gateway.config.policy_reload import NoSuchVersion
 from gateway.registry import last_good
 from gateway.registry.checks import FileDrift, seeds
 from gateway.registry.records import InForce, Replica, Rolling, Version
-from gateway.registry.registry import PolicyRegistry, Pulse
+from gateway.registry.registry import PolicyRegistry, Pulse, RegistryError
 from policies.errors import ConfigError, InvalidContent, Problem
 from policies.loader import PolicySet, PolicySource, RollingPolicy
 from policies.model import Policy
@@ -76,6 +77,7 @@ class PolicyFollower:
         self._unheard_s = unheard_s
         self._heard_at = time.monotonic()
         self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._started = time.time()
         self._pulse: Pulse | None = None
         self._states: Mapping[str, InForce] = {}
         self._documents: dict[str, Version] = {}
@@ -121,6 +123,31 @@ class PolicyFollower:
                 self._on_note(self.notes[0])
                 await asyncio.sleep(_HEARTBEAT_S)
             await asyncio.sleep(self._interval_s)
+
+    async def version(self, surface: str, prefix: str) -> Policy:
+        """Return the version of a surface's policy that begins so, in force or not, made to fit this deployment.
+
+        Raises NoSuchVersion, and StoreUnavailable where it is neither in force nor a candidate.
+        """
+        rolling = self.current.rolling.get(surface)
+        near = (self.current.by_surface.get(surface), None if rolling is None else rolling.policy)
+        for policy in near:
+            if policy is not None and policy.version.startswith(prefix):
+                return policy
+        try:
+            version = await self._registry.version(surface, prefix)
+            return await asyncio.to_thread(self._fitting, version)
+        except RegistryError as error:
+            raise NoSuchVersion(str(error)) from None
+        except ConfigError as error:
+            raise NoSuchVersion(f"{surface} {prefix!r} does not fit this deployment: {error}") from None
+
+    def _fitting(self, version: Version) -> Policy:
+        """Return the policy of a version beside the other surfaces that are in force. Raises ConfigError."""
+        pair = self.source.made(version.content, version.label)
+        others = [self._pair(document) for name, document in list(self._good.items()) if name != version.surface]
+        self.source.joined([*others, pair])
+        return pair[0]
 
     async def aclose(self) -> None:
         """Remove this worker from those that the registry shows."""
@@ -269,7 +296,7 @@ class PolicyFollower:
         rolling = {name: f"{one.policy.version} {one.mode} {one.share:.4g}" for name, one in current.rolling.items()}
         problem = "" if self.failure is None else str(self.failure)
         default = self.source.default_surface
-        return Replica(self._name, self.revision or 0, surfaces, rolling, problem, self.drift, default)
+        return Replica(self._name, self.revision or 0, surfaces, rolling, problem, self.drift, default, self._started)
 
     def _failed(self, failure: ConfigError) -> None:
         if self.failure is None or self.failure.problems != failure.problems:

@@ -127,6 +127,8 @@ class Replica:
     """Its policy files that say something else than what is in force, one sentence each."""
     default: str = ""
     """Its default surface."""
+    started: float = 0.0
+    """Unix seconds at which it started; 0 for one of an older version."""
 
 
 def to_json(record: Version | InForce | AuditEntry | Replica) -> bytes:
@@ -154,4 +156,5 @@ def entry_from(blob: bytes) -> AuditEntry:
 def replica_from(blob: bytes) -> Replica:
     """Return the replica that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
     fields = orjson.loads(blob)
-    return Replica(**{**fields, "drift": tuple(fields["drift"])})
+    known = {name: fields[name] for name in Replica.__slots__ if name in fields}  # a newer version may say more
+    return Replica(**{**known, "drift": tuple(fields["drift"])})

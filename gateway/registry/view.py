@@ -51,30 +51,37 @@ async def shown(registry: PolicyRegistry, surface: str, prefix: str = "") -> dic
     return {**_version(version), "state": where, "parent": version.parent, "text": version.text}
 
 
-async def blamed(registry: PolicyRegistry, surface: str) -> dict[str, Any]:
-    """Return each line of the policy in force with its key, and the version that set it. Raises RegistryError.
+async def blamed(registry: PolicyRegistry, surface: str, prefix: str = "") -> dict[str, Any]:
+    """Return each line of a policy with its key, and the version that set it: of the one in force without a `prefix`.
 
-    What was rolled back has set nothing.
+    What was rolled back has set nothing, except in a version that was rolled back itself. Raises RegistryError.
     """
-    state = await registry.surface(surface)
+    state = await registry.surface(surface, removed=bool(prefix))
+    wanted = await registry.version(surface, prefix) if prefix else None
     versions = {version.document: version for version in await registry.versions(surface)}
+    if wanted is not None:
+        versions[wanted.document] = wanted
+    succession = [entry.document for entry in await registry.succession(surface) if entry.document in versions]
+    if wanted is not None:
+        until = [place for place, document in enumerate(succession) if versions[document].version == wanted.version]
+        # One that was only tried, or taken back, is held against what is in force.
+        succession = succession[: until[-1] + 1] if until else [*succession, wanted.document]
     lines: list[str] = []
     by: list[Version] = []
-    for entry in await registry.succession(surface):
-        if entry.document not in versions:
-            continue
-        setter = versions[entry.document]
+    for document in succession:
+        setter = versions[document]
         new = setter.text.splitlines()
         blame: list[Version] = []
         for tag, low, high, new_low, new_high in SequenceMatcher(None, lines, new, autojunk=False).get_opcodes():
             blame += by[low:high] if tag == "equal" else [setter] * (new_high - new_low)
         lines, by = new, blame
+    version = state.live if wanted is None else wanted.version
     if not lines:
-        raise RegistryError(f"the text of {surface}@{state.live[:7]} is not in the store")
+        raise RegistryError(f"the text of {surface}@{version[:7]} is not in the store")
     keys = keys_by_line("\n".join(lines))
     return {
         "surface": surface,
-        "version": state.live,
+        "version": version,
         "lines": [
             {
                 "line": number,

@@ -13,12 +13,14 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from cache.store.base import Append, Store, StoreUnavailable
+from gateway.tiers.breaker import Cause, Ejection
 
 if TYPE_CHECKING:
     from gateway.config.schema import BackendConfig
@@ -30,6 +32,7 @@ _KEEP = 1000
 _TICK_S = 0.25
 _HEARTBEAT_S = 1.0
 _OLD_MS = 2000
+_SAID_S = 5.0
 _RETRY_S = 0.5
 _BLOCK_MS = 1000
 _COUNT = 100
@@ -128,6 +131,47 @@ class Gossip:
             endpoint = self._endpoints.get(name)
             if endpoint is not None and isinstance(state, dict):
                 endpoint.heard(worker, _read(state), now)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedEjection:
+    """A backend that a worker does not call, as it says itself. `since_s` is in Unix seconds."""
+
+    backend: str
+    cause: Cause
+    reason: str
+    since_s: float
+    at_least: bool
+    """Whether it may have begun before: the entries reach no further back."""
+
+
+def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[ReportedEjection]:
+    """Return the backends that are ejected now by any worker, from entries of the stream, newest first.
+
+    A worker repeats an ejection every second until it ends, so one that was not said for some seconds is over, or its
+    worker is gone.
+    """
+    runs: dict[tuple[str, str], tuple[Ejection, float]] = {}
+    over: set[tuple[str, str]] = set()
+    for entry_id, value in entries:
+        at_s = _milliseconds(entry_id) / 1000
+        worker, backends = _parse(value) or ("", {})
+        for name, state in backends.items():
+            key = worker, name
+            if key in over or not isinstance(state, dict):
+                continue
+            ejection = Ejection.from_report(state.get("ejection"), 0.0)
+            if ejection is None or (key not in runs and now_s - at_s > _SAID_S):
+                over.add(key)
+            else:
+                runs[key] = runs.get(key, (ejection, at_s))[0], at_s
+    found: dict[str, ReportedEjection] = {}
+    for (worker, name), (ejection, since_s) in runs.items():
+        backend = name.rpartition("@")[0]
+        one = ReportedEjection(backend, ejection.cause, ejection.reason, since_s, (worker, name) not in over)
+        if backend not in found or since_s < found[backend].since_s:
+            found[backend] = one
+    return [found[backend] for backend in sorted(found)]
 
 
 def _name_of(config: BackendConfig) -> str:

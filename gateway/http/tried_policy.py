@@ -1,0 +1,57 @@
+"""Find the policy version that a request names to be tried with (`x-tierline-try`), as the console's playground does.
+
+    live          the policy in force, without the canary's draw
+    candidate     the version that is being tried beside it, in any mode
+    VERSION       the version that begins with these hex digits; with policies from files that is the one in force
+
+This may widen what the policy in force allows, so where there are tenants only those with `may_try` may send it. Such
+a request has the arm `playground`: its cost counts, and no figure of the surface does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from cache.store.base import StoreUnavailable
+from gateway.config.policy_reload import NoSuchVersion
+from gateway.errors import Forbidden, InvalidRequest, NotFound, Overloaded, retry_after
+from gateway.http.build_context import policy_of
+from gateway.request.options import TIER_PREFIX, read_options
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
+    from policies.model import Policy
+
+TRY: Final = b"x-tierline-try"
+_NAME: Final = TRY.decode()
+_VERSION: Final = re.compile(r"[0-9a-f]{4,64}")
+
+
+async def tried_policy(steps: Steps, headers: dict[bytes, bytes], tenant: str, model: str) -> Policy:
+    """Return the policy that the header names of the surface that the request chooses. Raises ApiError."""
+    tenants = steps.deployment.tenants
+    if tenants and not tenants[tenant].may_try:
+        message = f"Tenant {tenant!r} may not choose policy versions: its `may_try` in the config is not true."
+        raise Forbidden(message, code="try_not_allowed", param=_NAME)
+    wanted = headers[TRY].decode("latin-1").strip().lower()
+    pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
+    live = policy_of(steps.policies.current, model, read_options(headers), pinned)
+    if wanted == "live":
+        return live
+    if wanted == "candidate":
+        rolling = steps.policies.current.rolling.get(live.surface)
+        if rolling is None:
+            message = f"Surface {live.surface!r} has no candidate now."
+            raise NotFound(message, code="version_not_found", param=_NAME)
+        return rolling.policy
+    if _VERSION.fullmatch(wanted) is None:
+        message = f"{_NAME} is live, candidate, or the first 4 or more hex digits of a policy's version."
+        raise InvalidRequest(message, code="unsupported_value", param=_NAME)
+    try:
+        return await steps.policies.version(live.surface, wanted)
+    except NoSuchVersion as error:
+        raise NotFound(f"{error}.", code="version_not_found", param=_NAME) from None
+    except StoreUnavailable as down:
+        message = f"That version cannot be read now: the store does not answer ({down.reason})."
+        raise Overloaded(message, headers=retry_after(1)) from None
