@@ -106,6 +106,10 @@ class VerdictTable:
             self.verdicts.append(verdict)
         return known
 
+    def copy(self) -> VerdictTable:
+        """Return a table with the same numbers, to which others may be added."""
+        return VerdictTable(list(self.verdicts), dict(self._numbers))
+
 
 class CellDecider:
     """Decide records of one basis by one policy, whose ladder is that of the basis's deployment."""

@@ -114,14 +114,16 @@ class Pool:
             own = every[order]
             groups, first, count = np.unique(keys[own], return_index=True, return_counts=True)
             rank = np.arange(len(own)) - np.repeat(first, count)
-            own, count = own[rank < _MOST], np.minimum(count, _MOST)
-            first = np.cumsum(count) - count
             open_ = np.flatnonzero(size == 0)
-            if len(groups) and len(open_):
-                wanted = keys[targets[open_]]
-                at = np.minimum(np.searchsorted(groups, wanted), len(groups) - 1)
-                found = (groups[at] == wanted) & (count[at] >= least)
-                start[open_[found]], size[open_[found]] = offset + first[at[found]], count[at[found]]
+            wanted = keys[targets[open_]]
+            at = np.minimum(np.searchsorted(groups, wanted), max(len(groups) - 1, 0))
+            found = (groups[at] == wanted) & (count[at] >= least) if len(groups) else np.zeros(len(open_), np.bool_)
+            # Only the strata of targets are kept, and of each at most so many donors.
+            most = np.zeros(len(groups), np.int64)
+            most[at[found]] = np.minimum(count, _MOST)[at[found]]
+            own, count = own[rank < np.repeat(most, count)], most
+            first = np.cumsum(count) - count
+            start[open_[found]], size[open_[found]] = offset + first[at[found]], count[at[found]]
             donors.append(own)
             starts.append(offset + np.repeat(first, count))
             sizes.append(np.repeat(count, count))
@@ -139,38 +141,55 @@ class Pool:
             alone=(same_size[number] == 0) & (np.bincount(number, minlength=len(asked))[number] == 1),
         )
 
-    def resampled(self, draw: np.random.Generator) -> Ints:
-        """Return the donors of one imputation: each stratum's drawn from it with replacement."""
-        return self.donors[self.group_start + (draw.random(len(self.donors)) * self.group_size).astype(np.int64)]
+    def resampled(self, draw: np.random.Generator, count: int = 1) -> Ints:
+        """Return the donors of each of `count` imputations: each stratum's drawn from it with replacement."""
+        within = (draw.random((count, len(self.donors)), np.float32) * self.group_size).astype(np.int64)
+        donors: Ints = self.donors[within + self.group_start]
+        return donors
 
-    def drawn(self, resampled: Ints, targets: Ints, draw: np.random.Generator) -> Ints:
-        """Return a donor for each of these targets (positions among the targets), which must have some."""
-        return resampled[self.start[targets] + (draw.random(len(targets)) * self.size[targets]).astype(np.int64)]
+    def drawn(self, resampled: Ints, targets: Ints, draw: np.random.Generator, which: Ints | int = 0) -> Ints:
+        """Return a donor for each of these targets (positions among the targets), which must have some.
 
-    def shared(self, resampled: Ints, targets: Ints, concentration: float, draw: np.random.Generator) -> Ints:
+        `which` is the imputation of each.
+        """
+        at = self.start[targets] + (draw.random(len(targets)) * self.size[targets]).astype(np.int64)
+        donors: Ints = resampled[which, at]
+        return donors
+
+    def shared(
+        self,
+        resampled: Ints,
+        targets: Ints,
+        concentration: Floats | float,
+        draw: np.random.Generator,
+        which: Ints | int = 0,
+    ) -> Ints:
         """Return a donor for each of these targets, which those that ask the same share: Polya's urn.
 
-        The targets must have donors that are alike, or that ask the same: then one of those is taken.
+        The targets must have donors that are alike, or that ask the same: then one of those is taken. `which` is the
+        imputation of each, `concentration` the urn's parameter in it.
         """
+        concentration, which = (np.broadcast_to(one, len(targets)) for one in (concentration, which))
         result = targets.copy()
         alike = np.flatnonzero(self.size[targets] > 0)
-        result[alike] = self.drawn(resampled, targets[alike], draw)
-        if concentration >= APART and len(alike) == len(targets):
+        result[alike] = self.drawn(resampled, targets[alike], draw, which[alike])
+        if len(alike) == len(targets) and (concentration >= APART).all():
             return result
         several = np.flatnonzero(~self.alone[targets])
-        result[several] = self._urn(result[several], targets[several], concentration, draw)
+        result[several] = self._urn(result[several], targets[several], concentration[several], draw, which[several])
         return result
 
-    def _urn(self, donors: Ints, targets: Ints, concentration: float, draw: np.random.Generator) -> Ints:
+    def _urn(self, donors: Ints, targets: Ints, concentration: Floats, draw: np.random.Generator, which: Ints) -> Ints:
         """Return what comes of these new donors, one for each target, once those that ask the same share some."""
         n = len(targets)
-        order = np.argsort(self.question[targets], kind="stable")
-        asked = self.question[targets][order]
+        question = self.question[targets] + which * (int(self.question.max(initial=0)) + 1)
+        order = np.argsort(question, kind="stable")
+        asked = question[order]
         first = np.flatnonzero(np.concatenate([[True], asked[1:] != asked[:-1]])) if n else order
         begin = np.repeat(first, np.diff(np.concatenate([first, [n]])))
         before = np.arange(n) - begin
         recorded = self.same_size[targets][order]
-        new = np.where(self.size[targets][order] > 0, concentration, 0.0)
+        new = np.where(self.size[targets][order] > 0, concentration[order], 0.0)
         ball = (draw.random(n) * (recorded + before + new)).astype(np.int64)
         of_record = np.flatnonzero(ball < recorded)
         chosen = donors[order]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,9 +14,15 @@ from offline.replay.cells import Bools, Floats, Ints
 if TYPE_CHECKING:
     from policies.model import Slo
 
-IMPUTATIONS: Final = 24
-_T: Final = 2.069
-"""The 97.5% quantile of Student's distribution with IMPUTATIONS - 1 degrees of freedom."""
+_MOST, _FEWEST = 24, 8
+"""Most and fewest imputations: the fewer, the wider the intervals."""
+_FOLLOWED: Final = 120_000
+"""Requests that all imputations together follow at most, above the fewest."""
+_T: Final = (
+    2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074,
+    2.069,
+)  # fmt: skip
+"""The 97.5% quantile of Student's distribution with one degree of freedom less than _FEWEST to _MOST imputations."""
 _OK: Final = 200
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
@@ -34,6 +40,11 @@ FIGURES: Final[Mapping[str, str]] = {
     "wasted": "usd",
 }
 """Every figure and its unit: a share of the requests, milliseconds, or US dollars for 1,000 requests."""
+
+
+def imputations_for(requests: int) -> int:
+    """Return how many imputations are made where so many requests are followed."""
+    return min(max(_FOLLOWED // max(requests, 1), _FEWEST), _MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,13 @@ class Results:
     failed: Bools
     stream: Bools
 
+    def only(self, which: Bools | Ints) -> Results:
+        """Return the results under this mask, or at these places."""
+        if which.dtype == np.bool_ and which.all():
+            return self
+        columns: dict[str, Any] = {one.name: getattr(self, one.name)[which] for one in fields(self)}
+        return Results(**columns)
+
 
 class Tally:
     """Sum up many results that differ in a few requests only: `fixed` are those that are always the same."""
@@ -99,7 +117,7 @@ class Tally:
         }
 
     def _summed(self, results: Results) -> tuple[Floats, Floats]:
-        counted, met = good(results, self._slo)
+        counted, met = good(results, self._words, self._slo)
         paths = np.bincount(results.path, minlength=len(self._words)).astype(np.float64)
         parts = (results.failed, results.cost_usd, results.wasted_usd, counted, counted & met)
         return paths, np.array([len(results.path), *(part.sum() for part in parts)], np.float64)
@@ -130,16 +148,19 @@ def is_hit(path: str) -> bool:
     return path.startswith(("cache-", "coalesced"))
 
 
-def good(results: Results, slo: Slo) -> tuple[Bools, Bools]:
-    """Return which requests count for goodput, and which met every objective of one request.
+def good(results: Results, words: Sequence[str], slo: Slo) -> tuple[Bools, Bools]:
+    """Return which requests count for goodput, and which met every objective of one request and were not degraded.
 
-    Client errors and clients that left do not count; see `gateway.accounting`.
+    Client errors and clients that left do not count; see `gateway.accounting`. What an answer's structure would have
+    been is not known of a call that was never made, so faults in it are left out, before as after.
     """
     counted = (results.status == _OK) | (results.status == _TOO_MANY) | (results.status >= _SERVER_ERROR)
     total = min(slo.deadline, slo.total.p99 or slo.deadline) * 1000
     met = ~results.failed & (results.status == _OK) & (results.total_ms <= total)
     if slo.ttft.p99 is not None:
         met &= ~results.stream | (results.ttft_ms <= slo.ttft.p99 * 1000)
+    if "degraded" in words:
+        met &= results.path != words.index("degraded")
     return np.asarray(counted), np.asarray(met)
 
 
@@ -151,7 +172,7 @@ def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, flo
         differ = bool((values != values[0]).any())  # the mean of equal numbers may be off by a rounding error
         mean = float(values.mean() if differ else values[0])
         between = float(values.var(ddof=1)) if differ else 0.0
-        half = _T * math.sqrt((1 + 1 / len(values)) * between)
+        half = 0.0 if not differ else _T[len(values) - _FEWEST] * math.sqrt((1 + 1 / len(values)) * between)
         changes[name] = FigureChange(was, mean, mean - half - was, mean + half - was)
     return changes
 

@@ -6,7 +6,7 @@ About 200 bytes a request: 1,000,000 take 200 MB. Whatever is per tier has shape
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from offline.replay.cells import (
 )
 from offline.replay.records import LedgerReader, RecordBatch
 from policies.model import Policy
+from routing.decision_basis import DecisionBasis
 
 NOT_CALLED: Final = 0
 ACCEPTED: Final = 1
@@ -116,6 +117,8 @@ class Read:
     table: VerdictTable
     cells: int
     """Number of times that `decide` ran, for both policies."""
+    inputs: tuple[tuple[int, Ints, Inputs], ...] = ()
+    """Where they are kept: the inputs of the decisions, each part with its basis and the places of its requests."""
 
 
 _PER_TIER: Final = frozenset(
@@ -137,8 +140,13 @@ _PER_TIER: Final = frozenset(
 )
 
 
-def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgress = silent) -> Read:
-    """Read all requests, and decide each by its recorded policy and by the candidate."""
+def read_history(
+    reader: LedgerReader, candidate: Policy, on_progress: OnProgress = silent, *, keep_inputs: bool = False
+) -> Read:
+    """Read all requests, and decide each by its recorded policy and by the candidate.
+
+    With `keep_inputs`, for another 250 bytes a request, `with_candidate` decides them by further candidates.
+    """
     ladders = [name for basis in reader.bases for name in basis.policy.tiers]
     tiers = tuple(dict.fromkeys([*reader.tiers.every, *ladders, *candidate.tiers]))
     table = reader.table
@@ -146,6 +154,8 @@ def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgres
     other = [CellDecider(policy_on(basis, candidate), basis, table) for basis in reader.bases]
     recorded = list({basis.policy.version: basis.policy for basis in reader.bases}.values())
     parts: list[Columns] = []
+    kept: list[tuple[int, Ints, Inputs]] = []
+    before = 0
     for batch in reader.batches(on_progress):
         part = _of_requests(batch)
         part |= _of_calls(reader, batch, tiers)
@@ -156,7 +166,10 @@ def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgres
             part["lasting"][rows] = lasting_cells(other[number], inputs)
             part["question"][rows] = questions_of(inputs)
             _add_inputs(part, rows, inputs, [tiers.index(tier.name) for tier in reader.bases[number].tiers])
+            if keep_inputs:
+                kept.append((number, rows + before, inputs))
         parts.append(part)
+        before += len(batch.requests)
     columns = (
         {
             one.name: np.concatenate([part[one.name] for part in parts], axis=1 if one.name in _PER_TIER else 0)
@@ -167,7 +180,25 @@ def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgres
     )
     unknown = np.flatnonzero(columns["question"] == 0)
     columns["question"][unknown] = -1 - unknown
-    return Read(History(**columns), tiers, table, sum(one.cells for one in (*own, *other)))
+    return Read(History(**columns), tiers, table, sum(one.cells for one in (*own, *other)), tuple(kept))
+
+
+def with_candidate(read: Read, bases: Sequence[DecisionBasis], candidate: Policy) -> Read:
+    """Return what was read, whose inputs were kept, with another candidate's decisions. Its tiers must be of `tiers`.
+
+    `cells` is then the number of times that `decide` ran for this candidate.
+    """
+    table = read.table.copy()
+    deciders = {
+        number: CellDecider(policy_on(bases[number], candidate), bases[number], table)
+        for number in {number for number, *_ in read.inputs}
+    }
+    verdicts, lasting = read.history.candidate.copy(), read.history.lasting.copy()
+    for number, rows, inputs in read.inputs:
+        verdicts[rows] = deciders[number].decide(inputs)
+        lasting[rows] = lasting_cells(deciders[number], inputs)
+    history = replace(read.history, candidate=verdicts, lasting=lasting)
+    return replace(read, history=history, table=table, cells=sum(one.cells for one in deciders.values()))
 
 
 def _of_requests(batch: RecordBatch) -> Columns:

@@ -7,7 +7,6 @@ of the other, and what its answer was like too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from offline.replay.cells import Bools, Floats, Ints, mixed
 from offline.replay.history import History
-from offline.replay.records import LedgerReader
+from offline.replay.records import LedgerReader, RecordedHit
 
 if TYPE_CHECKING:
     from policies.caching import ExactCache, SemanticCache
@@ -51,32 +50,58 @@ def lost_hits(reader: LedgerReader, history: History, recorded: Policy, candidat
     With a shorter life of answers a hit after its end is a call, whose answer is stored afresh for those after it.
     """
     old, new = recorded.cache, candidate.cache
-    lost: list[Ints] = []
-    entries: list[str] = []
-    created: list[float] = []
+    lost: list[_Hits] = []
     # The semantic cache finds the same words too, so an exact hit is lost only when both have forgotten the answer.
     for path, before, after in (
         ("cache-exact", _life(old.exact, old.semantic), _life(new.exact, new.semantic)),
         ("cache-semantic", _life(old.semantic), _life(new.semantic)),
     ):
+        least = new.semantic.min_similarity if new.semantic is not None and path == "cache-semantic" else 0.0
+        stricter = old.semantic is not None and least > old.semantic.min_similarity
         number = reader.paths.number(path)
-        if not number or after >= before:
+        if not number or (after >= before and not stricter):
             continue
-        hits = np.flatnonzero(history.path == number)
-        stored = {(ms, seq): (entry, age, at) for ms, seq, entry, age, at in reader.hits(path)}
-        if after:
-            hits = hits[_expired(stored, history, hits, after)]
-        lost.append(hits)
-        for row, place in zip(hits.tolist(), history.place[hits].tolist(), strict=True):
-            entry, age, at = stored.get(tuple(place), ("", 0.0, None))
-            entries.append(entry)
-            created.append(float(history.started_s[row]) - age if at is None else at)
+        hits = _Hits.of(reader, history, path, number)
+        gone = hits.similarity < least
+        if not after:
+            gone[:] = True
+        elif after < before:
+            kept = np.flatnonzero(~gone)
+            gone[kept[_expired(hits.only(kept), history, after)]] = True
+        lost.append(hits.only(np.flatnonzero(gone)))
     if not lost:
         nothing = np.zeros(0, np.int64)
         return LostHits(nothing, nothing, nothing)
-    rows = np.concatenate(lost)
+    rows = np.concatenate([hits.rows for hits in lost])
+    entries = [entry for hits in lost for entry in hits.entries]
     _, numbers = np.unique(np.array(entries), return_inverse=True)
-    return LostHits(rows, numbers.astype(np.int64), _origins(history, rows, np.array(created)))
+    created = np.concatenate([hits.created_s for hits in lost])
+    return LostHits(rows, numbers.astype(np.int64), _origins(history, rows, created))
+
+
+@dataclass(frozen=True, slots=True)
+class _Hits:
+    """Hits of one path: each one's request, the stored entry that it got, how old that was, since when, how alike."""
+
+    rows: Ints
+    entries: list[str]
+    age_s: Floats
+    created_s: Floats
+    similarity: Floats
+    """0 to 1; NaN for exact hits."""
+
+    @classmethod
+    def of(cls, reader: LedgerReader, history: History, path: str, number: int) -> _Hits:
+        rows = np.flatnonzero(history.path == number)
+        stored, unknown = reader.hits(path), RecordedHit()
+        own = [stored.get((ms, seq), unknown) for ms, seq in history.place[rows].tolist()]
+        age, created, similarity = np.array([hit[1:] for hit in own], np.float64).reshape(-1, 3).T
+        created = np.where(np.isnan(created), history.started_s[rows] - age, created)
+        return cls(rows, [hit.entry for hit in own], age, created, similarity)
+
+    def only(self, at: Ints) -> _Hits:
+        entries = [self.entries[place] for place in at.tolist()]
+        return _Hits(self.rows[at], entries, self.age_s[at], self.created_s[at], self.similarity[at])
 
 
 def as_asked(history: History, lost: LostHits) -> History:
@@ -126,15 +151,14 @@ def _life(*rules: ExactCache | SemanticCache | None) -> float:
     return max(rule.ttl if rule is not None else 0.0 for rule in rules)
 
 
-def _expired(by_place: Mapping[Any, tuple[str, float, Any]], history: History, hits: Ints, ttl_s: float) -> Bools:
-    """Return which of these hits, in the order of their times, come after the end of their answer's life."""
+def _expired(hits: _Hits, history: History, ttl_s: float) -> Bools:
+    """Return which of these hits come after the end of their answer's life."""
     renewed: dict[str, float] = {}
-    expired = np.zeros(len(hits), np.bool_)
-    for at in np.argsort(history.started_s[hits], kind="stable").tolist():
-        entry, age, _ = by_place.get(tuple(history.place[hits[at]].tolist()), ("", 0.0, None))
-        now = float(history.started_s[hits[at]])
-        stored = max(now - age, renewed.get(entry, -math.inf))
-        if now - stored >= ttl_s:
+    expired = np.zeros(len(hits.rows), np.bool_)
+    started, age_s = history.started_s[hits.rows], hits.age_s.tolist()
+    for at in np.argsort(started, kind="stable").tolist():
+        entry, now = hits.entries[at], float(started[at])
+        if now - max(now - age_s[at], renewed.get(entry, -math.inf)) >= ttl_s:
             expired[at] = True
             renewed[entry] = now
     return expired

@@ -10,7 +10,7 @@ to this question had.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from offline.replay.cells import Bools, Floats, Ints, mixed
 from offline.replay.donors import APART, Likeness, Pool, Strata, strata_of
 from offline.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, Read
 from offline.replay.lost_hits import LostHits
+from offline.replay.tier_figures import TierFigures
 
 if TYPE_CHECKING:
     from offline.replay.records import LedgerReader
@@ -31,8 +32,10 @@ PATHS: Final = ("direct", "escalated", "degraded", "fallback", "none")
 _POSITIONS: Final = 3
 _MIN_ATTEMPT_S: Final = 0.005
 _CLIENT_LEFT: Final = 499
-_SELDOM: Final = 0.1
-"""A request that lacks a donor in a greater share of the imputations is without evidence."""
+_TOGETHER: Final = 60_000
+"""Followed requests of several imputations that are followed together: more would not fit into a core's cache."""
+_SELDOM: Final = 2
+"""A request that lacks a donor in more imputations is without evidence."""
 _FAULTS: Final = {
     "refusal": ("refusal", None),
     "repetition loop": ("repetition", None),
@@ -61,6 +64,10 @@ class Followed:
     unknown: Bools
     """Whether something was to be drawn and there was nothing to draw from."""
 
+    def part(self, begin: int, end: int) -> Followed:
+        """Return the requests from one position to before another."""
+        return Followed(*(getattr(self, column.name)[begin:end] for column in fields(self)))
+
     def take(self, other: Followed, at: Ints) -> None:
         """Take what became of the requests at these positions in another imputation."""
         for column in fields(self):
@@ -70,9 +77,17 @@ class Followed:
 class CourseFollower:
     """Follow the requests whose course the candidate changes."""
 
-    def __init__(self, read: Read, reader: LedgerReader, candidate: Policy, lost: LostHits, seed: int = 0) -> None:
-        """Find those requests, and what there is to draw from. The history knows what the lost hits ask."""
+    def __init__(
+        self, read: Read, reader: LedgerReader, candidate: Policy, lost: LostHits, tiers: TierFigures, seed: int = 0
+    ) -> None:
+        """Find those requests, and what there is to draw from. The history knows what the lost hits ask.
+
+        `tiers` are the figures of the same history, as it was before.
+        """
         self.read = read
+        self._of_tiers = tiers
+        self.strata: Strata = strata_of(read.history) if len(lost.rows) else tiers.strata
+        """The strata of all requests."""
         self.history = history = read.history
         self.candidate = candidate
         self._draw = np.random.default_rng(seed)
@@ -94,34 +109,40 @@ class CourseFollower:
         self.last: Followed | None = None
         """The latest imputation."""
         self.no_evidence: Bools = np.zeros(len(self.rows), np.bool_)
-        self._unknown: Bools = np.zeros(len(self.rows), np.bool_)
+        self._unknown: Bools = np.zeros(0, np.bool_)
+        self._numbers: Ints = np.zeros(0, np.int64)
+        """Number of the candidate's verdict on each followed request."""
+        self._count = 1
+        """Number of imputations that are made together.
+
+        Positions at which requests are followed go through all requests of the first of them, then of the next:
+        `_target` is the request of each, `_which` its imputation, and `_row` its place in the history.
+        """
+        self._target = self._which = self._row = np.zeros(0, np.int64)
         self.estimated_path[self._hits] = self.estimated[self._hits] = True
-        self._numbers: Ints = history.candidate[self.rows].astype(np.int64)
-        """Number of the candidate's verdict on each followed request, in the latest imputation."""
         self._likeness: dict[tuple[str, int], Likeness] = {}
         self._pools: dict[tuple[str, int], Pool] = {}
         self._moments: Pool | None = None
-        self._prices = [self._price(row) for row in range(len(read.tiers))]
-        self._trends = [self._trend(row) for row in range(len(read.tiers))]
-        self._hold_ms, self._draft_tokens = zip(*map(self._draft, range(len(read.tiers))), strict=True)
+        rules = candidate.escalate.stream
+        self._drafts = [draft or (rules.hold_max * 500, float(rules.hold_tokens)) for draft in tiers.drafts]
+        """By tier, how long a stream's draft is held back in milliseconds, and its tokens."""
         started = history.call_start_ms[:, self.rows]
         first = np.fmin.reduce(started, axis=0) if len(self.rows) else np.zeros(0)
-        self._start_ms = np.nan_to_num(first, nan=_median(np.fmin.reduce(history.call_start_ms, axis=0)))
+        self._start_ms = np.nan_to_num(first, nan=tiers.start_ms)
 
-    @cached_property
-    def strata(self) -> Strata:
-        """The strata of all requests."""
-        return strata_of(self.history)
-
-    def follow(self) -> Followed:
-        """Return one imputation of what became of the requests."""
-        history, rows, n = self.history, self.rows, len(self.rows)
+    def follow(self, count: int = 1) -> list[Followed]:
+        """Return imputations of what became of the requests. They are made together: each step is one of arrays."""
+        history, n = self.history, count * len(self.rows)
+        self._count = count
+        self._target = np.tile(np.arange(len(self.rows)), count)
+        self._which = np.repeat(np.arange(count), len(self.rows))
+        self._row = rows = np.tile(self.rows, count)
+        self._numbers = numbers = history.candidate[rows].astype(np.int64)
         self._decide_hits()
-        self._unknown[:] = False
-        numbers = self._numbers
+        self._unknown = np.zeros(n, np.bool_)
         path = self._path_of[numbers]
         missing, weaker = self._missing[numbers], self._weaker[numbers]
-        elapsed = self._start_ms.astype(np.float64)
+        elapsed = np.tile(self._start_ms.astype(np.float64), count)
         drafts_usd = np.zeros(n)
         out = Followed(
             np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
@@ -160,7 +181,8 @@ class CourseFollower:
                 onward.append(moved)
             active = np.concatenate(onward)
         out.unknown[:] = self._unknown
-        return out
+        own = np.arange(count + 1) * len(self.rows)
+        return [out.part(begin, end) for begin, end in pairwise(own.tolist())]
 
     def imputations(self, count: int, on_progress: OnProgress = silent) -> list[Followed]:
         """Return imputations, one if nothing is estimated, and note which requests are without evidence.
@@ -169,14 +191,18 @@ class CourseFollower:
         became of it in another one.
         """
         outcomes: list[Followed] = []
-        for number in range(count):
-            outcomes.append(self.follow())
-            on_progress("estimating", number + 1, count)
+        together = min(max(_TOGETHER // max(len(self.rows), 1), 1), count)
+        while len(outcomes) < count:
+            outcomes += self.follow(min(together, count - len(outcomes)))
+            on_progress("estimating", len(outcomes), count)
             if not self.estimated.any():
-                break  # nothing is drawn, so every imputation is the same
+                outcomes = outcomes[:1]  # nothing is drawn, so every imputation is the same
+                break
         unknown = np.stack([one.unknown for one in outcomes])
-        self.no_evidence = without = unknown.mean(axis=0) > _SELDOM
+        self.no_evidence = without = unknown.sum(axis=0) > _SELDOM
         for number, one in enumerate(outcomes):
+            if not one.unknown.any():
+                continue
             for other in outcomes[number + 1 :] + outcomes[:number]:
                 at = np.flatnonzero(one.unknown & ~other.unknown & ~without)
                 one.take(other, at)
@@ -197,7 +223,7 @@ class CourseFollower:
     ) -> None:
         """Note what became of those of these requests that make no further attempt."""
         numbers = self._numbers[at]
-        stream, stands_in, weaker = self.history.stream[self.rows[at]], self._stands_in[numbers], self._weaker[numbers]
+        stream, stands_in, weaker = self.history.stream[self._row[at]], self._stands_in[numbers], self._weaker[numbers]
         done = ~got["failed"] & ~goes_on
         where = at[done]
         out.tier[where] = tier
@@ -220,37 +246,38 @@ class CourseFollower:
         self, tier: int, at: Ints, judged: Bools, resampled: dict[tuple[str, int], Ints], base: tuple[Floats, Floats]
     ) -> dict[str, Any]:
         """Return what the tier does with the requests at these positions, drawing what is not recorded."""
-        history, rows = self.history, self.rows[at]
+        history, rows = self.history, self._row[at]
         state = history.state[tier, rows]
         source = rows.copy()
         unknown = np.flatnonzero(state == NOT_CALLED)
         source[unknown] = self._donors("called", tier, at[unknown], resampled)
-        self.estimated[at[unknown]] = True
+        self.estimated[self._target[at[unknown]]] = True
         failed = state == FAILED
         failed_ms = history.call_total_ms[tier, source].astype(np.float64)
-        failed[unknown], failed_ms[unknown] = self._failures(tier, failed_ms[unknown], resampled)
+        failed[unknown], failed_ms[unknown] = self._failures(tier, failed_ms[unknown], at[unknown], resampled)
         # The verdict on the draft.
         graded = rows.copy()
         ungraded = np.flatnonzero(judged & ((history.signal[tier, rows] == 0) | (state == NOT_CALLED)) & ~failed)
         graded[ungraded] = self._donors("judged", tier, at[ungraded], resampled)
-        self.estimated_path[at[ungraded]] = True
-        self.estimated[at[ungraded]] = True
+        self.estimated_path[self._target[at[ungraded]]] = self.estimated[self._target[at[ungraded]]] = True
         passes = ~judged | self._passes(tier, graded)
         # The whole answer.
         stream = history.stream[rows]
         whole = rows.copy()
         cut = np.flatnonzero(((state == REJECTED) & stream | (state == NOT_CALLED)) & ~failed & (passes | ~stream))
         whole[cut] = self._donors("whole", tier, at[cut], resampled)
-        self.estimated[at[cut]] = True
+        self.estimated[self._target[at[cut]]] = True
         tokens_out = history.call_tokens_out[tier, whole].astype(np.float64)
-        tokens_out[cut] *= np.exp(self._slope(tier, resampled) * self._difference(at[cut], whole[cut], base))
+        tokens_out[cut] *= np.exp(
+            self._slope(tier, resampled)[self._which[at[cut]]] * self._difference(at[cut], whole[cut], base)
+        )
         per_answer = history.call_total_ms[tier, whole] - np.nan_to_num(history.call_ttft_ms[tier, whole])
         scale = tokens_out / np.maximum(history.call_tokens_out[tier, whole], 1)
         first_token = np.nan_to_num(history.call_ttft_ms[tier, source])
         tokens_in = self._tokens_in(tier, rows, source)
-        price_in, price_out = self._prices[tier]
+        price_in, price_out = self._of_tiers.prices[tier]
         known_whole = (state == ACCEPTED) | ((state == REJECTED) & ~stream)
-        held = np.where(judged, self._hold_ms[tier], 0.0)
+        held = np.where(judged, self._drafts[tier][0], 0.0)
         served = history.tier[rows] == self._ledger_tier[tier]
         first_ms = np.where(
             served & (state == ACCEPTED), history.ttft_ms[rows] - history.call_start_ms[tier, rows], first_token + held
@@ -267,29 +294,31 @@ class CourseFollower:
             "draft_usd": np.where(
                 drafted,
                 history.call_usd[tier, rows],
-                tokens_in * price_in + self._draft_tokens[tier] * price_out,
+                tokens_in * price_in + self._drafts[tier][1] * price_out,
             ),
             "first_ms": first_ms.astype(np.float64),
             "whole_ms": whole_ms.astype(np.float64),
             "draft_ms": np.where(drafted, history.call_total_ms[tier, rows], first_ms).astype(np.float64),
         }
 
-    def _donors(self, what: str, tier: int, targets: Ints, resampled: dict[tuple[str, int], Ints]) -> Ints:
-        """Return a donor for each target; the target itself where there is none, which then is without evidence."""
-        if not len(targets):
-            return targets
+    def _donors(self, what: str, tier: int, at: Ints, resampled: dict[tuple[str, int], Ints]) -> Ints:
+        """Return a donor for each position; the request itself where there is none: it then is without evidence."""
+        if not len(at):
+            return at
         key = (what, tier)
         pool = self._pool(what, tier)
         if key not in resampled:
-            resampled[key] = pool.resampled(self._draw)
+            resampled[key] = pool.resampled(self._draw, self._count)
+        targets, which, donors = self._target[at], self._which[at], self._row[at]
         some = (pool.size[targets] > 0) | (pool.same_size[targets] > 0)
-        self._unknown[targets[~some]] = True
-        donors = self.rows[targets].copy()
-        concentration = APART if what == "called" else self._concentration(key, resampled)
-        donors[some] = pool.shared(resampled[key], targets[some], concentration, self._draw)
+        self._unknown[at[~some]] = True
+        concentration = np.full(self._count, APART) if what == "called" else self._concentration(key, resampled)
+        donors[some] = pool.shared(resampled[key], targets[some], concentration[which[some]], self._draw, which[some])
         return donors
 
-    def _failures(self, tier: int, whole_ms: Floats, resampled: dict[tuple[str, int], Any]) -> tuple[Bools, Floats]:
+    def _failures(
+        self, tier: int, whole_ms: Floats, positions: Ints, resampled: dict[tuple[str, int], Any]
+    ) -> tuple[Bools, Floats]:
         """Draw which of some calls at a tier fail, and how long each took until then in milliseconds.
 
         A failure is the tier's, whatever was asked, and rare: among the few requests alike there is none, or far too
@@ -301,8 +330,8 @@ class CourseFollower:
         seen = np.flatnonzero(state == FAILED)
         if key not in resampled:
             calls = int((state != NOT_CALLED).sum())
-            resampled[key] = self._draw.beta(len(seen) + 0.5, calls - len(seen) + 0.5)
-        failed = self._draw.random(len(whole_ms)) < resampled[key]
+            resampled[key] = self._draw.beta(len(seen) + 0.5, calls - len(seen) + 0.5, self._count)
+        failed = self._draw.random(len(whole_ms)) < resampled[key][self._which[positions]]
         at = np.flatnonzero(failed)
         until = whole_ms.copy()
         if len(seen):
@@ -312,7 +341,7 @@ class CourseFollower:
     def _pool(self, what: str, tier: int) -> Pool:
         key = (what, tier)
         if key not in self._pools:
-            is_donor, history = self._is_donor(what, tier), self.history
+            is_donor, history = self._of_tiers.is_donor(what, tier), self.history
             # Times belong to the moment, not to what is asked: there every request stands for itself.
             each = what != "called"
             self._pools[key] = Pool.of(is_donor, self.strata, self.rows, history.question, self._draw, one_each=each)
@@ -323,12 +352,14 @@ class CourseFollower:
             self._likeness[key] = Likeness.of(values.astype(np.float64), history.question[at], self.strata[1][at])
         return self._pools[key]
 
-    def _concentration(self, key: tuple[str, int], resampled: dict[tuple[str, int], Any]) -> float:
-        """Return how far the answers to one question differ, the same all through one imputation."""
+    def _concentration(self, key: tuple[str, int], resampled: dict[tuple[str, int], Any]) -> Floats:
+        """Return how far the answers to one question differ, the same all through each imputation."""
         own = (f"likeness of {key[0]}", key[1])
         if own not in resampled:
-            resampled[own] = self._likeness[key].concentration(self._draw)
-        return float(resampled[own])
+            every = [self._likeness[key].concentration(self._draw) for _ in range(self._count)]
+            resampled[own] = np.array(every)
+        found: Floats = resampled[own]
+        return found
 
     def _decide_hits(self) -> None:
         """Give each lost hit the candidate's verdict on a request like it at another moment, else on its origin."""
@@ -341,22 +372,13 @@ class CourseFollower:
             alike = mixed(list(own), len(history))
             hits = self.rows[self._hits]
             self._moments = Pool.of(decided, (alike,), hits, history.question, self._draw, one_each=False)
-        pool = self._moments
-        moments = self._origin.copy()
+        pool, count = self._moments, self._count
+        moments = np.tile(self._origin, (count, 1))
         some = np.flatnonzero(pool.size > 0)
-        moments[some] = pool.drawn(pool.resampled(self._draw), some, self._draw)
-        self._numbers[self._hits] = history.candidate[moments]
-
-    def _is_donor(self, what: str, tier: int) -> Bools:
-        history = self.history
-        state, judged = history.state[tier], history.signal[tier] > 0
-        if what == "called":
-            chosen = (state != NOT_CALLED) & (state != FAILED)
-        elif what == "judged":
-            chosen = judged & (state != NOT_CALLED) & (state != FAILED)
-        else:
-            chosen = (state == ACCEPTED) | ((state == REJECTED) & ~history.stream)
-        return np.asarray(chosen & (history.basis >= 0))
+        which = np.repeat(np.arange(count), len(some))
+        drawn = pool.drawn(pool.resampled(self._draw, count), np.tile(some, count), self._draw, which)
+        moments[:, some] = drawn.reshape(count, len(some))
+        self._numbers.reshape(count, len(self.rows))[:, self._hits] = history.candidate[moments]
 
     # --- what was recorded, and what the candidate makes of it --------------------------------------------------------
 
@@ -415,7 +437,7 @@ class CourseFollower:
 
     def _in_time(self, at: Ints, above: Ints, elapsed_ms: Floats) -> Bools:
         """Return whether the tier above is expected to answer in the time that is left after `elapsed_ms`."""
-        history, rows = self.history, self.rows[at]
+        history, rows = self.history, self._row[at]
         row = np.maximum(above, 0)
         left = history.budget_s[rows] - elapsed_ms / 1000
         first_left = np.fmin(left, history.limit_s[rows] - elapsed_ms / 1000)
@@ -433,56 +455,14 @@ class CourseFollower:
             np.float64
         )
 
-    def _price(self, tier: int) -> tuple[float, float]:
-        """Return US dollars per token in and out, as the recorded calls were charged; zeros if there were none."""
-        history = self.history
-        at = np.flatnonzero((history.call_usd[tier] > 0) & (history.state[tier] != NOT_CALLED))[-20_000:]
-        if len(at) < 2:
-            return 0.0, 0.0
-        tokens = np.stack([history.call_tokens_in[tier, at], history.call_tokens_out[tier, at]], axis=1)
-        prices, *_ = np.linalg.lstsq(
-            tokens.astype(np.float64), history.call_usd[tier, at].astype(np.float64), rcond=None
-        )
-        return float(prices[0]), float(prices[1])
-
-    def _draft(self, tier: int) -> tuple[float, float]:
-        """Return how long a stream's draft is held back in milliseconds, and its tokens: medians of rejected ones."""
-        history = self.history
-        at = np.flatnonzero((history.state[tier] == REJECTED) & history.stream & (history.signal[tier] > 0))
-        held = history.call_total_ms[tier, at] - history.call_ttft_ms[tier, at]
-        rules = self.candidate.escalate.stream
-        hold = _median(held) if len(at) else rules.hold_max * 1000 / 2
-        return hold, _median(history.call_tokens_out[tier, at]) if len(at) else float(rules.hold_tokens)
-
-    # --- longer answers to harder requests ----------------------------------------------------------------------------
-
-    def _trend(self, tier: int) -> tuple[float, float]:
-        """Return how the logarithm of an answer's tokens changes with the first tier's confidence, and its error.
-
-        Donors were mostly called because the first tier was not sure, others because it was not called: this is
-        what makes up for the difference.
-        """
-        history = self.history
-        sure = np.where(history.signal[self._first_tier] > 0, history.confidence[self._first_tier], np.nan)
-        at = np.flatnonzero(self._is_donor("whole", tier) & ~np.isnan(sure))
-        if len(at) < 50:
-            return 0.0, 0.0
-        _, group = np.unique(self.strata[1][at], return_inverse=True)
-        tokens = np.log1p(history.call_tokens_out[tier, at].astype(np.float64))
-        x, y = _centred(sure[at], group), _centred(tokens, group)
-        spread = float(x @ x)
-        if spread < 1e-9:
-            return 0.0, 0.0
-        slope = float(x @ y) / spread
-        error = float(np.sqrt(((y - slope * x) ** 2).sum() / max(len(at) - group.max() - 2, 1) / spread))
-        return slope, error
-
-    def _slope(self, tier: int, resampled: dict[tuple[str, int], Any]) -> float:
+    def _slope(self, tier: int, resampled: dict[tuple[str, int], Any]) -> Floats:
+        """Return the slope in each imputation."""
         key = ("slope", tier)
         if key not in resampled:
-            slope, error = self._trends[tier]
-            resampled[key] = slope + error * self._draw.standard_normal()
-        return float(resampled[key])
+            slope, error = self._of_tiers.trends[tier]
+            resampled[key] = slope + error * self._draw.standard_normal(self._count)
+        found: Floats = resampled[key]
+        return found
 
     def _covariate(self, resampled: dict[tuple[str, int], Ints]) -> tuple[Floats, Floats]:
         """Return the first tier's confidence in each followed request, NaN if unknown, and one drawn from its likes.
@@ -490,16 +470,18 @@ class CourseFollower:
         Where it is not recorded the first is drawn too.
         """
         history, tier = self.history, self._first_tier
-        sure = np.where(history.signal[tier, self.rows] > 0, history.confidence[tier, self.rows], np.nan)
+        sure = np.where(history.signal[tier, self._row] > 0, history.confidence[tier, self._row], np.nan)
         like = np.full(len(sure), np.nan)
         pool = self._pool("judged", tier)
         if len(pool.donors):
-            drawn = resampled["judged", tier] = pool.resampled(self._draw)
-            at = np.flatnonzero(pool.size > 0)
-            like[at] = history.confidence[tier, pool.drawn(drawn, at, self._draw)]
+            drawn = resampled["judged", tier] = pool.resampled(self._draw, self._count)
+            at = np.flatnonzero(pool.size[self._target] > 0)
+            like[at] = history.confidence[tier, pool.drawn(drawn, self._target[at], self._draw, self._which[at])]
             unknown = at[np.isnan(sure[at])]
-            concentration = self._concentration(("judged", tier), resampled)
-            sure[unknown] = history.confidence[tier, pool.shared(drawn, unknown, concentration, self._draw)]
+            which = self._which[unknown]
+            concentration = self._concentration(("judged", tier), resampled)[which]
+            donors = pool.shared(drawn, self._target[unknown], concentration, self._draw, which)
+            sure[unknown] = history.confidence[tier, donors]
         return sure, like
 
     def _difference(self, at: Ints, donors: Ints, base: tuple[Floats, Floats]) -> Floats:
@@ -509,16 +491,5 @@ class CourseFollower:
         sure, like = base
         # A donor whose first tier was not called, as in the holdout, may be any of those alike.
         theirs = np.where(np.isnan(theirs), like[at], theirs)
-        same = history.question[donors] == history.question[self.rows[at]]
+        same = history.question[donors] == history.question[self._row[at]]
         return np.where(same, 0.0, np.nan_to_num(sure[at] - theirs))
-
-
-def _median(values: Any) -> float:
-    known = np.asarray(values)[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else 0.0
-
-
-def _centred(values: Floats, group: Ints) -> Floats:
-    sizes = np.bincount(group)
-    centred: Floats = values - (np.bincount(group, values) / sizes)[group]
-    return centred

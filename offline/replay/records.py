@@ -7,8 +7,8 @@ so memory stays bounded however long the ledger is; within its segments DuckDB s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +28,37 @@ BATCH: Final = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which requests are read. `since` is in Unix seconds; the surface is always one."""
+    """Which requests are read. `since` is in Unix seconds, `first` and `until` are ordinals; the surface is always one.
+
+    None leaves a condition out.
+    """
 
     surface: str
     since: float | None = None
+    first: int | None = None
+    until: int | None = None
 
     @property
     def where(self) -> str:
         """The condition in SQL, whose values are `values`."""
-        return "surface = $surface AND ($since IS NULL OR started_s >= $since)"
+        return (
+            "surface = $surface AND ($since IS NULL OR started_s >= $since) "
+            "AND ($first IS NULL OR ordinal >= $first) AND ($until IS NULL OR ordinal <= $until)"
+        )
 
     @property
     def values(self) -> dict[str, Any]:
         """The values of the condition."""
-        return {"surface": self.surface, "since": self.since}
+        return {"surface": self.surface, "since": self.since, "first": self.first, "until": self.until}
+
+    def newest(self, database: duckdb.DuckDBPyConnection, count: int) -> Which:
+        """Return the newest `count` of these requests, in the order in which they ended."""
+        sql = (
+            f"SELECT min(ordinal), max(ordinal) FROM (SELECT ordinal FROM requests WHERE {self.where} "
+            f"ORDER BY ordinal DESC LIMIT {count})"
+        )
+        [[first, until]] = database.execute(sql, self.values).fetchall()
+        return replace(self, first=first, until=until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,18 @@ class DecidedBatch:
     inputs: dict[int, tuple[Ints, Inputs]]
 
 
+class RecordedHit(NamedTuple):
+    """A cache hit: the stored entry that answered it, how old that was in seconds, and since when it was stored.
+
+    `created_s` is in Unix seconds, `similarity` how alike the questions were, 0 to 1; None where it is not recorded.
+    """
+
+    entry: str = ""
+    age_s: float = 0.0
+    created_s: float | None = None
+    similarity: float | None = None
+
+
 class LedgerReader:
     """Read the requests of one surface. Every text is a number of one of the `Words`, made once."""
 
@@ -165,6 +194,7 @@ class LedgerReader:
         self.kinds = Words((*KINDS, *(kind for kind in kinds if kind not in KINDS)))
         self._verdicts: dict[int, int] = {}
         """Number of the verdict of each recorded decision met so far, by the decision's hash."""
+        self._hits: dict[str, dict[tuple[int, int], RecordedHit]] = {}
         self._rated = bool(database.execute("SELECT count(*) FROM feedback").fetchall()[0][0])
 
     def batches(self, on_progress: OnProgress = silent) -> Iterator[RecordBatch]:
@@ -191,28 +221,29 @@ class LedgerReader:
             done = min(total, done + BATCH)
             on_progress("deciding again", done, total)
 
-    def hits(self, path: str) -> list[tuple[int, int, str, float, float | None]]:
-        """Return each hit of this path: its place, the stored entry that answered it, how old that was, since when.
+    def hits(self, path: str) -> dict[tuple[int, int], RecordedHit]:
+        """Return what is recorded of each hit of this path, by its place. It is read once."""
+        if path not in self._hits:
+            self._hits[path] = self._read_hits(path)
+        return self._hits[path]
 
-        The age is in seconds, the time of storing in Unix seconds; None where it is not recorded.
-        """
+    def _read_hits(self, path: str) -> dict[tuple[int, int], RecordedHit]:
         name = "cache.exact" if path == "cache-exact" else "cache.semantic"
         entry, age, created = "'tierline.cache.entry'", "'tierline.cache.age_s'", "'tierline.cache.created_at'"
         sql = (
             f"SELECT entry_ms, entry_seq, coalesce((hop->'attributes')->>{entry}, ''), "
-            f"coalesce(((hop->'attributes')->>{age})::DOUBLE, 0), ((hop->'attributes')->>{created})::DOUBLE "
-            "FROM (SELECT entry_ms, entry_seq, unnest(CAST(hops AS JSON[])) AS hop FROM requests "
-            f"WHERE {{where}} AND path = '{path}') WHERE (hop->>'name') = '{name}'"
+            f"coalesce(((hop->'attributes')->>{age})::DOUBLE, 0), ((hop->'attributes')->>{created})::DOUBLE, "
+            "similarity FROM (SELECT entry_ms, entry_seq, similarity, unnest(CAST(hops AS JSON[])) AS hop "
+            f"FROM requests WHERE {{where}} AND path = '{path}') WHERE (hop->>'name') = '{name}'"
         )
-        return self._all(sql)
+        return {(ms, seq): RecordedHit(*rest) for ms, seq, *rest in self._all(sql)}
 
     def labels(self) -> dict[tuple[int, int], list[tuple[str, bool, float]]]:
         """Return by a request's place what a judge said of two tiers' answers: tier, whether served, how adequate."""
         sql = (
             "SELECT r.entry_ms, r.entry_seq, l.small.tier, l.small.served, l.small.adequate, "
             "l.strong.tier, l.strong.served, l.strong.adequate "
-            "FROM requests r JOIN labels l USING (tenant, request_id) "
-            "WHERE r.surface = $surface AND ($since IS NULL OR r.started_s >= $since)"
+            f"FROM (SELECT * FROM requests WHERE {self.which.where}) r JOIN labels l USING (tenant, request_id)"
         )
         rows = self.database.execute(sql, self.which.values).fetchall()
         return {(ms, seq): [tuple(said[:3]), tuple(said[3:])] for ms, seq, *said in rows}
@@ -231,20 +262,24 @@ class LedgerReader:
                     out[3] = int(out[3])
                 yield basis, request_id, given, out
 
+    def every_id(self) -> list[str]:
+        """Return the ids of all requests, in the order in which they ended."""
+        return [name for (name,) in self._all("SELECT request_id FROM requests WHERE {where} ORDER BY ordinal")]
+
     def request_ids(self, places: Ints) -> list[str]:
         """Return the ids of the requests of these entries, in their order."""
         if not len(places):
             return []
         wanted = ", ".join(f"({ms}, {seq})" for ms, seq in places.tolist())
         sql = "SELECT entry_ms, entry_seq, request_id FROM requests WHERE {where} "
-        sql += f"AND (entry_ms, entry_seq) IN ({wanted})"
+        sql += f"AND entry_ms IN ({', '.join(map(str, places[:, 0].tolist()))}) AND (entry_ms, entry_seq) IN ({wanted})"
         names = {(ms, seq): name for ms, seq, name in self._all(sql)}
         return [names[ms, seq] for ms, seq in places.tolist()]
 
     def _batch(self, first: int, end: int) -> RecordBatch:
         within = f"FROM requests WHERE {self.which.where} AND ordinal >= {first} AND ordinal < {end}"
         columns = ", ".join([*_REQUEST, *self._coded(), *self._given()])
-        got = self.database.execute(f"SELECT {columns} {within}", self.which.values).fetchnumpy()
+        got = _in_order(self.database.execute(f"SELECT {columns} {within}", self.which.values).fetchnumpy())
         score = self._scores(first, end, got)
         recorded = self._recorded(np.ma.getdata(got["hash_"]).astype(np.uint64), within)
         requests = _requests(got, recorded, score)
@@ -319,7 +354,7 @@ class LedgerReader:
         )
 
     def _calls(self, within: str, got: dict[str, Any]) -> Calls:
-        """Return the calls of the batch's requests, which DuckDB's one thread yields in the order of the requests."""
+        """Return the calls of the batch's requests, in the order of the requests."""
         coded = {
             "tier": self.tiers,
             "model": self.models,
@@ -329,11 +364,11 @@ class LedgerReader:
             "finish": self.finishes,
         }
         columns = ", ".join([*(f"{words.sql(f'c.{name}')} AS {name}" for name, words in coded.items()), *_CALL])
-        sql = f"SELECT entry_seq, {columns} FROM (SELECT entry_seq, unnest(calls) AS c {within})"
-        calls = self.database.execute(sql, self.which.values).fetchnumpy()
+        sql = f"SELECT ordinal, {columns} FROM (SELECT ordinal, unnest(calls) AS c {within})"
+        calls = _in_order(self.database.execute(sql, self.which.values).fetchnumpy())
         per_request = _ints(got["calls_"])
-        if not np.array_equal(np.repeat(_ints(got["entry_seq"]), per_request), _ints(calls["entry_seq"])):
-            raise AssertionError("the calls are not in the order of their requests; open the ledger with one thread")
+        if not np.array_equal(np.repeat(_ints(got["ordinal"]), per_request), _ints(calls["ordinal"])):
+            raise AssertionError("calls were read of other requests than the batch has")
         columns_of_calls: dict[str, Any] = {
             **{name: _ints(calls[name]) for name in (*coded, "attempt")},
             **{name: _floats(calls[name]) for name in _CALL_FLOATS},
@@ -347,9 +382,8 @@ class LedgerReader:
     def _scores(self, first: int, end: int, got: dict[str, Any]) -> Floats:
         """Return the feedback on each request of the batch, NaN without any."""
         sql = (
-            "SELECT r.entry_ms, r.entry_seq, f.score FROM requests r JOIN feedback f USING (tenant, request_id) "
-            f"WHERE r.surface = $surface AND ($since IS NULL OR r.started_s >= $since) "
-            f"AND r.ordinal >= {first} AND r.ordinal < {end}"
+            f"SELECT r.entry_ms, r.entry_seq, f.score FROM (SELECT * FROM requests WHERE {self.which.where} "
+            f"AND ordinal >= {first} AND ordinal < {end}) r JOIN feedback f USING (tenant, request_id)"
         )
         scores = np.full(len(got["entry_ms"]), np.nan)
         if not self._rated:
@@ -401,12 +435,13 @@ _PAGE: Final = 1000
 _DECISION: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
 _WORDS: Final = ("basis", "path", "tenant", "tier", "given.min_tier", "given.max_tier", "given.difficulty.kind")
 _CALL_WORDS: Final = ("tier", "model", "outcome", "basis", "fault", "finish")
-_CALLS: Final = "(SELECT surface, started_s, unnest(calls) AS c FROM requests)"
+_CALLS: Final = "(SELECT surface, started_s, ordinal, unnest(calls) AS c FROM requests)"
 _HASH: Final = (
     "CASE WHEN basis IS NULL THEN 0 WHEN decision IS NULL THEN 1 ELSE hash(decision.tiers, decision.fallbacks, "
     "decision.missing, decision.weaker, decision.stand_in <> '', split_part(decision.reason, '; ', 1)) END"
 )
 _REQUEST: Final = (
+    "ordinal",
     "entry_ms",
     "entry_seq",
     f"{_HASH} AS hash_",
@@ -476,6 +511,15 @@ def _verdict(decision: dict[str, Any] | None) -> CellVerdict:
     tiers, fallbacks, missing = (tuple(decision[name]) for name in ("tiers", "fallbacks", "missing"))
     rule = decision["reason"].split("; ", 1)[0]
     return CellVerdict(tiers, fallbacks, missing, bool(decision["weaker"]), bool(decision["stand_in"]), rule)
+
+
+def _in_order(got: dict[str, Any]) -> dict[str, Any]:
+    """Return columns in the order of their `ordinal`, which several threads of DuckDB may not keep."""
+    ordinals = _ints(got["ordinal"])
+    if (ordinals[1:] >= ordinals[:-1]).all():
+        return got
+    order = np.argsort(ordinals, kind="stable")
+    return {name: column[order] for name, column in got.items()}
 
 
 def _floats(column: Any) -> Floats:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from offline.measures.quality import Opinions, difference, estimate, in_one_word
+from offline.measures.quality import Opinions, difference, in_one_word
 from offline.progress import OnProgress, silent
-from offline.replay.cells import Bools, Ints, VerdictTable
+from offline.replay.cells import Bools, Ints
 from offline.replay.donors import Pool, hit_strata_of
-from offline.replay.figures import IMPUTATIONS, FigureChange, Results, Tally, as_json, combined
-from offline.replay.history import History, Read, decided_again, read_history
+from offline.replay.figures import FigureChange, Results, Tally, as_json, combined, imputations_for
+from offline.replay.history import Read, with_candidate
 from offline.replay.lost_hits import LostHits, as_asked, lost_hits
+from offline.replay.moved import MoveCounts, PathMove
 from offline.replay.outcomes import PATHS, CourseFollower, Followed
+from offline.replay.recording import Fidelity, NothingRecordedError, Recording
 from offline.replay.records import LedgerReader, Which
 from policies.model import Policy
-from routing.decide import NoTierError, decide
 from routing.decision_basis import CLASSIFIER
-from routing.decision_record import outcome_of, unnamed
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,28 +31,7 @@ if TYPE_CHECKING:
 _RATED: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile", "in_domain"})
 """Values of rules that the classifier gives."""
 _EXAMPLES: Final = 5
-_PAGE: Final = 500
 _LEAST_OF_SLICE: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Fidelity:
-    """Whether the recorded policy makes the recorded decisions again.
-
-    `same` of `decided` have the same verdict by their cell; of `checked`, every byte of `identical` decisions is the
-    same when each record is decided by itself. `differing` are ids of some of the others.
-    """
-
-    decided: int
-    same: int
-    checked: int
-    identical: int
-    differing: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of them are the same."""
-        return self.decided == self.same and self.checked == self.identical
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +71,8 @@ class Replayed:
     goodput_variance: float
     """Variance of one request's goodput, before: for the number that a canary takes."""
     quality: Mapping[str, Any]
+    moves: Sequence[PathMove]
+    """How many requests go from which path and tier to which other, the most frequent first."""
     slices: Sequence[Slice]
     examples: Sequence[str]
     """Ids of requests of the most changed slice that take another course."""
@@ -125,14 +106,11 @@ class Replayed:
             "figures": as_json(self.figures),
             "goodput_variance": self.goodput_variance,
             "quality": dict(self.quality),
+            "moves": [one.as_json() for one in self.moves],
             "slices": [{"trait": one.trait, "requests": one.requests, "changed": one.changed} for one in self.slices],
             "examples": list(self.examples),
             "notes": list(self.notes),
         }
-
-
-class NothingRecordedError(Exception):
-    """The ledger has no request that could be replayed."""
 
 
 def replay(
@@ -140,32 +118,46 @@ def replay(
     candidate: Policy,
     *,
     since: float | None = None,
+    last: int | None = None,
     verify: int | None = 20_000,
     on_progress: OnProgress = silent,
     seed: int = 0,
 ) -> Replayed:
     """Replay the requests of the candidate's surface that began after `since` (Unix seconds; None for all).
 
-    `verify` is how many records are decided one by one, to compare every byte; None for all. Raises BasisError and
-    NothingRecordedError.
+    Of these only the `last` that ended, if that is given. `verify` is how many records are decided one by one, to
+    compare every byte; None for all. Raises BasisError and NothingRecordedError.
     """
-    reader = LedgerReader(database, Which(candidate.surface, since), VerdictTable())
-    if not reader.bases:
-        raise NothingRecordedError(f"no decision of the surface {candidate.surface!r} is recorded")
+    which = Which(candidate.surface, since)
+    which = which if last is None else which.newest(database, last)
+    recording = Recording(database, candidate, which, verify=verify, on_progress=on_progress)
+    return _replayed(recording, recording.read, candidate, on_progress, seed)
+
+
+def replay_again(recording: Recording, candidate: Policy, seed: int = 0) -> Replayed:
+    """Replay a recording whose inputs are kept by another candidate, as `replay` would, within a fraction of its time.
+
+    The candidate's tiers must be among those of the recording's. Raises NothingRecordedError.
+    """
+    read = with_candidate(recording.read, recording.reader.bases, candidate)
+    return _replayed(recording, read, candidate, silent, seed)
+
+
+def _replayed(recording: Recording, read: Read, candidate: Policy, on_progress: OnProgress, seed: int) -> Replayed:
+    """Return what the candidate makes of the recording, whose decisions by it are read."""
+    reader = recording.reader
     _check_classifier(reader.bases, candidate)
-    read = read_history(reader, candidate, on_progress)
     history = read.history
-    fidelity = _fidelity(reader, read, verify, on_progress)
-    newest = reader.bases[int(history.basis[np.flatnonzero(history.basis >= 0)[-1]])].policy
-    lost = lost_hits(reader, history, newest, candidate)
+    lost = lost_hits(reader, history, recording.newest, candidate)
     read = replace(read, history=as_asked(history, lost))
-    follower = CourseFollower(read, reader, candidate, lost, seed)
-    before, words = _recorded(reader, read)
-    imputations, kept, is_estimated = _impute(reader, read, follower, lost, before, words, candidate, on_progress)
-    was = Tally(_only(before, kept), words, newest.slo).figures(_only(before, np.zeros_like(kept)))
+    follower = CourseFollower(read, reader, candidate, lost, recording.tier_figures(candidate), seed)
+    before, words = recording.results, recording.words
+    estimates = _impute(recording, read, follower, lost, candidate, on_progress)
+    kept = estimates.kept
+    was = Tally(before.only(kept), words, recording.newest.slo).figures(before.only(np.zeros_like(kept)))
     changed = np.zeros(len(history), np.bool_)
     changed[follower.rows] = changed[lost.rows] = True
-    slices, examples = _most_changed(reader, history, changed)
+    slices, examples = _most_changed(recording, changed)
     goodput = was["goodput"]
     return Replayed(
         surface=candidate.surface,
@@ -174,20 +166,21 @@ def replay(
         requests=len(history),
         first_s=float(history.started_s.min()),
         last_s=float(history.started_s.max()),
-        fidelity=fidelity,
+        fidelity=recording.fidelity,
         cells=read.cells,
         redecided=follower.redecided,
         changed=int(changed.sum()),
         lost_hits=len(lost.rows),
-        estimated=int((is_estimated & kept).sum()),
+        estimated=int((estimates.is_estimated & kept).sum()),
         estimated_path=int(follower.estimated_path.sum()) + int((~lost.linked).sum()),
         no_evidence=int((~kept).sum()),
-        figures=combined(was, imputations),
+        figures=combined(was, estimates.figures),
         goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
-        quality=_quality(reader, read, follower),
+        quality=_quality(recording, follower),
+        moves=estimates.moves,
         slices=slices,
         examples=examples,
-        notes=_notes(newest, candidate, follower, reader, lost),
+        notes=_notes(recording.newest, candidate, follower, reader, lost),
     )
 
 
@@ -215,19 +208,29 @@ def _check_classifier(bases: Sequence[DecisionBasis], candidate: Policy) -> None
     )
 
 
+@dataclass(slots=True)
+class _Estimates:
+    """The figures of each imputation, which requests they are of, of which any figure is estimated, and the moves."""
+
+    figures: list[dict[str, float]]
+    kept: Bools
+    is_estimated: Bools
+    moves: Sequence[PathMove] = ()
+
+
 def _impute(
-    reader: LedgerReader,
+    recording: Recording,
     read: Read,
     follower: CourseFollower,
     lost: LostHits,
-    before: Results,
-    words: Sequence[str],
     candidate: Policy,
     on_progress: OnProgress,
-) -> tuple[list[dict[str, float]], Bools, Bools]:
-    """Return the figures of each imputation, which requests they are of, and of which any figure is estimated."""
+) -> _Estimates:
+    """Estimate what the requests get by the candidate."""
     history, rows, unlinked = read.history, follower.rows, lost.rows[~lost.linked]
-    outcomes = follower.imputations(IMPUTATIONS, on_progress)
+    before, words = recording.results, recording.words
+    count = imputations_for(len(rows) + len(unlinked))
+    outcomes = follower.imputations(count, on_progress)
     kept = np.ones(len(history), np.bool_)
     kept[rows[follower.no_evidence]] = False
     is_estimated = np.zeros(len(history), np.bool_)
@@ -239,44 +242,28 @@ def _impute(
         pool = Pool.of(decided, hit_strata_of(history), unlinked, history.question, draw)
         kept[unlinked[pool.size == 0]] = False
         is_estimated[unlinked] = True
-        outcomes = (outcomes * IMPUTATIONS)[:IMPUTATIONS]
+        outcomes = (outcomes * count)[:count]
     # Only followed requests and lost hits differ between imputations.
     some = np.flatnonzero(pool.size > 0) if pool is not None else np.zeros(0, np.int64)
     varying = np.concatenate([rows, unlinked[some]])
     fixed = kept.copy()
     fixed[varying] = False
-    tally = Tally(_only(before, fixed), words, candidate.slo)
+    tally = Tally(before.only(fixed), words, candidate.slo)
     place = np.full(len(history), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    imputations = []
+    estimates, of = _Estimates([], kept, is_estimated), kept[varying]
+    moves = MoveCounts(before.only(varying).only(of), words, read.tiers)
     for outcome in outcomes:
         donors = np.zeros(0, np.int64)
         if pool is not None:
             # Those who got the same answer asked the same: they share a donor, of the first of them with one.
             _, first, which = np.unique(history.question[unlinked[some]], return_index=True, return_inverse=True)
             donors = pool.drawn(pool.resampled(draw), some[first], draw)[which]
-        rest = _outcome_of(before, varying, outcome, words, donors, place)
-        imputations.append(tally.figures(_only(rest, kept[varying])))
-    return imputations, kept, is_estimated
-
-
-def _recorded(reader: LedgerReader, read: Read) -> tuple[Results, tuple[str, ...]]:
-    """Return what the requests got, and the words for their paths."""
-    history = read.history
-    words = ("", *reader.paths.every)
-    words = (*words, *(word for word in PATHS if word not in words))
-    results = Results(
-        path=history.path.astype(np.int64),
-        tier=history.tier.astype(np.int64) - 1,
-        cost_usd=history.cost_usd,
-        wasted_usd=history.wasted_usd,
-        ttft_ms=history.ttft_ms.astype(np.float64),
-        total_ms=history.total_ms.astype(np.float64),
-        status=history.status.astype(np.int64),
-        failed=history.failed,
-        stream=history.stream,
-    )
-    return results, words
+        rest = _outcome_of(before, varying, outcome, words, donors, place).only(of)
+        estimates.figures.append(tally.figures(rest))
+        moves.add(rest)
+    estimates.moves = moves.mean(len(outcomes))
+    return estimates
 
 
 def _outcome_of(
@@ -307,92 +294,43 @@ def _outcome_of(
     return Results(**columns)
 
 
-def _only(results: Results, kept: Bools) -> Results:
-    if kept.all():
-        return results
-    names = ("path", "tier", "cost_usd", "wasted_usd", "ttft_ms", "total_ms", "status", "failed", "stream")
-    columns: dict[str, Any] = {name: getattr(results, name)[kept] for name in names}
-    return Results(**columns)
-
-
-# --- fidelity ---------------------------------------------------------------------------------------------------------
-
-
-def _fidelity(reader: LedgerReader, read: Read, verify: int | None, on_progress: OnProgress) -> Fidelity:
-    decided, same = decided_again(read)
-    checked = identical = 0
-    differing: list[str] = []
-    total = decided if verify is None else min(verify, decided)
-    for basis, request_id, given, decision in reader.decisions(total):
-        checked += 1
-        if _again(reader.bases[basis], given) == decision:
-            identical += 1
-        elif len(differing) < _EXAMPLES:
-            differing.append(request_id)
-        if checked % _PAGE == 0 or checked == total:
-            on_progress("verifying", checked, total)
-    if same < decided and not differing:
-        history = read.history
-        rows = np.flatnonzero((history.basis >= 0) & (history.again != history.recorded))
-        differing = reader.request_ids(history.place[rows[:_EXAMPLES]])
-    return Fidelity(decided, same, checked, identical, tuple(differing))
-
-
-def _again(basis: DecisionBasis, given: Mapping[str, Any]) -> list[Any] | None:
-    """Return the decision on a recorded input, made again by the recorded policy; None where no tier can answer."""
-    try:
-        return list(outcome_of(decide(basis.policy, basis.input_of(unnamed(given)))))
-    except NoTierError:
-        return None
-
-
 # --- what changed, and what it is worth -------------------------------------------------------------------------------
 
 
-def _most_changed(reader: LedgerReader, history: History, changed: Bools) -> tuple[list[Slice], list[str]]:
+def _most_changed(recording: Recording, changed: Bools) -> tuple[list[Slice], list[str]]:
     """Return the slices by tenant, kind and prompt length that change most, and some requests of the first."""
     if not changed.any():
         return [], []
-    length = np.digitize(np.nan_to_num(history.tokens), (100, 500, 2000, 8000))
-    lengths = ("under 100", "100 to 500", "500 to 2,000", "2,000 to 8,000", "over 8,000")
-    traits: list[tuple[str, Bools]] = []
-    for number, name in enumerate(reader.tenants.every, start=1):
-        traits.append((f"tenant {name}", np.asarray(history.tenant == number)))
-    for number, name in enumerate(reader.kinds.every, start=1):
-        traits.append((f"kind {name}", np.asarray(history.kind == number)))
-    traits += [(f"prompts of {words} tokens", np.asarray(length == number)) for number, words in enumerate(lengths)]
     slices = [
-        (Slice(trait, int(own.sum()), float(changed[own].mean())), own)
-        for trait, own in traits
-        if own.sum() >= _LEAST_OF_SLICE
+        (Slice(trait, size, int((changed & own).sum()) / size), own)
+        for trait, own, size in recording.traits
+        if size >= _LEAST_OF_SLICE
     ]
     slices.sort(key=lambda pair: -pair[0].changed)
     rows = np.flatnonzero(changed & slices[0][1]) if slices else np.flatnonzero(changed)
     few = rows[np.linspace(0, len(rows) - 1, min(_EXAMPLES, len(rows))).astype(np.int64)] if len(rows) else rows
-    return [one for one, _ in slices[:_EXAMPLES]], reader.request_ids(history.place[few])
+    return [one for one, _ in slices[:_EXAMPLES]], recording.request_ids(few)
 
 
-def _quality(reader: LedgerReader, read: Read, follower: CourseFollower) -> dict[str, Any]:
+def _quality(recording: Recording, follower: CourseFollower) -> dict[str, Any]:
     """Return the quality of the replies, and by how much it would change: by that of each tier within its strata.
 
     It is estimated from people's feedback and a judge's labels, as everywhere (`offline.measures.quality`); a label
     speaks of two tiers' answers to its request. The difference rests on the assumption that within a stratum a tier's
     answers are rated alike whoever gets them; the holdout, whose members are drawn, checks it.
     """
-    history, answers = read.history, _opinions(reader, read.history)
-    served = answers.tier == history.tier[answers.row]
-    rated, judged = (np.unique(answers.row[~np.isnan(one)]) for one in (answers.said.people, answers.said.judge))
+    answers = recording.answers
     result: dict[str, Any] = {
-        "labels": len(rated),
-        "judged": len(judged),
-        "held_out": int((history.holdout[np.union1d(rated, judged)] == 1).sum()),
-        "before": estimate(answers.said.take(served)).value if served.any() else None,
+        "labels": answers.rated,
+        "judged": answers.judged,
+        "held_out": answers.held_out,
+        "before": answers.before,
         "difference": None,
         "interval_95": None,
         "word": None,
     }
     moves = _moves(follower)
-    if moves == {} and len(rated) + len(judged):
+    if moves == {} and answers.rated + answers.judged:
         return result | {"difference": 0.0, "interval_95": [0.0, 0.0]}
     terms: list[tuple[float, Opinions]] = []
     for (was, now), (count, strata) in (moves or {}).items():
@@ -400,39 +338,13 @@ def _quality(reader: LedgerReader, read: Read, follower: CourseFollower) -> dict
             own = np.flatnonzero(answers.tier == tier + 1)
             alike = own[np.isin(follower.strata[2][answers.row[own]], strata)]
             said = answers.said.take(alike if len(alike) >= 10 else own)
-            terms.append((sign * count / len(history), said))
+            terms.append((sign * count / len(recording.read.history), said))
     spoken = in_one_word([said for _, said in terms])
     if spoken is None:
         return result
     word, qualities = spoken
     found = difference([(part, one) for (part, _), one in zip(terms, qualities, strict=True)], word)
     return result | {"difference": found.value, "interval_95": [found.low, found.high], "word": word}
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """Answers of which somebody said how good they are: the request's place in the history, the tier's number."""
-
-    row: Ints
-    tier: Ints
-    said: Opinions
-
-
-def _opinions(reader: LedgerReader, history: History) -> _Answers:
-    """Return all answers to requests of the history that were rated or judged, those for nobody included."""
-    decided = (history.tier > 0) & (history.basis >= 0)
-    score = {row: float(history.score[row]) for row in np.flatnonzero(~np.isnan(history.score) & decided).tolist()}
-    answers: list[tuple[int, int, float | None, float | None]] = []
-    labels = reader.labels()
-    near = np.flatnonzero(np.isin(history.place[:, 0], [place[0] for place in labels]) & decided)
-    for row in near.tolist():
-        for tier, served, adequate in labels.get(tuple(history.place[row].tolist()), ()):
-            number = reader.tiers.number(tier)
-            if number:  # no recorded request was answered by any other
-                answers.append((row, number, score.pop(row, None) if served else None, adequate))
-    answers += [(row, int(history.tier[row]), rating, None) for row, rating in score.items()]
-    rows, tiers = (np.array([one[at] for one in answers], np.int64) for at in (0, 1))
-    return _Answers(rows, tiers, Opinions.of([one[2:] for one in answers]))
 
 
 def _moves(follower: CourseFollower) -> dict[tuple[int, int], tuple[int, Ints]] | None:
@@ -444,7 +356,8 @@ def _moves(follower: CourseFollower) -> dict[tuple[int, int], tuple[int, Ints]] 
     was = history.tier[follower.rows] - 1
     moved = np.flatnonzero((was >= 0) & (outcome.tier >= 0) & (was != outcome.tier) & ~follower.no_evidence)
     result: dict[tuple[int, int], tuple[int, Ints]] = {}
-    for pair in {(int(was[at]), int(outcome.tier[at])) for at in moved.tolist()}:
+    pairs = np.unique(np.stack([was[moved], outcome.tier[moved]]), axis=1).T.tolist()
+    for pair in map(tuple, pairs):
         own = moved[(was[moved] == pair[0]) & (outcome.tier[moved] == pair[1])]
         result[pair] = len(own), np.unique(follower.strata[2][follower.rows[own]])
     return result
@@ -493,7 +406,11 @@ def _cache_notes(recorded: Policy, candidate: Policy) -> list[str]:
     if new.semantic is not None and (old.semantic is None or new.semantic.ttl > old.semantic.ttl):
         notes.append("more semantic hits are to be expected: no record shows which; none are counted")
     if old.semantic is not None and new.semantic is not None:
-        apart = {"ttl"}
+        apart = {"ttl", "min_similarity"}
+        if new.semantic.min_similarity < old.semantic.min_similarity:
+            notes.append("hits of less similar questions are to be expected: no record shows which; none are counted")
+        elif new.semantic.min_similarity > old.semantic.min_similarity:
+            notes.append("hits of less similar questions are counted as calls; some might get another stored answer")
         was, now = (one.model_dump(exclude=apart) for one in (old.semantic, new.semantic))
         if was != now:
             notes.append("the rules for semantic hits change: hits are counted as they were recorded")

@@ -18,8 +18,9 @@ from gateway.cli.main import main
 from offline.replay.cells import policy_on
 from offline.replay.gates import Gate, GateError
 from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, read_plan, why_stale, write_plan
+from offline.replay.recording import NothingRecordedError
 from offline.replay.records import Which
-from offline.replay.run import NothingRecordedError, Replayed, replay
+from offline.replay.run import Replayed, replay
 from offline.replay.starts import start_moves
 from policies.loader import made_policy
 from policies.model import Policy

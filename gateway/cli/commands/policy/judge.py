@@ -31,7 +31,9 @@ EXAMPLES = """examples:
 
 _SLACK: Final = 10.0
 """No request waits for the judge, so its reads may take ten times as long as a request's."""
-_COLUMNS: Final = "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, slo"
+_COLUMNS: Final = (
+    "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, slo, path, calls"
+)
 _EARLIER: Final = (
     f"SELECT entry_ms, entry_seq, started_s, {_COLUMNS} "  # noqa: S608
     "FROM (SELECT * FROM requests UNION ALL BY NAME SELECT * FROM shadows) "

@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   tierline policy replay chat.yaml                  all that `tierline up` has kept (.state/ledger)
   tierline policy replay chat.yaml --since 7d --fail-if 'goodput < -1%' --fail-if 'cost > +10%'
                                                     in CI: exit code 1 where a limit is crossed
+  tierline policy replay chat.yaml --last 100000    the requests that the console's page What if is about
   tierline policy replay chat.yaml --verify all     decide every record by itself too, and compare every byte
   tierline policy replay chat.yaml --json | jq .figures.cost
 
@@ -57,6 +58,7 @@ def add_ledger_flags(parser: argparse.ArgumentParser) -> None:
         "--since", type=duration, metavar="TIME", help="only requests of the last TIME, such as 12h or 7d"
     )
     parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
+    parser.add_argument("--last", type=whole(1), metavar="N", help="only the N requests of the surface that ended last")
     parser.add_argument(
         "--state", metavar="DIR", default=".state", help="the state folder of `tierline up` (default: .state)"
     )
@@ -119,7 +121,8 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     """Replay the records that the options choose. Raises CommandError."""
     from gateway.archive.folder import ArchiveError
     from gateway.archive.query import opened
-    from offline.replay.run import NothingRecordedError, replay
+    from offline.replay.recording import NothingRecordedError
+    from offline.replay.run import replay
     from routing.decision_basis import BasisError
 
     folder = ledger_folder(args)
@@ -129,7 +132,7 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
             opened(folder, threads=1) as database,
             progress(quiet=args.json or not sys.stderr.isatty()) as on_progress,
         ):
-            return replay(database, candidate, since=since, verify=verify, on_progress=on_progress)
+            return replay(database, candidate, since=since, last=args.last, verify=verify, on_progress=on_progress)
     except ArchiveError as error:
         raise CommandError(str(error)) from None
     except (BasisError, NothingRecordedError) as error:
