@@ -111,15 +111,39 @@ class QualityDifference:
 
 @dataclass(frozen=True, slots=True)
 class JudgeAgreement:
-    """How often a judge's "adequate" is what people say (a score of 0.5 or more), and the share's 95% interval."""
+    """How often a judge's "adequate" is what people say (a score of 0.5 or more), and the share's 95% interval.
+
+    `people` and `judge` are how many of the answers each calls right.
+    """
 
     count: int
     agreed: int
+    people: int
+    judge: int
 
     @property
     def interval(self) -> tuple[float, float]:
         """The ends of the interval; 0 and 1 without any answer."""
         return wilson(self.agreed / self.count, self.count) if self.count else (0.0, 1.0)
+
+    @property
+    def kappa(self) -> tuple[float, float, float] | None:
+        """Cohen's kappa (1960), the agreement beyond what chance gives, with the 95% interval that the share's gives.
+
+        None where both call every answer the same, so that chance alone would agree always, or there is none.
+        """
+        if not self.count:
+            return None
+        right, said = self.people / self.count, self.judge / self.count
+        chance = right * said + (1 - right) * (1 - said)
+        if chance >= 1:
+            return None
+        value, low, high = ((share - chance) / (1 - chance) for share in (self.agreed / self.count, *self.interval))
+        return value, max(-1.0, low), high
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return {"answers": self.count, "agreed": self.agreed, "interval": self.interval, "kappa": self.kappa}
 
 
 def tier_qualities(
@@ -142,14 +166,34 @@ def tier_qualities(
 
 def agreement(rows: Sequence[Mapping[str, Any]], feedback: Feedbacks) -> JudgeAgreement:
     """Return how often the judge of these labels and people agree on an answer that was served."""
-    count = agreed = 0
+    count = agreed = people = judge = 0
     for row in rows:
         score = feedback.get((row["tenant"], row["request_id"]))
         served = row["small"] if row["small"]["served"] else row["strong"]
         if score is not None and served["adequate"] != 0.5:  # a judge that contradicts itself says neither
             count += 1
             agreed += (score >= 0.5) == (served["adequate"] > 0.5)
-    return JudgeAgreement(count, agreed)
+            people += score >= 0.5
+            judge += served["adequate"] > 0.5
+    return JudgeAgreement(count, agreed, people, judge)
+
+
+def surface_quality(
+    rows: Sequence[Mapping[str, Any]],
+    feedback: Feedbacks,
+    unjudged: Mapping[str, Sequence[float]],
+    shadows: Mapping[str, Sequence[tuple[int, float, float, str]]],
+) -> dict[str, Any]:
+    """Return as JSON values what is known of one surface's answers: its tiers, judge and people, and shadows.
+
+    `rows`, `feedback` and `unjudged` are as `tier_qualities` takes them, `shadows` by candidate as `paired_quality`.
+    """
+    tiers = tier_qualities(rows, feedback, unjudged)
+    return {
+        "tiers": [{"tier": tier, **one.as_json()} for tier, one in tiers.items()],
+        "judge_and_people": agreement(rows, feedback).as_json(),
+        "shadows": [{"candidate": one, **paired_quality(pairs).as_json()} for one, pairs in shadows.items()],
+    }
 
 
 def estimate(opinions: Opinions, word: Word | None = None) -> Quality:

@@ -31,8 +31,37 @@ def agreement_line(people: JudgeAgreement) -> str:
     """Say how often judge and people agree."""
     if not people.count:
         return "judge and people: nobody has given feedback on a judged answer yet"
-    low, high = people.interval
+    (low, high), kappa = people.interval, people.kappa
+    beyond = "" if kappa is None else f"; kappa {kappa[0]:.2f}, {kappa[1]:.2f} to {kappa[2]:.2f}"
     return (
         f"judge and people agree on {people.agreed} of {people.count} answers "
-        f"({people.agreed / people.count:.0%}, 95% interval {low:.0%} to {high:.0%})"
+        f"({people.agreed / people.count:.0%}, 95% interval {low:.0%} to {high:.0%}){beyond}"
+    )
+
+
+def reliability_table(heads: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of heads with a reliability, as `head_reliabilities` gives them."""
+    made = table(
+        "head", "tier", "predictions", "predicted", "observed", "95% interval", "ECE", "by chance", "whose word"
+    )
+    for head in heads:
+        if (one := head["reliability"]) is not None:
+            made.add_row(
+                head["head"],
+                f"{head['tier']} ({head['model']})" if head["model"] else head["tier"],
+                str(one["count"]),
+                f"{one['predicted']:.1%}",
+                f"{one['observed']:.1%}, {one['verdict']}",
+                f"{one['low']:.1%} to {one['high']:.1%}",
+                f"{one['ece']:.3f}",
+                f"{one['ece_by_chance']:.3f}",
+                "the judge's" if head["whose"] == "judge" else "people's",
+            )
+    return made
+
+
+def missing_line(head: Mapping[str, Any]) -> str:
+    """Say how many more answers must be labelled or rated before a head's reliability is known."""
+    return (
+        f"{head['head']} of {head['tier']}: {head['count']} answers labelled or rated; {head['missing']} more to tell"
     )

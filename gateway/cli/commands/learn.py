@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from rich.table import Table
 
+from gateway.archive.quality import SurfaceLabels
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import (
     Subparsers,
@@ -25,8 +26,8 @@ from gateway.cli.commands._flags import (
     whole,
 )
 from gateway.cli.commands._learn_canary import in_force, message_of, start_canary
-from gateway.cli.commands._own_labels import SurfaceLabels, add_label_flags, surface_labels
-from gateway.cli.commands._quality_view import agreement_line, quality_table
+from gateway.cli.commands._own_labels import add_label_flags, surface_labels
+from gateway.cli.commands._quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
 from offline.datasets import DataError
@@ -61,7 +62,8 @@ _QUALITY: Final = """examples:
 
 The judge's labels, corrected by people's feedback where both spoke (prediction-powered inference), and feedback on
 other answers, such as those of the holdout, make one figure. It speaks for those who give feedback, who are not drawn
-at random."""
+at random. Below stands how reliable the classifier's and the confidence heads' predictions of it are: the mean that
+each predicted beside what was observed, and the expected calibration error beside that of a head that is right."""
 _EXPORT: Final = """examples:
   tierline learn export --surface chat --chat pairs.jsonl
   tierline learn export --surface chat --chat pairs.jsonl --tools --max-chars 8000
@@ -180,7 +182,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         "measured": asdict(figures),
         "verdict": figures.verdict or "better",
         "heads": [{**_head_values(head), "better": head.better} for head in heads],
-        "judge_and_people": {"answers": people.count, "agreed": people.agreed, "interval": people.interval},
+        "judge_and_people": people.as_json(),
         "proposed": proposed,
     }
     show(Report(values, _lines(figures, heads, people), title=_title(args.surface, figures, len(labels)), width=120,
@@ -303,21 +305,20 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 
 
 def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
-    """Print one quality figure for each tier."""
-    from offline.measures.quality import agreement, paired_quality, tier_qualities
+    """Print one quality figure for each tier, and how reliable the predictions of it are."""
+    from offline.measures.quality import agreement, paired_quality, surface_quality
+    from offline.measures.reliability import head_claims, head_reliabilities
 
-    tiers = tier_qualities(found.rows, found.feedback, found.unjudged)
-    people = agreement(found.rows, found.feedback)
-    shadows = {candidate: paired_quality(pairs) for candidate, pairs in found.shadows.items()}
-    shown = [{"tier": tier, **one.as_json()} for tier, one in tiers.items()]
-    values = {
-        "surface": args.surface,
-        "tiers": shown,
-        "judge_and_people": {"answers": people.count, "agreed": people.agreed, "interval": people.interval},
-        "shadows": [{"candidate": candidate, **one.as_json()} for candidate, one in shadows.items()],
-    }
-    lines: list[str | Table | Any] = [quality_table(shown, "tier"), agreement_line(people)]
-    lines += [f"{candidate} as a shadow, against what was served: {one}" for candidate, one in shadows.items()]
+    heads = head_reliabilities(head_claims(found.rows, found.rated, found.ladder))
+    known = surface_quality(found.rows, found.feedback, found.unjudged, found.shadows)
+    lines: list[str | Table | Any] = [quality_table(known["tiers"], "tier")]
+    lines.append(agreement_line(agreement(found.rows, found.feedback)))
+    if any(head["reliability"] for head in heads):
+        lines.append(reliability_table(heads))
+    lines += [missing_line(head) for head in heads if head["reliability"] is None]
+    for candidate, pairs in found.shadows.items():
+        lines.append(f"{candidate} as a shadow, against what was served: {paired_quality(pairs)}")
+    values = {"surface": args.surface, **known, "heads": heads}
     show(Report(values, lines, title=f"{args.surface}: quality of answers", width=120), as_json=args.json)
     return Exit.OK
 

@@ -22,7 +22,7 @@ from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
-from gateway.telemetry.ledger import SHADOW
+from gateway.telemetry.ledger import UNCOUNTED
 from offline.progress import OnProgress, progress
 
 _EXAMPLES = """examples:
@@ -125,7 +125,7 @@ async def _read(
             # Records are ordered by their end, so compare that, not the start.
             if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
                 break
-            if args.surface in (None, record["ledger"]["surface"]) and record["ledger"].get("arm") != SHADOW:
+            if args.surface in (None, record["ledger"]["surface"]) and record["ledger"].get("arm") not in UNCOUNTED:
                 records.append(record)
             if len(records) == args.last:
                 break
