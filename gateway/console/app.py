@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cache.store.base import StoreUnavailable
+from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
 from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
 from gateway.console.assets import Assets
-from gateway.console.filters import BadFilter, filter_of
-from gateway.console.live import LiveUpdates
+from gateway.console.page import Action, Page, PageError, PolicyPlaces, Sources, View, form_of
+from gateway.console.race import PromptRaces
+from gateway.console.races import loss_of
 from gateway.console.render import Renderer
-from gateway.console.svg import bands, ribbon, small, waterfall
-from gateway.console.views.now import SPANS, NowView
-from gateway.console.views.policy import HOWS, NoSuchPolicy, NotApplied, PolicyDesk
-from gateway.console.views.request import NoSuchRequest, RequestView
-from gateway.console.views.requests import requests_page
-from gateway.console.views.rollout import RolloutView
+from gateway.console.svg import (
+    bands,
+    bars,
+    flows,
+    heat,
+    histogram,
+    plots,
+    race,
+    ribbon,
+    shares,
+    small,
+    tier_ladder,
+    waterfall,
+)
+from gateway.console.views import (
+    caching,
+    conversation,
+    differ,
+    money,
+    now,
+    playground,
+    policy,
+    quality,
+    requests,
+    rollout,
+    whatif,
+)
 from gateway.registry.registry import RegistryError
 
 log = logging.getLogger("tierline.console")
@@ -42,28 +63,24 @@ _HEADERS: Final = {
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
+Handler = Callable[[Request], Awaitable[Response]]
+
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
-_MOST_FORM: Final = 4096
-_MOST_POLICY: Final = 1 << 20
 
-_VIEWS: Final = (
-    ("/now", "Now", "n"),
-    ("/requests", "Requests", "r"),
-    ("/policies", "Policies", "p"),
-    ("/rollout", "Rollouts", "o"),
+_VIEWS: Final[tuple[View, ...]] = (
+    now.pages,
+    requests.pages,
+    conversation.pages,
+    differ.pages,
+    policy.pages,
+    whatif.pages,
+    rollout.pages,
+    quality.pages,
+    caching.pages,
+    money.pages,
+    playground.pages,
 )
-"""The pages of the navigation: path, name, and the key that leads there after `g`."""
-
-View = Callable[[Request], Awaitable[Mapping[str, Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page: its path, the template that shows it, and the coroutine that makes its data."""
-
-    path: str
-    template: str
-    view: View
+"""In the order of the navigation."""
 
 
 class ConsoleApp:
@@ -72,34 +89,45 @@ class ConsoleApp:
     def __init__(
         self,
         archive: LiveArchive,
+        store: Store,
+        places: PolicyPlaces,
         access: ConsoleAccess,
-        desk: PolicyDesk,
-        rollouts: RolloutView,
         *,
         scripted: Sequence[str] = (),
+        prompt_races: PromptRaces | None = None,
     ) -> None:
-        """Prepare the pages; all of them say that the models in `scripted` are no models."""
-        self._archive = archive
+        """Prepare the pages; all of them say that the models in `scripted` are no models.
+
+        `prompt_races` sends the playground's prompts; who made it closes it.
+        """
         self._access = access
-        self._desk = desk
-        self._rollout_view = rollouts
         self._assets = Assets()
+        named: list[Page] = []
         self._render = Renderer(
             self._assets,
             {
                 "svg": waterfall,
                 "bands": bands,
+                "racing": race,
+                "flows": flows,
+                "heats": heat,
                 "ribbon": ribbon,
+                "plots": plots,
+                "loss_of": loss_of,
+                "shares": shares,
                 "small": small,
+                "ladders": tier_ladder,
+                "bars_of": bars,
+                "histograms": histogram,
                 "failing": lambda: archive.failing,
                 "signed_in": access.needs_key,
                 "scripted": scripted,
-                "views": _VIEWS,
+                "views": named,
             },
         )
-        self._requests = RequestView(archive)
-        self._now_view = NowView(archive)
-        self._live = LiveUpdates(archive, self._now_part)
+        sources = Sources(archive, store, places, self._render, prompt_races)
+        self._entries = [entry for view in _VIEWS for entry in view(sources)]
+        named += [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
 
     def asgi(self) -> Starlette:
         """Return the app."""
@@ -108,12 +136,15 @@ class ConsoleApp:
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/healthz", self._alive),
-            Route("/now/live", self._now_live),
-            Route("/policies/{surface}", self._change_policy, methods=["POST"]),
             Route("/", self._home),
         ]
-        for page in self._pages():
-            routes += [Route(path, self._served(page)) for path in (f"{page.path}.json", page.path)]
+        for entry in self._entries:
+            if isinstance(entry, Action):
+                routes.append(Route(entry.path, self._guarded(entry.handle), methods=list(entry.methods)))
+            else:
+                routes += [
+                    Route(path, self._guarded(self._shown(entry))) for path in (f"{entry.path}.json", entry.path)
+                ]
         app = Starlette(
             routes=routes,
             middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)],
@@ -122,109 +153,24 @@ class ConsoleApp:
         app.add_middleware(_Headers)
         return app
 
-    def _pages(self) -> list[Page]:
-        return [
-            Page("/now", "now.html", self._now),
-            Page("/requests", "requests.html", self._list),
-            Page("/requests/{request_id}", "request.html", self._request),
-            Page("/policies", "policies.html", self._policies),
-            Page("/rollout", "rollout.html", self._rollouts),
-            Page("/policies/{surface}", "policy.html", self._policy),
-        ]
+    def _shown(self, page: Page) -> Handler:
+        async def show(request: Request) -> Response:
+            return self._render.page(request, page.template, await page.data(request), script=page.script)
 
-    async def _now(self, request: Request) -> Mapping[str, Any]:
-        return await self._now_view.data(_span_of(request))
+        return show
 
-    async def _now_live(self, request: Request) -> Response:
-        if (refusal := self._refused(request)) is not None:
-            return refusal
-        span = _span_of(request)
-        return StreamingResponse(self._live.updates(span), media_type="text/event-stream")
+    def _guarded(self, handle: Handler) -> Handler:
+        """Return a handler that first looks who asks, and makes pages of errors."""
 
-    async def _policies(self, request: Request) -> Mapping[str, Any]:
-        return await self._desk.listed()
-
-    async def _rollouts(self, request: Request) -> Mapping[str, Any]:
-        return await self._rollout_view.data()
-
-    async def _policy(self, request: Request) -> Mapping[str, Any]:
-        surface = request.path_params["surface"]
-        return self._edited(request, await self._desk.policy(surface, request.query_params.get("version", "")), {})
-
-    def _edited(
-        self, request: Request, shown: Mapping[str, Any], form: Mapping[str, str], **more: Any
-    ) -> Mapping[str, Any]:
-        """Return a policy's page with what a form holds: the text that is being edited, and what was found of it."""
-        return {
-            "done": None, "refused": "", "plan": None, "hows": HOWS, **shown,
-            "edited": form.get("text", shown["text"]), "base": form.get("base", shown["version"]),
-            "given_message": form.get("message", ""), "given_author": form.get("author", ""),
-            "given_how": form.get("how", ""), "may_change": request.state.role is Role.EDITOR, **more,
-        }  # fmt: skip
-
-    async def _change_policy(self, request: Request) -> Response:
-        """Check, plan or apply the text of a form, and show the page with what came of it."""
-        if (refusal := self._refused(request)) is not None:
-            return refusal
-        form = await _form_of(request, _MOST_POLICY)
-        text, surface = form.get("text", ""), request.path_params["surface"]
-        try:
-            shown = await self._desk.policy(surface)
-            found: dict[str, Any] = {"findings": await self._desk.findings(text)}
-            if form.get("do") == "apply" and request.state.role is not Role.EDITOR:
-                found["refused"] = "This key may look, and may not change policies."
-            elif form.get("do") == "apply":
-                found["done"] = await self._desk.apply(
-                    surface, text, how=form.get("how", ""), author=form.get("author", ""),
-                    message=form.get("message", ""), base=form.get("base", ""),
-                )  # fmt: skip
-                shown, form = await self._desk.policy(surface), {}
-            elif form.get("do") == "plan":
-                found["plan"] = await self._desk.plan(text)
-        except NoSuchPolicy as error:
-            return self._error(request, 404, "No such policy", str(error))
-        except NotApplied as error:
-            found["refused"] = str(error)
-        status = 422 if found.get("refused") else 200
-        return self._render.page(request, "policy.html", self._edited(request, shown, form, **found), status=status)
-
-    async def _list(self, request: Request) -> Mapping[str, Any]:
-        query = request.query_params
-        wanted = filter_of(query.multi_items(), since="" if query.get("q") else "24h")
-        peek = query.get("peek")
-        return {
-            **await requests_page(self._archive, wanted, query.get("before", "")),
-            "peek": await self._requests.data(peek) if peek else None,
-            "texts": wanted.texts,
-            "is": wanted.flags,
-            "since": wanted.since,
-            "slower": query.get("slower", ""),
-        }
-
-    async def _request(self, request: Request) -> Mapping[str, Any]:
-        at = request.query_params.get("at", "")
-        at_ms = int(at) if at.isdecimal() and len(at) < 16 else None
-        request_id = request.path_params["request_id"]
-        data = await self._requests.data(request_id, at_ms)
-        why = request.query_params.get("why")
-        asked = None if why is None else await self._requests.alternatives(request_id, why, data["entry_ms"])
-        opened = request.query_params.get("hop", "")
-        return {**data, "why": why, "alternative": asked, "open": int(opened) if opened.isdecimal() else None}
-
-    def _served(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             if (refusal := self._refused(request)) is not None:
                 return refusal
             try:
-                return self._render.page(request, page.template, await page.view(request))
-            except NoSuchPolicy as error:
-                return self._error(request, 404, "No such policy", str(error))
+                return await handle(request)
+            except PageError as error:
+                return self._error(request, error.status, error.title, str(error))
             except (StoreUnavailable, RegistryError) as error:
                 return self._error(request, 503, "The store does not answer", str(error))
-            except NoSuchRequest as error:
-                return self._error(request, 404, "Not recorded", str(error))
-            except BadFilter as error:
-                return self._error(request, 400, "This filter is not one", str(error))
             except QueryError as error:
                 log.exception("a page's query failed: %s", request.url.path)
                 return self._error(request, 500, "The ledger could not be read", str(error))
@@ -269,7 +215,7 @@ class ConsoleApp:
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": False})
         if _is_foreign(request):
             return PlainTextResponse("Sign in on the console's own page.\n", 403)
-        role = self._access.role_of_key((await _form_of(request, _MOST_FORM)).get("key", ""))
+        role = self._access.role_of_key((await form_of(request)).get("key", ""))
         if role is Role.NOBODY:
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": True}, status=401)
         reply = RedirectResponse(to, 303)
@@ -284,9 +230,6 @@ class ConsoleApp:
         reply.delete_cookie(COOKIE)
         return reply
 
-    async def _now_part(self, span: str) -> str:
-        return self._render.part("now_live.html", await self._now_view.data(span))
-
     async def _failed(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             text = "There is no such page." if error.status_code == 404 else error.detail
@@ -294,32 +237,14 @@ class ConsoleApp:
         return self._error(request, 500, "This page met a bug", "The console's log has the details.")
 
     def _error(self, request: Request, status: int, title: str, text: str) -> Response:
-        return self._render.page(request, "error.html", {"status": status, "title": title, "text": text}, status=status)
+        data = {"status": status, "title": title, "text": text}
+        return self._render.page(request, "error.html", data, status=status)
 
 
 def _is_foreign(request: Request) -> bool:
     """Return whether a page of another site sends this form; scripts send no `Origin`."""
     origin = request.headers.get("origin")
     return origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
-
-
-async def _form_of(request: Request, most: int) -> dict[str, str]:
-    """Return the fields of a form. Raises HTTPException for one that is larger than `most` bytes."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise HTTPException(413, "This form is too large.")
-    return {
-        name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True).items()
-    }
-
-
-def _span_of(request: Request) -> str:
-    span = request.query_params.get("since", "1h")
-    if span not in SPANS:
-        raise BadFilter(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
-    return span
 
 
 class _Headers:

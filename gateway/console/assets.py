@@ -1,4 +1,4 @@
-"""Serve the console's one style sheet and one script, each made of the files that stand in `static/`.
+"""Serve the console's style sheet and its scripts, each made of the files that stand in `static/`.
 
 Their URLs hold a hash of their content, so browsers keep them for ever. Vendored files are what their authors publish,
 with licences beside them; `static/vendor/VENDORED.json` holds name, version, source, licence and SHA-256 of each.
@@ -14,10 +14,17 @@ from pathlib import Path
 from typing import Final
 
 STATIC: Final = Path(__file__).parent / "static"
+_SHEETS: Final = {f"css/{file.name}" for file in STATIC.glob("css/*.css")}
+_SCRIPTS: Final = ("vendor/htmx.min.js", "vendor/hx-sse.min.js", "console.js", "drag.js")
 _BUNDLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "console.css": ("console.css",),
-    "console.js": ("vendor/htmx.min.js", "vendor/hx-sse.min.js", "console.js"),
+    "console.css": (
+        "css/base.css",
+        *sorted(f"css/{file.name}" for file in STATIC.glob("css/*.css") if file.stem != "base"),
+    ),
+    "console.js": _SCRIPTS,
+    "policy.js": (*_SCRIPTS, "vendor/codemirror.min.js", "policy.js"),
 }
+"""What each bundle is made of. A page loads one script alone, so a bundle with more begins with what all pages need."""
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 

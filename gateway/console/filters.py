@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from gateway.console.page import BadQuery
+
 _TEXTS: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
 """Filters that compare a column with a text; a leading `!` turns one round."""
 _SPANS: Final = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
@@ -20,13 +22,16 @@ _FLAGS: Final = {
     "hedged": ("hedged", "hedged"),
     "wasted": ("spent on unused answers", "wasted_tokens > 0"),
     "stream": ("streams", "stream"),
+    "unpriced": ("of unknown price", "cost_unknown"),
 }
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _UNITS_MS: Final = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, None: 1.0}
 
 
-class BadFilter(ValueError):
+class BadFilter(BadQuery):
     """A filter in a URL that cannot be understood; the message says which and what it takes."""
+
+    title = "This filter is not one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,11 @@ class Filter:
         return found
 
     @property
+    def equal(self) -> dict[str, str]:
+        """The values that columns of these requests have."""
+        return {name: value for name, value in self.texts.items() if not value.startswith("!")}
+
+    @property
     def query(self) -> str:
         """The query of the URL, without a question mark."""
         return urlencode(self._pairs())
@@ -63,8 +73,11 @@ class Filter:
         pairs = [(name, value) for name, value in self._pairs() if name not in changed]
         return urlencode([*pairs, *((name, value) for name, value in changed.items() if value)])
 
-    def where(self, now_s: float) -> tuple[str, dict[str, Any]]:
-        """Return the condition in SQL over the view `requests`, and its values."""
+    def where(self, now_s: float, exactly: str = "") -> tuple[str, dict[str, Any]]:
+        """Return the condition in SQL over the view `requests`, and its values.
+
+        `exactly`: the column, `request_id` or `trace_id`, that is what is searched for, not only begins with it.
+        """
         parts: list[str] = []
         values: dict[str, Any] = {}
         for name, value in self.texts.items():
@@ -79,7 +92,10 @@ class Filter:
         if self.slower_ms is not None:
             parts.append("coalesce(ttft_ms, total_ms) >= $slower_ms")
             values["slower_ms"] = self.slower_ms
-        if self.search:
+        if self.search and exactly:
+            parts.append(f"{exactly} = $search")
+            values["search"] = self.search
+        elif self.search:
             parts.append("(starts_with(request_id, $search) OR starts_with(trace_id, $search))")
             values["search"] = self.search
         return " AND ".join(parts) or "true", values

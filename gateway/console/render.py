@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ import jinja2
 import orjson
 from starlette.responses import HTMLResponse, Response
 
-from gateway.telemetry.reasons import dollars, milliseconds
+from gateway.telemetry.reasons import milliseconds
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.console.assets import Assets
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
+_LEAST_USD: Final = 1e-9
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -37,20 +39,34 @@ class Renderer:
             lstrip_blocks=True,
         )
         environment.globals |= {"asset": assets.url, **shared}
+        self._scripted = list(shared.get("scripted", ()))
         environment.filters |= {
-            "ms": _ms, "usd": _usd, "ago": ago, "clock": clock, "date": date, "iso": _iso, "percent": percent,
+            "ms": _ms, "usd": usd, "ago": ago, "clock": clock, "date": date, "iso": _iso, "percent": percent,
             "count": _count, "either": _either, "unit": _unit, "shown_of": _guarded,
+            "moment": _moment,
         }  # fmt: skip
+        environment.filters |= {"ms_signed": _ms_signed, "bytes": _bytes}
         self._environment = environment
 
-    def page(self, request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
-        """Return the page of a view, or its data if the path ends in `.json`.
+    def page(
+        self,
+        request: Request,
+        template: str,
+        data: Mapping[str, Any],
+        *,
+        status: int = 200,
+        script: str = "console.js",
+    ) -> Response:
+        """Return the page of a view, which loads the bundle `script`, or its data if the path ends in `.json`.
 
         A request of the page's own script for a part of it (header `HX-Target`) gets the whole page: htmx selects.
+        Where models are scripted the data says so too, by `scripted`, as every page does.
         """
         if request.url.path.endswith(".json"):
-            return json_of(data, status)
-        html = self._environment.get_template(template).render(request=request, path=request.url.path, **data)
+            return json_of({**data, "scripted": self._scripted} if self._scripted else data, status)
+        html = self._environment.get_template(template).render(
+            request=request, path=request.url.path, script=script, **data
+        )
         return HTMLResponse(html, status)
 
     def part(self, template: str, data: Mapping[str, Any]) -> str:
@@ -74,8 +90,27 @@ def _ms(value: float | None) -> str:
     return "–" if value is None else milliseconds(value)
 
 
-def _usd(value: float | None) -> str:
-    return "–" if value is None else dollars(value)
+def usd(value: float | None) -> str:
+    """Format an amount of US dollars: two decimals, below $1 three significant digits."""
+    if value is None:
+        return "–"
+    amount = abs(value)
+    if amount < _LEAST_USD:
+        return "$0"
+    digits = 2 if amount >= 1 else max(2, 2 - math.floor(math.log10(amount)))
+    return f"{'−' if value < 0 else ''}${amount:,.{digits}f}"
+
+
+def _ms_signed(value: float) -> str:
+    return f"−{milliseconds(-value)}" if value < 0 else milliseconds(value)
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -128,6 +163,12 @@ def clock(started_s: float) -> str:
 def date(started_s: float) -> str:
     """Format a Unix time in local time, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started_s))
+
+
+def _moment(started_s: float, span: str) -> str:
+    """Format a Unix time in local time as far as a page over `span`, such as 7d, needs it."""
+    local = time.localtime(started_s)
+    return time.strftime("%a %d %b %H:%M" if span.endswith("d") else "%H:%M", local)
 
 
 def _iso(started_s: float) -> str:

@@ -18,8 +18,9 @@ from gateway.config.addresses import is_loopback
 from gateway.config.schema import ConsoleConfig
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
-from gateway.console.views.policy import PolicyDesk, PolicyPlaces
-from gateway.console.views.rollout import RolloutView
+from gateway.console.gateway_client import GatewayClient
+from gateway.console.page import PolicyPlaces
+from gateway.console.race import PromptRaces
 
 _SLACK = 10.0
 """The time limits of the gateway's own operations are for its event loop; pages may wait longer."""
@@ -34,11 +35,13 @@ class CannotServeConsole(Exception):
 async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
     """Serve the ledger, the store and the policies of `places` until a signal. Raises CannotServeConsole."""
     access = access_of(config, environ)
+    gateway = gateway_of(config, environ)
     store = RedisStore.from_url(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
-    desk, scripted = PolicyDesk(store, places), places.deployment.scripted_models
-    app = ConsoleApp(archive, access, desk, RolloutView(archive, store), scripted=scripted).asgi()
+    scripted = places.deployment.scripted_models
+    races = None if gateway is None else PromptRaces(gateway, archive)
+    app = ConsoleApp(archive, store, places, access, scripted=scripted, prompt_races=races).asgi()
     server = _UntilSignal(
         uvicorn.Config(
             app,
@@ -55,6 +58,8 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     try:
         await server.serve([server.config.bind_socket()])
     finally:
+        if races is not None:
+            await races.aclose()
         await archive.aclose()
         await store.aclose()
 
@@ -74,6 +79,16 @@ def access_of(config: ConsoleConfig, environ: Mapping[str, str]) -> ConsoleAcces
             "`console: {key_env: TIERLINE_CONSOLE_KEY}`, or let it listen on 127.0.0.1"
         )
     return ConsoleAccess(keys, frozenset(config.hosts))
+
+
+def gateway_of(config: ConsoleConfig, environ: Mapping[str, str]) -> GatewayClient | None:
+    """Return the client of the gateway that the config names; None for none. Raises CannotServeConsole."""
+    if config.gateway is None:
+        return None
+    name = config.gateway_key_env
+    if name is not None and not environ.get(name):
+        raise CannotServeConsole(f"console: {name} is not set; set it to a tenant's key, or leave it out of the config")
+    return GatewayClient(config.gateway, environ[name] if name else "")
 
 
 class _UntilSignal(uvicorn.Server):

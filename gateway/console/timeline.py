@@ -6,9 +6,11 @@ Pure functions of a record (see `telemetry.ledger`). Drawn by `console.svg`, on 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gateway.console.critical_path import PathSegment, critical_path
+from gateway.console.races import Race, races_of
 from gateway.telemetry import names
 from gateway.telemetry.reasons import explain, milliseconds
 
@@ -48,16 +50,26 @@ class Bar:
     """The key of the policy that decided the hop; empty if none did."""
     line: int | None
     """The line of the policy's file where that stands; None where it came from no file."""
+    budget_ms: float | None
+    """Time that was left until the deadline when the hop began; None where the record does not say."""
 
     @property
     def end_ms(self) -> float:
         """Time from the request's start to the end of the hop."""
         return self.start_ms + self.duration_ms
 
+    @property
+    def lost(self) -> bool:
+        """Whether it was cancelled because a parallel attempt was faster."""
+        return self.attributes.get(names.OUTCOME) == names.LOST
+
 
 @dataclass(frozen=True, slots=True)
 class Ghost:
-    """A tier that was not called, with what was expected of it: p50 and p95 of its first token, or its whole answer."""
+    """A tier that was not called, with what was expected of it: p50 and p95 of its first token, or its whole answer.
+
+    It begins where the decision was made: at the route, or at the verdict on an attempt that it would have replaced.
+    """
 
     tier: str
     start_ms: float
@@ -65,6 +77,8 @@ class Ghost:
     p95_ms: float | None
     text: str
     late: bool
+    instead_of: str = ""
+    """The attempt that it would have taken over from; empty for a tier that the request could have started at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,37 @@ class Timeline:
     end_ms: float
     deadline_ms: float | None
     broken: bool
+    target_ms: float | None
+    """When the first token is due; None without such an objective."""
+    races: Sequence[Race]
+    path: Sequence[PathSegment]
+    """What the total time consists of, in order and without gaps."""
+
+    def rows(self) -> list[tuple[Race | None, list[Bar]]]:
+        """Return the hops in order, those of one race together, where its first one stands."""
+        of_hop = {number: race for race in self.races for number in race.numbers}
+        by_number = {bar.number: bar for bar in self.bars}
+        rows: list[tuple[Race | None, list[Bar]]] = []
+        for bar in self.bars:
+            race = of_hop.get(bar.number)
+            if race is None:
+                rows.append((None, [bar]))
+            elif race.numbers[0] == bar.number:
+                rows.append((race, [by_number[number] for number in race.numbers]))
+        return rows
+
+    def critical_ms(self, number: int | None) -> float:
+        """Return how much of the total time passed in a hop; None for the time between all of them."""
+        return sum(one.end_ms - one.start_ms for one in self.path if one.number == number)
+
+    @property
+    def total_ms(self) -> float:
+        """Time from the request's start to its end."""
+        return self.path[-1].end_ms if self.path else 0.0
+
+    def left_ms(self, at_ms: float) -> float | None:
+        """Return the time that is left until the deadline; None without one."""
+        return None if self.deadline_ms is None else max(self.deadline_ms - at_ms, 0.0)
 
     def x(self, at_ms: float) -> float:
         """Return the place of a time on the axis, 0 to 1."""
@@ -113,7 +158,12 @@ def timeline_of(record: Record, given: Mapping[str, Any] | None, tiers: Sequence
     route = next((bar for bar in bars if bar.name == names.ROUTE), None)
     moments: list[Moment] = []
     deadline, target = _limits(bars[0] if bars else None, route, given)
-    ghosts = _ghosts(route, given, tiers, {bar.attributes.get(names.TIER) for bar in bars}, target, deadline)
+    stream = bool(ledger.get("stream", bool(given and given.get("stream"))))
+    called = {bar.attributes.get(names.TIER) for bar in bars}
+    ghosts = [
+        *_ghosts(route, given, tiers, called, target, deadline, stream),
+        *(road for bar in bars if (road := _successor(bar, called, stream)) is not None),
+    ]
     end = max([last, *(ghost.start_ms + ghost.duration_ms for ghost in ghosts if ghost.duration_ms < 4 * last)]) * _ROOM
     if target is not None and target < end * _BREAK:
         end = max(end, target * 1.05)
@@ -124,9 +174,14 @@ def timeline_of(record: Record, given: Mapping[str, Any] | None, tiers: Sequence
             end = max(end, deadline * 1.02)
     if target is not None and (target <= end or broken):
         moments.append(Moment("target", target, f"first token due {_short(target)}"))
+    moments += [
+        Moment("commit", bar.verdict_ms, f"committed to attempt {bar.attributes[names.ATTEMPT_NUMBER]} "
+               f"{_short(bar.verdict_ms)}")
+        for bar in bars if stream and bar.served and bar.verdict_ms is not None
+    ]  # fmt: skip
     if ledger["ttft_ms"] is not None:
         moments.append(Moment("ttft", ledger["ttft_ms"], f"first byte to the client {_short(ledger['ttft_ms'])}"))
-    return Timeline(bars, ghosts, moments, end, deadline, broken)
+    return Timeline(bars, ghosts, moments, end, deadline, broken, target, races_of(bars), critical_path(bars))
 
 
 def _limits(root: Bar | None, route: Bar | None, given: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
@@ -162,12 +217,13 @@ def _bars(record: Record) -> list[Bar]:
                 hop["error"],
                 number is not None and number in served,
                 beside,
-                explain(hop),
+                explain(hop, clause=False),
                 attributes,
                 None if first is None or hop["name"] != names.ATTEMPT else start + float(first),
                 None if names.VERDICT_AT not in attributes else start + float(attributes[names.VERDICT_AT]),
                 str(attributes.get(names.CLAUSE) or ""),
                 _line_of(attributes.get(names.CLAUSE_LINE)),
+                attributes.get(names.BUDGET_LEFT),
             )
         )
     return bars
@@ -201,30 +257,74 @@ def _ghosts(
     called: set[Any],
     target: float | None,
     deadline: float | None,
+    stream: bool,
 ) -> list[Ghost]:
-    """Return the tiers of the ladder that were not called, from where the decision was made."""
-    if route is None or not given:
+    """Return the tiers that were not called, from where the decision was made.
+
+    What the hop says is taken, as it says of each whether it would have been late; records of older versions hold it in
+    the decision's input alone.
+    """
+    if route is None:
+        return []
+    if names.OTHER_TIERS in route.attributes:
+        return _described(route, called, stream)
+    if not given:
         return []
     found = []
-    start = route.end_ms
     for tier, health in zip(tiers, given.get("health") or (), strict=False):
         if tier in called or health is None:
             continue
-        if health.get("unavailable"):
-            found.append(Ghost(tier, start, 0.0, None, f"{tier}: not to be had ({health['unavailable']})", False))
-            continue
-        stream = bool(given.get("stream"))
         expected, slow = (health.get("ttft_s"), health.get("ttft_p95_s")) if stream else (health.get("whole_s"), None)
-        if expected is None:
-            continue
-        took, p95 = expected * 1000, None if slow is None else slow * 1000
+        took, p95 = (None if value is None else value * 1000 for value in (expected, slow))
         limit = target if stream and target is not None else deadline
-        late = limit is not None and start + took > limit
-        what = "first token" if stream else "whole answer"
-        text = f"{tier}: {what} expected after {milliseconds(took)}"
-        text += f", p95 {milliseconds(p95)}" if p95 is not None else ""
-        found.append(Ghost(tier, start, took, p95, text + ("; would have been late" if late else ""), late))
-    return found
+        late = limit is not None and took is not None and route.end_ms + took > limit
+        found.append(_ghost(tier, route.end_ms, took, p95, health.get("unavailable") or "", late, stream))
+    return [road for road in found if road is not None]
+
+
+def _described(route: Bar, called: set[Any], stream: bool) -> list[Ghost]:
+    """Return the tiers that the route's hop says it did not start at, and that were not called later."""
+    told = route.attributes
+    lists = (told.get(name) or () for name in (
+        names.OTHER_TIERS, names.OTHER_TTFT if stream else names.OTHER_WHOLE, names.OTHER_TTFT_P95, names.OTHER_LATE,
+        names.OTHER_STATE,
+    ))  # fmt: skip
+    found = []
+    for tier, expected, slow, late, state in zip(*lists, strict=False):
+        if tier not in called:
+            p95 = slow if stream and slow >= 0 else None
+            took = expected if expected >= 0 else None
+            found.append(_ghost(tier, route.end_ms, took, p95, state, late, stream))
+    return [road for road in found if road is not None]
+
+
+def _successor(bar: Bar, called: set[Any], stream: bool) -> Ghost | None:
+    """Return the tier that could have taken over from a judged attempt, from its verdict on; None if it did, or none.
+
+    Without a verdict there was no choice to make.
+    """
+    told = bar.attributes
+    tier = told.get(names.NEXT_TIER)
+    if bar.verdict_ms is None or tier is None or tier in called:
+        return None
+    took = told.get(names.NEXT_TTFT if stream else names.NEXT_WHOLE, -1.0)
+    if took < 0:
+        return None
+    road = _ghost(tier, bar.verdict_ms, took, None, "", bool(told.get(names.NEXT_LATE)), stream)
+    return None if road is None else replace(road, text=f"{road.text}, after the verdict", instead_of=bar.label)
+
+
+def _ghost(
+    tier: str, start_ms: float, took_ms: float | None, p95_ms: float | None, state: str, late: bool, stream: bool
+) -> Ghost | None:
+    """Return a tier that was not called, in words; None if nothing is known of it."""
+    if state:
+        return Ghost(tier, start_ms, 0.0, None, f"{tier}: not to be had ({state})", False)
+    if took_ms is None:
+        return None
+    text = f"{tier}: {'first token' if stream else 'whole answer'} expected after {milliseconds(took_ms)}"
+    text += f", p95 {milliseconds(p95_ms)}" if p95_ms is not None else ""
+    return Ghost(tier, start_ms, took_ms, p95_ms, text + ("; would have been late" if late else ""), late)
 
 
 def _short(value_ms: float) -> str:

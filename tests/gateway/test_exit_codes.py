@@ -18,6 +18,7 @@ ROWS = "{folder}/rows.jsonl"
 
 NOT_DONE = {
     "console, of a bad config": ["console", "--config", "{folder}/bad.yaml"],
+    "console, with an address that is none": ["console", "--store", "redis://127.0.0.1:9/0", "--gateway", "here"],
     "up, with a config that is not there": ["up", "--config", "{folder}/none.yaml", "--state", "{folder}/state"],
     "up, with a config that is no config": ["up", "--config", "{folder}/bad.yaml", "--state", "{folder}/state"],
     "up, with a state folder that cannot be": ["up", "--state", "{folder}/bad.yaml/state"],

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, launch_of, whole
-from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
+from gateway.cli.commands._store import add_store_flags, gateway_url, ledger_folder, store_url
 from gateway.exit_codes import Exit
 
 _EXAMPLES = """examples:
   tierline console                          on the store and the ledger of a running `tierline up`
   tierline console --config my.yaml         on those of a config, at the address that its `console` section names
   tierline console --store redis://10.0.0.5:6379/0 --dir /var/lib/tierline/ledger --port 9000
+  tierline console --config my.yaml --gateway http://10.0.0.7:8787    where its playground sends prompts to
 
 It listens on this machine alone. To reach it from others, set a key: `console: {host: 0.0.0.0, key_env: VAR}` in the
 config. Ctrl-C stops it; gateways do not notice."""
@@ -28,7 +29,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "console",
         "show requests and policies as web pages",
         "Show what requests met and what policies do as web pages. Reads the ledger's files and the store, and asks no "
-        "gateway, so it may run anywhere that reaches them, any number of times.",
+        "gateway, so it may run anywhere that reaches them, any number of times. Only what is sent in its playground "
+        "goes to a gateway.",
         _EXAMPLES,
     )
     add_store_flags(parser)
@@ -36,17 +38,28 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
     parser.add_argument("--host", dest="at", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", dest="on", type=whole(0), metavar="N", help="the port (default: 8790; 0: a free one)")
+    parser.add_argument(
+        "--gateway",
+        metavar="URL",
+        help="the gateway that the playground sends to (default: the config's `console.gateway`, else `tierline up`'s)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code. Raises CommandError and ConfigError."""
+    from gateway.console.page import PolicyPlaces
     from gateway.console.server import CannotServeConsole, serve_console
-    from gateway.console.views.policy import PolicyPlaces
 
     launch = launch_of(args)
     deployment = launch.deployment()
-    given = {name: value for name, value in (("host", args.at), ("port", args.on)) if value is not None}
+    gateway = args.gateway or deployment.console.gateway
+    if gateway is None and not args.config and not args.store:
+        gateway = gateway_url(Path(args.state))
+    if gateway is not None and not gateway.startswith(("http://", "https://")):
+        raise CommandError(f"--gateway {gateway}: an address begins with http:// or https://")
+    wanted = (("host", args.at), ("port", args.on), ("gateway", gateway))
+    given = {name: value for name, value in wanted if value is not None}
     folder = ledger_folder(args, deployment.ledger.folder)
     places = PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args))
     try:

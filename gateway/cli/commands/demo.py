@@ -113,7 +113,7 @@ class _AfterStart:
         say("All models here are scripted: what they say, how long they take and what they cost is made up.\n")
         console, args = self._plan.up.console_url, self._args
         if console and not args.no_browser and _has_display():
-            await asyncio.to_thread(webbrowser.open, console)
+            await asyncio.to_thread(webbrowser.open, f"{console}/now?since=15m")
         traffic = DemoTraffic(
             self._plan.up.url, minutes=args.minutes, rate=args.rate, seed=args.seed, say=say, canary=self._try_candidate
         )

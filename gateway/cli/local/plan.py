@@ -63,7 +63,8 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
     specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
     console = _console(deployment)
     if console is not None:
-        specs.append(console_child(launch.config, launch.policies, console, store_url, extra_env, state))
+        gateway = deployment.console.gateway or listen.url
+        specs.append(console_child(launch.config, launch.policies, console, gateway, store_url, extra_env, state))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):

@@ -22,9 +22,10 @@
     next.scrollIntoView({ block: "nearest" });
     const link = next.querySelector("a[data-peek]") || next.querySelector("a");
     link.focus({ preventScroll: true });
-    if (document.querySelector("#peek:not(:empty)")) link.click();
+    if (document.querySelector("#peek > *")) link.click();
   };
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches?.("[data-send]")) event.target.form.requestSubmit();
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.target.isContentEditable) {
       if (event.key === "Escape") event.target.blur();
@@ -40,8 +41,21 @@
     else if (event.key === "k") step(-1);
     else if (event.key === "Escape") document.querySelector("[data-close]")?.click();
   });
-  // A live page does not move under the pointer.
+  // A slider and the number that it drags; a form that says so is sent as it changes (What if).
+  for (const range of document.querySelectorAll("input[type=range][data-number]")) {
+    const number = document.getElementById(range.dataset.number);
+    const line = range.parentElement.querySelector(".now");
+    const show = () => {
+      const at = `${Math.max(0, Math.min(1, (number.value - range.min) / (range.max - range.min))) * 100}%`;
+      for (const end of ["x1", "x2"]) line?.setAttribute(end, at);
+    };
+    range.hidden = false;
+    range.addEventListener("input", () => { number.value = range.value; show(); });
+    number.addEventListener("input", () => { range.value = number.value; show(); });
+  }
+  // A live page does not move under the pointer, unless it is one to watch.
   document.addEventListener("htmx:sse:before:message", (event) => {
+    if (event.target.matches?.("[data-moves]")) return;
     if (event.target.matches?.(":hover") || event.target.querySelector?.(":hover, :focus-visible")) event.preventDefault();
   });
 })();

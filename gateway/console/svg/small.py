@@ -43,7 +43,8 @@ def among_its_kind(value: float, quantiles: Sequence[float]) -> Markup:
 def sparkline(
     values: Sequence[float | None], text: str, *, marks: Sequence[Mapping[str, Any]] = (), width: int = 120
 ) -> Markup:
-    """Draw a value over time; gaps where it is None. `marks` are changes, with their places (`at`, 0 to 1)."""
+    """Draw a value over time; gaps where it is None. `marks` are moments with a `kind`, a `text` and a place
+    (`at`, 0 to 1)."""
     known = [value for value in values if value is not None]
     most = max(*known, 1e-12) if known else 1.0
     step = width / max(len(values) - 1, 1)
@@ -56,7 +57,9 @@ def sparkline(
     shapes = [tag("title", text)]
     for mark in marks:
         x = f"{mark['at'] * width:.1f}"
-        shapes.append(tag("line", tag("title", mark["policy"]), x1=x, x2=x, y1=0, y2=_HEIGHT, class_="change"))
+        shapes.append(
+            tag("line", tag("title", mark["text"]), x1=x, x2=x, y1=0, y2=_HEIGHT, class_=f"change {mark['kind']}")
+        )
     for run in filter(None, runs):
         if len(run) > 1:
             shapes.append(tag("polyline", points=" ".join(run), class_="spark"))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
@@ -12,12 +13,17 @@ from typing import Final
 
 from markupsafe import Markup
 
+from gateway.console.critical_path import PathSegment
+from gateway.console.races import loss_of
 from gateway.console.svg import joined, share, tag
+from gateway.console.svg.ribbon import ribbon
 from gateway.console.timeline import Bar, Ghost, Timeline
+from gateway.telemetry import names
 from gateway.telemetry.reasons import milliseconds
 
 _ROW: Final = 22
 _BAR: Final = 12
+_BUDGET: Final = 34
 _LEAST: Final = 0.0025
 """Smallest width of a bar, in shares of the axis: what took microseconds can still be seen."""
 
@@ -57,6 +63,20 @@ _RULES: Final = {
     ".ghost": "fill:none;stroke:#5d636b;stroke-dasharray:4 3",
     ".late": "stroke:#b3261e",
     ".whisker": "stroke:#5d636b",
+    ".critical": "fill:#1b1d20",
+    ".onpath": "stroke:#1b1d20;stroke-width:2.5",
+    ".cancel": "fill:#b3261e;font-size:15px;font-weight:bold;text-anchor:middle",
+    ".bracket": "fill:#9d8ae0",
+    ".fork": "stroke:#9d8ae0;stroke-dasharray:2 3",
+    ".decided": "stroke:#b3261e;stroke-dasharray:2 3",
+    ".left": "stroke:#5d636b;stroke-width:1.5;fill:#5d636b",
+    ".soon": "stroke:#c77700;stroke-dasharray:4 3",
+    ".doubt": "fill:#b3261e",
+    ".p0": "fill:#b3261e",
+    ".p1": "fill:#c77700",
+    ".p2": "fill:#7a7f2b",
+    ".p3": "fill:#5b9c78",
+    ".p4": "fill:#14713f",
     **{f".{kind}": f"fill:{colour}" for kind, colour in _BAR_COLOURS.items()},
     **{f".mark.{kind}": f"stroke:{colour}" for kind, colour in _MARK_COLOURS.items()},
     ".mark.target": f"stroke:{_MARK_COLOURS['target']};stroke-dasharray:4 3",
@@ -73,13 +93,105 @@ def bar(timeline: Timeline, hop: Bar) -> Markup:
     shapes = [
         tag("rect", title, x=share(left), y=y, width=share(width), height=_BAR, rx=2, class_=f"bar {hop.kind}{state}")
     ]
+    shapes += [_critical(timeline, one) for one in timeline.path if one.number == hop.number]
     if hop.first_ms is not None and hop.start_ms < hop.first_ms < hop.end_ms:
         waited = timeline.x(hop.first_ms) - left
         shapes.append(tag("rect", x=share(left), y=y, width=share(waited), height=_BAR, class_="waiting"))
         shapes.append(_vertical(left + waited, y, y + _BAR, "first"))
     if hop.verdict_ms is not None:
         shapes.append(_vertical(timeline.x(hop.verdict_ms), y - 3, y + _BAR + 3, "verdict"))
+    if hop.lost:
+        cross = tag("title", loss_of(hop)) + "\N{MULTIPLICATION SIGN}"
+        shapes.append(tag("text", cross, x=share(right), y=y + _BAR - 1, class_="cancel"))
     return tag("svg", joined(shapes), class_="lane", width="100%", height=_ROW, role="presentation")
+
+
+def _critical(timeline: Timeline, part: PathSegment) -> Markup:
+    """Draw a line under the part of a bar that the total time consists of."""
+    left, right = timeline.x(part.start_ms), timeline.x(part.end_ms)
+    title = tag("title", f"{milliseconds(part.end_ms - part.start_ms)} of the total time")
+    return tag("rect", title, x=share(left), y=_ROW - 4, width=share(max(right - left, _LEAST)), height=2.5,
+               class_="critical")  # fmt: skip
+
+
+def budget(timeline: Timeline) -> Markup | None:
+    """Draw the time left until the deadline, and until the first token is due, as lines that fall to nothing there.
+
+    A dot on the first stands where a hop began, with what was left then. None without a deadline.
+    """
+    if timeline.deadline_ms is None:
+        return None
+    shapes: list[Markup] = []
+    limits = [("left", timeline.deadline_ms, timeline.deadline_ms)]
+    if timeline.target_ms is not None and timeline.target_ms < timeline.deadline_ms:
+        limits.append(("left soon", timeline.target_ms, timeline.target_ms))
+    for kind, limit, until in limits:
+        ends = [at for at in (0.0, timeline.end_ms) if at < until] + [until]
+        shapes += [
+            tag("line", x1=share(timeline.x(at)), x2=share(timeline.x(to)), y1=_height(1 - at / limit),
+                y2=_height(1 - to / limit), class_=kind)
+            for at, to in itertools.pairwise(ends)
+        ]  # fmt: skip
+    for hop in timeline.bars:
+        left = hop.budget_ms
+        if left is not None and 0 < hop.start_ms <= timeline.end_ms:
+            title = tag("title", f"{hop.label}: {milliseconds(left)} of {milliseconds(timeline.deadline_ms)} left")
+            y = _height(max(left, 0.0) / timeline.deadline_ms)
+            shapes.append(tag("circle", title, cx=share(timeline.x(hop.start_ms)), cy=y, r=2.5, class_="left"))
+    text = budget_words(timeline)
+    return tag("svg", joined(shapes), class_="budget", width="100%", height=_BUDGET, role="img", aria_label=text)
+
+
+def budget_words(timeline: Timeline) -> str:
+    """Return in words what was left of the deadline at the end; empty without one."""
+    left, deadline = timeline.left_ms(timeline.total_ms), timeline.deadline_ms
+    if left is None or deadline is None:
+        return ""
+    if left == 0.0:
+        return f"the deadline of {milliseconds(deadline)} was used up"
+    return f"{milliseconds(left)} of {milliseconds(deadline)} left at the end"
+
+
+def race_marks(timeline: Timeline, lanes: Sequence[Bar]) -> Markup:
+    """Draw the lines through the lanes of one race: where each later one began, and where a loser was cancelled."""
+    forks = [_line(timeline.x(bar.start_ms), "fork") for bar in lanes[1:]]
+    ends = [_line(timeline.x(bar.end_ms), "decided") for bar in lanes if bar.lost]
+    return tag("svg", joined(forks + ends), class_="marks", width="100%", height="100%", aria_hidden="true")
+
+
+def path_strip(timeline: Timeline) -> Markup | None:
+    """Draw what the total time consists of as parts of one bar; None where that is not known."""
+    if not timeline.path or not timeline.total_ms:
+        return None
+    kinds = {bar.number: ("served" if bar.served else bar.kind, bar.label) for bar in timeline.bars}
+    shapes = []
+    for part in timeline.path:
+        kind, label = ("own", "between the hops") if part.number is None else kinds[part.number]
+        took = part.end_ms - part.start_ms
+        title = tag("title", f"{label}: {milliseconds(took)}, {took / timeline.total_ms:.1%} of the total time")
+        width = share(took / timeline.total_ms)
+        shapes.append(
+            tag("rect", title, x=share(part.start_ms / timeline.total_ms), y=0, width=width, height=10,
+                class_=f"bar {kind}")
+        )  # fmt: skip
+    words = ", ".join(f"{label} {part:.0%}" for label, part in path_parts(timeline))
+    text = f"what the total time consists of: {words}"
+    return tag("svg", joined(shapes), class_="path", width="100%", height=10, role="img", aria_label=text)
+
+
+def path_parts(timeline: Timeline) -> list[tuple[str, float]]:
+    """Return the hops that the total time consists of with their shares of it (0 to 1), the largest first."""
+    total = timeline.total_ms
+    if not total:
+        return []
+    parts = [(bar.label, timeline.critical_ms(bar.number) / total) for bar in timeline.bars]
+    parts.append(("between the hops", timeline.critical_ms(None) / total))
+    return sorted(((label, part) for label, part in parts if part >= 0.0005), key=lambda one: -one[1])
+
+
+def _height(part: float) -> float:
+    """Return the place of a share of the budget in its drawing, from above."""
+    return round(4 + (1 - max(0.0, min(part, 1.0))) * (_BUDGET - 8), 1)
 
 
 def ghost(timeline: Timeline, road: Ghost) -> Markup:
@@ -135,9 +247,21 @@ def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
     shapes.append(_placed(axis(timeline), y, 18))
     top = y = y + 22
     rows: list[Markup] = []
-    for hop in timeline.bars:
-        name = f"{hop.label} \N{CHECK MARK}" if hop.served else hop.label
-        y = _row(rows, y, bar(timeline, hop), name, milliseconds(hop.duration_ms), "; ".join(hop.reasons), hop.error)
+    if (left := budget(timeline)) is not None:
+        rows += [tag("text", "time left", x=_EDGE, y=y + 20, class_="name"), _placed(left, y, _BUDGET)]
+        y += _BUDGET + 2
+        rows.append(tag("text", budget_words(timeline), x=_LEFT, y=y + 8))
+        y += _LINE
+    for race, lanes in timeline.rows():
+        began = y
+        if race is not None:
+            y += _LINE + 3
+            rows.append(tag("text", f"{race.kind}: {race.text}", x=_LEFT, y=y - 4, class_="name"))
+        for hop in lanes:
+            y = _hop(rows, y, timeline, hop)
+        if race is not None:
+            rows.insert(0, _placed(race_marks(timeline, lanes), began + _LINE, y - began - _LINE))
+            rows.append(tag("rect", x=_EDGE - 10, y=began + 4, width=3, height=y - began - 8, class_="bracket"))
     for road in timeline.ghosts:
         took = milliseconds(road.duration_ms) if road.duration_ms else ""
         drawn = ghost(timeline, road) if road.duration_ms else Markup("")
@@ -149,6 +273,9 @@ def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
         named.append(("first", "first token of an attempt"))
     if any(hop.verdict_ms is not None for hop in timeline.bars):
         named.append(("verdict", "its verdict"))
+    if timeline.path:
+        words = ", ".join(f"{label} {part:.0%}" for label, part in path_parts(timeline) if part >= 0.01)
+        named.append(("onpath", f"what the total time consists of: {words}"))
     for kind, text in named:
         y += _LINE + 1
         shapes.append(tag("line", x1=_LEFT, x2=_LEFT, y1=y - 10, y2=y + 2, class_=kind))
@@ -167,6 +294,20 @@ def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
         viewBox=f"0 0 {_WIDTH} {height}", role="img",
     )  # fmt: skip
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", f"{document}\n")
+
+
+def _hop(rows: list[Markup], y: int, timeline: Timeline, hop: Bar) -> int:
+    """Add the row of a hop, and the ribbon of its judged tokens; return where the next row begins."""
+    name = f"{hop.label} \N{CHECK MARK}" if hop.served else hop.label
+    place = f" ({hop.attributes[names.CLAUSE_LINE]})" if hop.attributes.get(names.CLAUSE_LINE) else ""
+    decided = f"decided by {hop.clause}{place}" if hop.clause else ""
+    reasons = "; ".join(filter(None, [loss_of(hop), *hop.reasons, decided]))
+    y = _row(rows, y, bar(timeline, hop), name, milliseconds(hop.duration_ms), reasons, hop.error)
+    judged = ribbon(hop.attributes, _PLOT)
+    if judged is None:
+        return y
+    rows.append(tag("svg", judged, x=_LEFT, y=y, width=_PLOT, height=28))
+    return y + 32
 
 
 def _row(rows: list[Markup], y: int, drawn: Markup, name: str, took: str, reasons: str, error: str | None) -> int:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
 from gateway.archive.figures import against_holdout
 from gateway.archive.live import LiveArchive
+from gateway.archive.quality import DRAWN, HOLDOUT
+from gateway.archive.summaries import LATENCY, Summary
+from gateway.console.live import LiveUpdates
+from gateway.console.page import Action, BadQuery, Page, Sources
+from gateway.console.standing import (
+    Need,
+    StandingChip,
+    StandingMark,
+    StandingReader,
+    StoreStanding,
+    chips_of,
+    needs_of,
+)
 from policies.model import Policy
 from routing.decision_basis import BasisError, DecisionBasis
 
@@ -20,57 +37,79 @@ GOODPUT_OBJECTIVE: Final = 0.99
 _BURNS: Final = 2.0
 """A surface that uses up its error budget this much faster than it may needs somebody."""
 _FEWEST: Final = 50
+_LASTS_S: Final = 30.0
+"""A tier that is down for less needs nobody."""
 _Z: Final = 1.959964
 _CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
-_BY_BUCKET: Final = f"""
-SELECT surface, ((entry_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucket, count(*) AS requests,
+_SLOT_MS: Final = 6 * 60_000
+"""Of summaries: what the longer spans' buckets are whole numbers of."""
+_DRAWN_S: Final = 86400.0 + 3600
+_GIVEN_HEALTH: Final = "list_transform(given.health, one -> one.unavailable)"
+
+
+def _counts(slot: int) -> Summary:
+    """Counts and sums of each surface's requests, and the latest decision's basis and unavailable tiers."""
+    return Summary(
+        f"counts_{slot}",
+        f"""SELECT surface, entry_ms - entry_ms % {slot} AS slot_ms, count(*) AS requests, max(entry_ms) AS latest_ms,
     count(*) FILTER (good IS NOT NULL OR status >= 500) AS held, count(*) FILTER (good AND status < 500) AS good,
     count(*) FILTER (path = 'escalated') AS escalated, count(*) FILTER (starts_with(path, 'cache')) AS hits,
     count(*) FILTER (path = 'direct') AS direct, count(*) FILTER (path = 'fallback' OR path = 'degraded') AS fallback,
     count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,
-    count(*) FILTER (known) AS known, sum(saved) FILTER (known) AS saved, sum(saved * saved) FILTER (known) AS squares,
-    quantile_cont(ttft_ms, 0.95) FILTER (stream AND ttft_ms IS NOT NULL) AS ttft_p95
+    count(*) FILTER (known) AS known, coalesce(sum(saved) FILTER (known), 0) AS saved,
+    coalesce(sum(saved * saved) FILTER (known), 0) AS squares, count(*) FILTER (arm = 'candidate') AS canary,
+    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis,
+    arg_max({_GIVEN_HEALTH}, entry_ms) FILTER (given IS NOT NULL) AS unavailable
 FROM (SELECT *, coalesce(counterfactual_usd, 0) - cost_usd AS saved,
-        counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known
-    FROM requests WHERE entry_ms >= $from_ms AND {_CHAT})
-GROUP BY ALL ORDER BY ALL
-"""
-_WHOLE: Final = f"""
-SELECT surface, arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis, max(entry_ms) AS latest_ms,
-    quantile_cont(ttft_ms, 0.95) FILTER (stream AND ttft_ms IS NOT NULL) AS ttft_p95,
-    count(*) FILTER (arm = 'candidate') AS canary, count(*) FILTER (entry_ms >= $minute_ms) / 60.0 AS per_second,
-    coalesce(sum(total_ms) FILTER (entry_ms >= $minute_ms), 0) / 60000.0 AS in_flight,
-    arg_max(list_transform(given.health, one -> one.unavailable), entry_ms) FILTER (given IS NOT NULL) AS unavailable
-FROM requests WHERE entry_ms >= $from_ms AND {_CHAT} GROUP BY surface ORDER BY surface
-"""
-_CHANGES: Final = f"""
-SELECT surface, policy, min(started_s) AS since_s, count(*) AS requests FROM requests
-WHERE entry_ms >= $from_ms AND {_CHAT} AND policy <> '' GROUP BY ALL ORDER BY since_s
-"""
-_RATED: Final = f"""
-SELECT r.tenant, r.request_id, r.surface, r.holdout, f.score FROM requests r
-LEFT JOIN feedback f USING (tenant, request_id)
-LEFT JOIN (SELECT DISTINCT tenant, request_id, 1 AS judged FROM labels) l USING (tenant, request_id)
-WHERE r.entry_ms >= $from_ms AND {_CHAT.replace("surface", "r.surface")} AND r.holdout IS NOT NULL
-    AND (f.score IS NOT NULL OR l.judged IS NOT NULL)
-"""
-_LABELS: Final = "SELECT * FROM labels WHERE entry_ms >= $from_ms"
-_LATEST: Final = (
-    "SELECT entry_ms, started_s, request_id, surface, path, tier, status, ttft_ms, total_ms FROM requests "
-    "ORDER BY entry_ms DESC, entry_seq DESC LIMIT 20"
-)
+        counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known FROM rows WHERE {_CHAT})
+GROUP BY surface, slot_ms""",
+        slot,
+        _DRAWN_S,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Something that needs somebody: what is wrong, since when (Unix seconds; None if not known), and what to do."""
+def _first_bytes(slot: int) -> Summary:
+    """How often streams had their first byte after how long."""
+    return Summary(
+        f"first_bytes_{slot}",
+        f"SELECT surface, entry_ms - entry_ms % {slot} AS slot_ms, {LATENCY.bin('ttft_ms')} AS bin, count(*) AS n "
+        f"FROM rows WHERE stream AND ttft_ms IS NOT NULL AND {_CHAT} GROUP BY ALL",
+        slot,
+        _DRAWN_S,
+    )
 
-    level: str
-    """bad or warn."""
-    what: str
-    since_s: float | None
-    todo: str
-    href: str
+
+def _versions(slot: int) -> Summary:
+    """Since when a surface's requests met a policy version."""
+    return Summary(
+        f"versions_{slot}",
+        f"SELECT surface, policy, entry_ms - entry_ms % {slot} AS slot_ms, min(started_s) AS since_s FROM rows "
+        f"WHERE {_CHAT} AND policy <> '' GROUP BY ALL",
+        slot,
+        _DRAWN_S,
+    )
+
+
+_BY_BUCKET: Final = f"""
+SELECT surface, ((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucket,
+    sum(COLUMNS('^(requests|held|good|escalated|hits|direct|fallback|failed|cost|known|saved|squares|canary)$')),
+    bool_or(unknown) AS unknown, max(slot_ms) AS slot_ms, arg_max(basis, latest_ms) AS basis,
+    arg_max(unavailable, latest_ms) FILTER (unavailable IS NOT NULL) AS unavailable
+FROM {{counts}} GROUP BY surface, bucket ORDER BY surface, bucket
+"""
+_LAST_MINUTE: Final = f"""
+SELECT surface, count(*) / 60.0 AS per_second, sum(total_ms) / 60000.0 AS in_flight FROM requests
+WHERE {_CHAT} GROUP BY surface
+"""
+_CHANGES: Final = "SELECT surface, policy, min(since_s) AS since_s FROM {versions} GROUP BY ALL ORDER BY since_s"
+_DOWN_SINCE: Final = """
+SELECT min(started_s) AS since_s FROM requests WHERE surface = $surface AND given IS NOT NULL AND entry_ms > (
+    SELECT coalesce(max(entry_ms), 0) FROM requests
+    WHERE surface = $surface AND given IS NOT NULL AND coalesce(given.health[$number].unavailable, '') = '')
+"""
+_LABELS: Final = "SELECT * EXCLUDE (vector, counts, messages) FROM labels WHERE entry_ms >= $from_ms"
+_IDLE: Final = {"per_second": 0.0, "in_flight": 0.0}
+_LATEST: Final = "entry_ms, started_s, request_id, surface, path, tier, status, ttft_ms, total_ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,50 +123,119 @@ class Saving:
     requests: int
 
 
+def pages(sources: Sources) -> Iterator[Page | Action]:
+    """Yield the page, and the stream of its updates."""
+    view = NowView(sources.archive, StandingReader(sources.store, sources.places.deployment))
+
+    async def part(span: str) -> str:
+        return sources.render.part("now_live.html", await view.data(span))
+
+    updates = LiveUpdates(sources.archive, part)
+
+    async def show(request: Request) -> Mapping[str, Any]:
+        return await view.data(_span_of(request))
+
+    async def live(request: Request) -> Response:
+        return StreamingResponse(updates.updates(_span_of(request)), media_type="text/event-stream")
+
+    yield Page("/now", "now.html", show, name="Now", key="n")
+    yield Action("/now/live", live, methods=("GET",))
+
+
+def _span_of(request: Request) -> str:
+    span = request.query_params.get("since", "1h")
+    if span not in SPANS:
+        raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
+    return span
+
+
 class NowView:
     """Make the page. Bases of decisions, which say the limits of each surface, are read once."""
 
-    def __init__(self, archive: LiveArchive) -> None:
+    def __init__(self, archive: LiveArchive, standing: StandingReader | None = None) -> None:
+        """Without `standing` nothing is said of candidates, breakers, and workers that differ."""
         self._archive = archive
+        self._standing = standing
         self._bases: dict[str, DecisionBasis | None] = {}
+        for summary in (_counts(_SLOT_MS), _first_bytes(_SLOT_MS), _versions(_SLOT_MS), DRAWN):
+            archive.keep(summary)
 
     async def data(self, span: str = "1h") -> dict[str, Any]:
-        """Return the figures of the latest `span`, one of SPANS' names.
+        """Return the figures of the latest `span`, one of SPANS' names, whose last bucket is under way.
 
         `per_second` and `in_flight`, the mean number of requests under way, are of the last minute: by Little's law the
-        time that all which ended in it took together, in minutes.
+        time that all which ended in it took together, in minutes. Percentiles are within 1%.
         """
         now = time.time()
         began = time.perf_counter()
         span_ms = SPANS[span] * 1000
-        given = {"from_ms": int(now * 1000) - span_ms}
-        minute = {**given, "minute_ms": int(now * 1000) - 60_000}
-        ask = self._archive.ask
-        buckets = await ask(_BY_BUCKET, {**given, "span_ms": span_ms})
-        whole = {row["surface"]: row for row in await ask(_WHOLE, minute)}
-        changes = await ask(_CHANGES, given)
-        labels = await ask(_LABELS, given)
-        rated = await ask(_RATED, given)
-        by_surface: dict[str, list[Mapping[str, Any]]] = {}
+        slot = min(span_ms // BUCKETS, _SLOT_MS)
+        from_ms = (int(now * 1000) // slot + 1) * slot - span_ms
+        read = _NowQueries(self._archive, from_ms, span_ms, slot)
+        latest = asyncio.create_task(self._archive.newest(_LATEST, "true", {}, 20))
+        buckets, percentiles, minute, changes, rated, labels = await asyncio.gather(
+            read.buckets(),
+            read.percentiles(),
+            read.last_minute(int(now * 1000) - 60_000),
+            read.changes(),
+            read.rated(),
+            read.labels(),
+        )
+        by_surface: dict[str, list[dict[str, Any]]] = {}
         for row in buckets:
+            row["ttft_p95"] = percentiles.get((row["surface"], row["bucket"]))
             by_surface.setdefault(row["surface"], []).append(row)
         surfaces = []
         for surface, rows in by_surface.items():
-            basis = await self._basis(whole[surface]["basis"])
+            whole = {"ttft_p95": percentiles.get((surface, None)), **minute.get(surface, _IDLE)}
+            basis = await self._basis(next((row["basis"] for row in reversed(rows) if row["basis"]), None))
             own = [row for row in rated if row["surface"] == surface]
             own_labels = [label for label in labels if label["surface"] == surface]
-            surfaces.append(_surface(surface, rows, whole[surface], basis, against_holdout(own, own_labels)))
-        marks = _marks(changes, given["from_ms"] / 1000, SPANS[span])
+            surfaces.append(_surface(surface, rows, whole, basis, against_holdout(own, own_labels)))
+        standing = await self._add_standing(surfaces, by_surface, from_ms, span_ms)
+        flips = [flip for one in surfaces for flip in _flips_in(one, by_surface[one["surface"]], from_ms, span_ms)]
         return {
             "span": span,
             "spans": tuple(SPANS),
             "surfaces": surfaces,
-            "needs": [*self._down(), *(need for one in surfaces for need in _needs(one, given["from_ms"], span_ms))],
-            "marks": marks,
-            "latest": await ask(_LATEST),
+            "needs": [
+                *self._down(),
+                *(need for one in surfaces for need in _needs(one, from_ms, span_ms)),
+                *(needs_of(standing, self._standing) if self._standing is not None else ()),
+            ],
+            "marks": _marks([*_changes(changes, standing), *standing.changes, *flips], from_ms / 1000, SPANS[span]),
+            "standing_problem": standing.problem,
+            "latest": await latest,
             "now_s": now,
             "query_ms": (time.perf_counter() - began) * 1000,
         }
+
+    async def _add_standing(
+        self,
+        surfaces: Sequence[dict[str, Any]],
+        buckets: Mapping[str, Sequence[Mapping[str, Any]]],
+        from_ms: int,
+        span_ms: int,
+    ) -> StoreStanding:
+        """Add to each surface since when its tiers are down, and its chips; return what the store says."""
+        for one in surfaces:
+            for number, tier in enumerate(one["ladder"]):
+                if (reason := one["unavailable"].get(tier)) is not None:
+                    bucket = _down_from(buckets[one["surface"]], number)
+                    at_ms = None if bucket is None else from_ms + bucket * span_ms // BUCKETS
+                    since = None if at_ms is None else await self._down_since(one["surface"], number, at_ms)
+                    one["unavailable"][tier] = {"reason": reason, "since_s": since}
+        if self._standing is None:
+            return StoreStanding(time.time())
+        standing = await self._standing.read()
+        for one in surfaces:
+            one["chips"] = list(chips_of(one, one["ladder"], standing, self._standing))
+        return standing
+
+    async def _down_since(self, surface: str, number: int, from_ms: int) -> float:
+        """Return when a tier was first missed, in the bucket from `from_ms` on since which it is down."""
+        rows = await self._archive.ask(_DOWN_SINCE, {"surface": surface, "number": number + 1}, from_ms=from_ms)
+        return from_ms / 1000 if not rows or rows[0]["since_s"] is None else float(rows[0]["since_s"])
 
     def _down(self) -> Iterator[Need]:
         if self._archive.failing:
@@ -146,6 +254,45 @@ class NowView:
         return self._bases[name]
 
 
+class _NowQueries:
+    """The queries of one page, over summaries from `from_ms` on, whose slots are `slot` milliseconds long."""
+
+    def __init__(self, archive: LiveArchive, from_ms: int, span_ms: int, slot: int) -> None:
+        self._archive = archive
+        self._from = {"from_ms": from_ms}
+        self._span = {**self._from, "span_ms": span_ms}
+        self._counts, self._first_bytes, self._versions = _counts(slot), _first_bytes(slot), _versions(slot)
+
+    async def buckets(self) -> list[dict[str, Any]]:
+        return await self._ask(_BY_BUCKET.format(counts=self._counts.name), self._span, self._counts)
+
+    async def percentiles(self) -> dict[tuple[str, int | None], float]:
+        """Return the 95th percentile of TTFT of each surface's buckets, and of all of them together (None)."""
+        bucket = f"(slot_ms - $from_ms) * {BUCKETS} // $span_ms"
+        counted = f"SELECT *, {bucket} AS bucket FROM {self._first_bytes.name}"
+        parted = LATENCY.quantile(counted, "surface, bucket", "0.95")
+        whole = LATENCY.quantile(f"SELECT * FROM {self._first_bytes.name}", "surface", "0.95")
+        sql = f"{parted} UNION ALL BY NAME {whole}"
+        rows = await self._ask(sql, self._span, self._first_bytes)
+        return {(row["surface"], row["bucket"]): row["value"] for row in rows}
+
+    async def last_minute(self, minute_ms: int) -> dict[str, dict[str, Any]]:
+        rows = await self._archive.ask(_LAST_MINUTE, from_ms=minute_ms)
+        return {row["surface"]: row for row in rows}
+
+    async def changes(self) -> list[dict[str, Any]]:
+        return await self._ask(_CHANGES.format(versions=self._versions.name), None, self._versions)
+
+    async def rated(self) -> list[dict[str, Any]]:
+        return await self._ask(HOLDOUT, self._from, DRAWN)
+
+    async def labels(self) -> list[dict[str, Any]]:
+        return await self._archive.ask(_LABELS, self._from)
+
+    async def _ask(self, sql: str, values: dict[str, int] | None, summary: Summary) -> list[dict[str, Any]]:
+        return await self._archive.ask(sql, values, from_ms=self._from["from_ms"], summaries=(summary,))
+
+
 def _surface(
     surface: str,
     rows: Sequence[Mapping[str, Any]],
@@ -159,6 +306,7 @@ def _surface(
         return math.fsum(row[name] or 0 for row in rows)
 
     requests, held, good = total("requests"), total("held"), total("good")
+    unavailable = next((row["unavailable"] for row in reversed(rows) if row["unavailable"]), None)
     goodput = good / held if held else None
     return {
         "surface": surface,
@@ -183,8 +331,10 @@ def _surface(
         "saving": _saving(total("known"), total("saved"), total("squares")),
         "quality": holdout["difference"],
         "quality_interval": holdout["interval_95"],
-        "canary": whole["canary"],
-        "unavailable": _unavailable(policy, whole["unavailable"]),
+        "canary": int(total("canary")),
+        "ladder": [] if policy is None else list(policy.ladder),
+        "unavailable": _unavailable(policy, unavailable),
+        "chips": list[StandingChip](),
     }
 
 
@@ -196,7 +346,7 @@ def _saving(count: float, total: float, squares: float) -> Saving | None:
     return Saving(total, total - half, total + half, int(count))
 
 
-def _unavailable(policy: Policy | None, reasons: Sequence[str | None] | None) -> dict[str, str]:
+def _unavailable(policy: Policy | None, reasons: Sequence[str | None] | None) -> dict[str, Any]:
     """Return the tiers that the latest decision could not have, and why."""
     if policy is None or not reasons:
         return {}
@@ -219,18 +369,50 @@ def _bad_over_time(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     return found
 
 
-def _marks(changes: Sequence[Mapping[str, Any]], from_s: float, span_s: float) -> list[dict[str, Any]]:
-    """Return the policy versions that came into use within the window, with their place in it (0 to 1)."""
-    seen: dict[str, int] = {}
-    marks = []
+def _changes(changes: Sequence[Mapping[str, Any]], standing: StoreStanding) -> Iterator[StandingMark]:
+    """Yield the policy versions that came into use, of surfaces of which the registry says nothing."""
+    seen: set[str] = set()
     for change in changes:
-        seen[change["surface"]] = seen.get(change["surface"], 0) + 1
-        if seen[change["surface"]] > 1:  # the first version of a surface was there before, or is all that is known
-            at = (change["since_s"] - from_s) / span_s
-            marks.append(
-                {"surface": change["surface"], "policy": change["policy"], "at": at, "since_s": change["since_s"]}
-            )
-    return marks
+        surface = change["surface"]
+        if surface in seen and surface not in standing.surfaces:
+            yield StandingMark(surface, "policy", change["since_s"], f"{change['policy']} came into use")
+        seen.add(surface)  # the first version of a surface was there before, or is all that is known
+
+
+def _down_from(rows: Sequence[Mapping[str, Any]], number: int) -> int | None:
+    """Return the bucket since which a tier, by its place in the ladder, is down; None if it is in all of the span."""
+    found = None
+    for row in reversed(rows):
+        if not row["unavailable"] or number >= len(row["unavailable"]):
+            continue
+        if not row["unavailable"][number]:
+            return found
+        found = row["bucket"]
+    return None
+
+
+def _flips_in(
+    surface: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], from_ms: int, span_ms: int
+) -> Iterator[StandingMark]:
+    """Yield a mark for each bucket at whose end a tier's state differs from that at the end of the one before."""
+    last: dict[str, bool] = {}
+    for row in rows:
+        for tier, reason in zip(surface["ladder"], row["unavailable"] or (), strict=False):
+            down = bool(reason)
+            if last.setdefault(tier, False) != down:
+                at_s = (from_ms + row["bucket"] * span_ms / BUCKETS) / 1000
+                words = f"went down: {reason}" if down else "came back"
+                yield StandingMark(surface["surface"], "breaker", at_s, f"tier {tier} {words}")
+            last[tier] = down
+
+
+def _marks(marks: Sequence[StandingMark], from_s: float, span_s: float) -> list[dict[str, Any]]:
+    """Return the marks within the window in order of time, with their places in it (`at`, 0 to 1)."""
+    return [
+        {"surface": one.surface, "kind": one.kind, "text": one.text, "at": at, "since_s": one.at_s}
+        for one in sorted(marks, key=lambda mark: mark.at_s)
+        if 0 <= (at := (one.at_s - from_s) / span_s) <= 1
+    ]
 
 
 def _needs(surface: Mapping[str, Any], from_ms: int, span_ms: int) -> Iterator[Need]:
@@ -245,9 +427,12 @@ def _needs(surface: Mapping[str, Any], from_ms: int, span_ms: int) -> Iterator[N
             f"{name}: {surface['goodput']:.1%} of requests met their limits; the objective is {GOODPUT_OBJECTIVE:.0%}"
         )
         yield Need("bad", what, since, "See which limit is missed, and by which tier.", f"{href}&is=slow")
-    for tier, reason in surface["unavailable"].items():
+    for tier, down in surface["unavailable"].items():
+        if down["since_s"] is not None and time.time() - down["since_s"] < _LASTS_S:
+            continue  # a pause that a backend asks for is over in seconds
         todo = "Requests go to the other tiers meanwhile. Look at its backends' latest errors."
-        yield Need("bad", f"{name}: tier {tier} cannot be had ({reason})", None, todo, f"{href}&is=failed")
+        what = f"{name}: tier {tier} cannot be had ({down['reason']})"
+        yield Need("bad", what, down["since_s"], todo, f"{href}&is=failed")
     if surface["cost_unknown"]:
         what = f"{name}: a backend's price is not known, so cost and saving are too low by an unknown amount"
         yield Need("warn", what, None, "State it in the config (`price`), or see `tierline prices check`.", href)

@@ -11,13 +11,19 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from cache.store.base import Store, StoreUnavailable
 from gateway.archive.columns import LEDGER
 from gateway.archive.live import LiveArchive
-from gateway.console.timeline import Timeline, timeline_of
+from gateway.caching.wrong_hits import served_hit
+from gateway.console.page import PageError
+from gateway.console.replaced import replaced_in
+from gateway.console.timeline import Bar, Timeline, timeline_of
+from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.reasons import dollars
 from offline.explain.path import PathLine, decision_lines
 from offline.explain.why_not import Flip, Impossible, start_of, why_not
+from policies.edit import keys_by_line
 from policies.model import Policy
 from routing.decide import DecisionInput
 from routing.decision_basis import BasisError, DecisionBasis
@@ -29,12 +35,18 @@ _QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _NEWEST: Final = 500
 _FEWEST: Final = 20
 """Hops of a kind from which its usual durations are known."""
+_MOST_POLICIES: Final = 256
+_SLOW_MS: Final = 1.0
+_SLOW_SHARE: Final = 0.02
+"""A hop is called slow from this duration and share of the total time: less is never why a request took long."""
 _USUAL_S: Final = 30.0
 """How long the usual durations of a surface's hops are kept."""
 
 
-class NoSuchRequest(LookupError):
+class NoSuchRequest(PageError):
     """There is no record of that request; the message says where it was looked for."""
+
+    status, title = 404, "Not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +80,10 @@ class RecordedDecisionInput:
 class RequestView:
     """Find requests and say all that is known of each."""
 
-    def __init__(self, archive: LiveArchive) -> None:
+    def __init__(self, archive: LiveArchive, store: Store) -> None:
         self._archive = archive
+        self._registry = PolicyRegistry(store)
+        self._lines: dict[str, Mapping[str, int]] = {}
         self._usual: dict[str, tuple[float, dict[tuple[str, str | None], list[float]]]] = {}
 
     async def data(self, request_id: str, at_ms: int | None = None) -> dict[str, Any]:
@@ -88,6 +102,7 @@ class RequestView:
         again = decided_again(row)
         tiers = again.policy.ladder if again is not None else ()
         timeline = timeline_of(record, row["given"], tiers)
+        usual = await self._usual_of(row["surface"])
         feedback = await self._archive.ask(_FEEDBACK, {"id": request_id, "tenant": row["tenant"]})
         return {
             "request_id": request_id,
@@ -97,13 +112,17 @@ class RequestView:
             "started": record["started"],
             "ledger": record["ledger"],
             "timeline": timeline,
-            "target": next((one.at_ms for one in timeline.moments if one.kind == "target"), None),
+            "target": timeline.target_ms,
             "saved": _saved(row),
-            "usual": await self._usual_of(row["surface"]),
+            "usual": {bar.number: found for bar in timeline.bars if (found := _usual_of_kind(usual, bar))},
+            "slow": slow_hops(timeline, usual),
+            "replaced": replaced_in(timeline.bars),
+            "lines": await self._lines_of(timeline.bars, row["policy"] or ""),
             "steps": [] if again is None else decision_lines(again.policy, again.given),
             "others": [] if again is None else _others(again),
             "feedback": feedback[0] if feedback else None,
             "decided": again is not None,
+            "hit": served_hit(record["hops"]),
         }
 
     async def alternatives(self, request_id: str, tier: str, at_ms: int | None = None) -> Alternative | None:
@@ -118,17 +137,39 @@ class RequestView:
     async def _found(self, request_id: str, at_ms: int | None) -> list[dict[str, Any]]:
         """Return the row of a request, with the basis of its decision; none if there is none."""
         where = "request_id = $id" + ("" if at_ms is None else " AND entry_ms BETWEEN $at - 1000 AND $at + 1000")
-        rows = await self._archive.newest("*", where, {"id": request_id, "at": at_ms}, 1)
+        between = (None, None) if at_ms is None else (at_ms - 1000, at_ms + 1000)
+        rows = await self._archive.newest("*", where, {"id": request_id, "at": at_ms}, 1, between_ms=between)
         for row in rows:
             bases = await self._archive.ask(_BASIS, {"id": row["basis"]})
             row["basis_json"] = bases[0]["basis"] if bases else None
         return rows
 
+    async def _lines_of(self, bars: Sequence[Bar], label: str) -> dict[int, int]:
+        """Return the line of the policy `label` (surface@version) that decided each hop, by the hop's number.
+
+        A policy from a file says its lines itself; for one from the registry they are looked up in its text.
+        """
+        told = {bar.number: bar.line for bar in bars if bar.line is not None}
+        if not label or all(bar.line is not None for bar in bars if bar.clause):
+            return told
+        if label not in self._lines:
+            surface, _, version = label.partition("@")
+            try:
+                text = (await self._registry.version(surface, version)).text
+            except (RegistryError, StoreUnavailable):
+                return told  # the links then lead to the policy, not to a line
+            if len(self._lines) >= _MOST_POLICIES:
+                self._lines.clear()
+            self._lines[label] = line_of_key(text)
+        lines = self._lines[label]
+        return told | {bar.number: line for bar in bars if bar.clause and (line := nearest_line(lines, bar.clause))}
+
     async def _usual_of(self, surface: str) -> dict[tuple[str, str | None], list[float]]:
         """Return quantiles of the durations of a surface's latest hops, by name and tier."""
         known = self._usual.get(surface)
         if known is None or time.monotonic() - known[0] > _USUAL_S:
-            rows = await self._archive.newest("hops", "surface = $surface", {"surface": surface}, _NEWEST)
+            wanted = {"surface": surface}
+            rows = await self._archive.newest("hops", "surface = $surface", wanted, _NEWEST, equal=wanted)
             known = time.monotonic(), await asyncio.to_thread(_usual, [row["hops"] for row in rows])
             self._usual[surface] = known
         return known[1]
@@ -146,6 +187,36 @@ def _usual(recorded: Sequence[str]) -> dict[tuple[str, str | None], list[float]]
         for kind, found in durations.items()
         if len(found) >= _FEWEST
     }
+
+
+def line_of_key(text: str) -> dict[str, int]:
+    """Return the line on which each dotted key of a policy's text begins."""
+    return {key.replace("[", ".").replace("]", ""): line for line, key in keys_by_line(text).items()}
+
+
+def nearest_line(lines: Mapping[str, int], key: str) -> int | None:
+    """Return the line of a dotted key, or of the nearest key around it; None if not even that stands in the text."""
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return lines.get(key)
+
+
+def slow_hops(timeline: Timeline, usual: Mapping[tuple[str, str | None], Sequence[float]]) -> dict[int, float]:
+    """Return the hops that took longer than 95% of their kind, by number, with that duration in milliseconds.
+
+    The request itself is none: its page says whether it was late.
+    """
+    p95 = {bar.number: quantiles[4] for bar in timeline.bars if (quantiles := _usual_of_kind(usual, bar))}
+    return {
+        bar.number: p95[bar.number]
+        for bar in timeline.bars
+        if bar.name != names.REQUEST and bar.number in p95 and bar.duration_ms > p95[bar.number]
+        and bar.duration_ms >= max(_SLOW_MS, _SLOW_SHARE * timeline.total_ms)
+    }  # fmt: skip
+
+
+def _usual_of_kind(usual: Mapping[tuple[str, str | None], Sequence[float]], bar: Bar) -> Sequence[float] | None:
+    return usual.get((bar.name, bar.attributes.get(names.TIER))) or usual.get((bar.name, None))
 
 
 def record_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from starlette.requests import Request
+
 from gateway.archive.live import LiveArchive
-from gateway.console.filters import FLAGS, SPANS, Filter
+from gateway.console.access import Role
+from gateway.console.filters import FLAGS, SPANS, Filter, filter_of
+from gateway.console.page import Page, Sources
+from gateway.console.views.request import RequestView
 
 PAGE: Final = 50
 _COLUMNS: Final = (
@@ -22,15 +27,56 @@ _RECENT: Final = 2000
 """Rows, the newest, among which values are looked for."""
 
 
+def pages(sources: Sources) -> Iterator[Page]:
+    """Yield the list, and the page of one request."""
+    archive, one = sources.archive, RequestView(sources.archive, sources.store)
+
+    async def show_list(request: Request) -> Mapping[str, Any]:
+        query = request.query_params
+        wanted = filter_of(query.multi_items(), since="" if query.get("q") else "24h")
+        peek = query.get("peek")
+        return {
+            **await requests_page(archive, wanted, query.get("before", "")),
+            "peek": await one.data(peek) if peek else None,
+            "texts": wanted.texts,
+            "is": wanted.flags,
+            "since": wanted.since,
+            "slower": query.get("slower", ""),
+        }
+
+    async def show(request: Request) -> Mapping[str, Any]:
+        at, opened = request.query_params.get("at", ""), request.query_params.get("hop", "")
+        at_ms = int(at) if at.isdecimal() and len(at) < 16 else None
+        request_id, why = request.path_params["request_id"], request.query_params.get("why")
+        data = await one.data(request_id, at_ms)
+        asked = None if why is None else await one.alternatives(request_id, why, data["entry_ms"])
+        return {
+            **data,
+            "why": why,
+            "alternative": asked,
+            "open": int(opened) if opened.isdecimal() else None,
+            "may_change": request.state.role is Role.EDITOR,
+        }
+
+    yield Page("/requests", "requests.html", show_list, name="Requests", key="r")
+    yield Page("/requests/{request_id}", "request.html", show)
+
+
 async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") -> dict[str, Any]:
     """Return a page of the list. `before` is the place of the last row of the page before, as `more` has it."""
     began = time.perf_counter()
-    where, values = wanted.where(time.time())
-    ms, _, number = before.partition("-")
-    if ms.isdecimal() and number.isdecimal():
-        where += " AND (entry_ms < $ms OR (entry_ms = $ms AND entry_seq < $number))"
-        values |= {"ms": int(ms), "number": int(number)}
-    rows = await archive.newest(_COLUMNS, where, values, PAGE + 1)
+    rows: list[dict[str, Any]] = []
+    # A whole id is found by files' Bloom filters; beginnings of ids need every row.
+    for exactly in ("request_id", "trace_id", "") if wanted.search else ("",):
+        where, values = wanted.where(time.time(), exactly)
+        ms, _, number = before.partition("-")
+        if ms.isdecimal() and number.isdecimal():
+            where += " AND (entry_ms < $ms OR (entry_ms = $ms AND entry_seq < $number))"
+            values |= {"ms": int(ms), "number": int(number)}
+        between = (values.get("since_ms"), values.get("ms"))
+        rows = await archive.newest(_COLUMNS, where, values, PAGE + 1, between_ms=between, equal=wanted.equal)
+        if rows:
+            break
     shown = rows[:PAGE]
     return {
         "filter": {"query": wanted.query, "words": wanted.words},

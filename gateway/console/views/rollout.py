@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.requests import Request
+
 from cache.store.base import Store
 from gateway.archive.live import LiveArchive
+from gateway.console.page import Page, Sources
 from gateway.registry.records import InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry
 from gateway.registry.view import status_of
@@ -27,7 +30,8 @@ _MOST: Final = 200_000
 _FRESH_S: Final = 5.0
 """How long computed figures are shown again."""
 _ARMS: Final = """
-SELECT started_s, tenant, request_id, arm, unit, total_ms, ttft_ms, status, error, cost_usd, slo
+SELECT started_s, tenant, request_id, arm, unit, path, total_ms, ttft_ms, status, error, cost_usd, slo,
+    calls
 FROM requests WHERE surface = $surface AND arm IN ('candidate', 'control') AND entry_ms >= $since_ms
 ORDER BY entry_ms, entry_seq LIMIT $most
 """
@@ -55,6 +59,16 @@ class GuardOverTime:
 
     now: GuardFigures
     points: Sequence[tuple[float, float | None, float | None, float | None]]
+
+
+def pages(sources: Sources) -> Iterator[Page]:
+    """Yield the page."""
+    view = RolloutView(sources.archive, sources.store)
+
+    async def show(request: Request) -> Mapping[str, Any]:
+        return await view.data()
+
+    yield Page("/rollout", "rollout.html", show, name="Rollouts", key="o")
 
 
 class RolloutView:

@@ -221,6 +221,7 @@ def test_candidates_are_judged_where_policies_come_from_the_store(
         plan = make_plan(Launch(config=config, port=free_port()), state)
     names = [spec.name for spec in plan.specs]
     assert names == ["store", "ledger", *(["judge"] if source == "store" else []), "gateway", "console"]
+    assert plan.specs[-1].argv[plan.specs[-1].argv.index("--gateway") + 1] == plan.up.url
     if source == "store":
         judge = plan.specs[2]
         assert judge.argv[-4:] == ("--dir", str(state.path / "ledger"), "--state", str(state.path))

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.config.launch import Launch
@@ -22,12 +23,15 @@ from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 from gateway.console.assets import STATIC
 from gateway.console.live import LiveUpdates
-from gateway.console.views.policy import PolicyDesk, PolicyPlaces
-from gateway.console.views.rollout import RolloutView
+from gateway.console.page import PolicyPlaces
 from gateway.registry.checks import seeds
 from gateway.registry.registry import PolicyRegistry
+from gateway.telemetry import names
+from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.ledger import TRACES, encode
 from tests.gateway.archive.test_keeper import record
 from tests.gateway.telemetry.conftest import server, store
+from tests.gateway.telemetry.requests_made import escalated
 from tests.support.wait import SLACK
 
 __all__ = ["server", "store"]
@@ -37,11 +41,11 @@ BACKENDS = "[{kind: scripted, script: [{reply: {text: Hello.}}]}]"
 TIERS = f"[{{name: local, backends: {BACKENDS}}}, {{name: hosted, backends: {BACKENDS}}}]"
 
 
-def places(folder: Path, store: RedisStore) -> PolicyPlaces:
-    """A deployment of two scripted tiers, with the shipped policies in force from the store."""
+def places(folder: Path, store: RedisStore, source: str = "store") -> PolicyPlaces:
+    """A deployment of two scripted tiers, with the shipped policies in force from the store, or from files."""
     config = folder / "tierline.yaml"
     folder.mkdir(exist_ok=True)
-    config.write_text(f"policies: {{source: store}}\ntiers: {TIERS}\n")
+    config.write_text(f"policies: {{source: {source}}}\ntiers: {TIERS}\n")
     launch = Launch(config=config)
     deployment = launch.deployment()
     return PolicyPlaces(deployment, launch.policy_source(deployment), folder, config, f"redis://{store}")
@@ -62,14 +66,12 @@ async def console(
     try:
         if requests:
             await record(store, 1, requests, **ledger)
-            while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
-                assert await archive.wait_for_requests(5 * SLACK)
-        desk = PolicyDesk(store, places(folder, store))
-        transport = httpx2.ASGITransport(
-            app=ConsoleApp(
-                archive, ConsoleAccess(keys or {}), desk, RolloutView(archive, store), scripted=scripted
-            ).asgi()
-        )
+            async with asyncio.timeout(5 * SLACK):
+                while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
+                    await archive.wait_for_requests(0.2)
+        access = ConsoleAccess(keys or {})
+        app = ConsoleApp(archive, store, places(folder, store), access, scripted=scripted).asgi()
+        transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8790") as client:
             yield client
     finally:
@@ -77,12 +79,26 @@ async def console(
 
 
 async def test_every_page_says_that_replies_are_scripted(store: RedisStore, tmp_path: Path) -> None:
-    pages = ("/now", "/requests", "/requests/req-1", "/policies", "/policies/chat", "/rollout", "/sign-in", "/nowhere")
+    pages = (
+        "/now",
+        "/requests",
+        "/requests/req-1",
+        "/policies",
+        "/policies/chat",
+        "/rollout",
+        "/playground",
+        "/sign-in",
+        "/nowhere",
+    )
     said = "scripted-small and scripted-large answer"
     async with console(tmp_path, store, 1, scripted=("scripted-small", "scripted-large")) as client:
         assert [path for path in pages if said not in (await client.get(path)).text] == []
+        for path in pages:
+            given = (await client.get(f"{path}.json")).json()
+            assert path == "/sign-in" or given["scripted"] == ["scripted-small", "scripted-large"], path
     async with console(tmp_path, store, 0) as client:
         assert "Scripted replies" not in (await client.get("/now")).text
+        assert "scripted" not in (await client.get("/now.json")).json()
 
 
 async def test_a_request_has_a_page_and_the_same_as_json(store: RedisStore, tmp_path: Path) -> None:
@@ -172,6 +188,8 @@ async def test_now_says_what_needs_somebody(store: RedisStore, tmp_path: Path) -
         assert surface["saving"]["usd"] == pytest.approx(60 * 0.0002)
         assert surface["saving"]["low"] == pytest.approx(60 * 0.0002)
         assert data["needs"][0]["level"] == "bad" and "0.0% of requests met their limits" in data["needs"][0]["what"]
+        p95 = [value for value in surface["over_time"]["ttft_p95"] if value is not None]
+        assert p95 and all(value == pytest.approx(surface["ttft_p95"]) == pytest.approx(120, rel=0.01) for value in p95)
         page = (await client.get("/now")).text
         assert "Needs you" in page and "burn 100.0" in page and len(data["latest"]) == 20
 
@@ -202,7 +220,24 @@ async def test_a_policy_is_edited_checked_and_applied(store: RedisStore, tmp_pat
         assert again.status_code == 422 and "stale" in again.text and "deadline: 50s" in again.text
         blame = (await client.get("/policies/chat.json")).json()["lines"]
         assert {line["author"] for line in blame if "deadline: 50s" in line["text"]} == {"ann"}
+        old = (await client.get(f"/policies/chat.json?version={base[:12]}")).json()["lines"]
+        assert {line["version"] for line in old} == {base} and "ann" not in {line["author"] for line in old}
         assert (await client.get("/policies/nosuch")).status_code == 404
+
+
+async def test_policies_in_files_are_listed_shown_and_checked(store: RedisStore, tmp_path: Path) -> None:
+    """And not applied: the page says where to save the text."""
+    archive = LiveArchive(tmp_path, store)
+    app = ConsoleApp(archive, store, places(tmp_path, store, "files"), ConsoleAccess({})).asgi()
+    try:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1") as client:
+            listed = await client.get("/policies")
+            assert listed.status_code == 200 and "from files" in listed.text and "autocomplete" in listed.text
+            text = (await client.get("/policies/chat.json")).json()["text"]
+            refused = await client.post("/policies/chat", data={"text": text, "do": "apply", "message": "x"})
+            assert refused.status_code == 422 and "Policies come from files here" in refused.text
+    finally:
+        await archive.aclose()
 
 
 async def test_forms_of_other_sites_and_viewers_change_nothing(store: RedisStore, tmp_path: Path) -> None:
@@ -264,6 +299,17 @@ def test_vendored_files_are_those_that_were_published() -> None:
     assert {path.name for path in folder.iterdir()} == {*listed, *licences, "VENDORED.json"}
 
 
-@pytest.mark.parametrize("name", ["console.css", "console.js"])
-def test_our_own_assets_stay_small(name: str) -> None:
-    assert (STATIC / name).stat().st_size < 40_000
+def test_our_own_assets_stay_small() -> None:
+    for kind in ("css", "js"):
+        files = [file for file in STATIC.rglob(f"*.{kind}") if file.parent.name != "vendor"]
+        assert files and sum(file.stat().st_size for file in files) < 60_000, kind
+
+
+async def test_an_attempt_that_lost_its_race_is_on_the_page(store: RedisStore, tmp_path: Path) -> None:
+    trace, ledger = escalated("req-lost")
+    first = next(hop for hop in trace.hops if hop.name == names.ATTEMPT)
+    first.attributes[names.OUTCOME] = names.LOST
+    await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 100)])
+    async with console(tmp_path, store, 1) as client:
+        page = await client.get("/requests/req-lost")
+        assert page.status_code == 200 and "cancelled at" in page.text

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gateway.console.races import loss_of
+from gateway.console.replaced import replaced_in
 from gateway.console.svg import ribbon, waterfall
 from gateway.console.timeline import timeline_of
 from gateway.telemetry import names
@@ -53,6 +55,98 @@ def test_parallel_attempts_have_lanes_and_the_served_one_is_told() -> None:
     assert second.first_ms == pytest.approx(230)
 
 
+def attempt(number: int, start_ms: float, ms: float, tier: str = "local", **attributes: Any) -> dict[str, Any]:
+    return hop(names.ATTEMPT, number + 1, start_ms, ms, **{
+        names.TIER: tier, names.ATTEMPT_NUMBER: number, names.OUTCOME: "accepted", names.GEN_AI_TOKENS_IN: 20,
+        names.GEN_AI_TOKENS_OUT: 10, names.COST: 0.0002, **attributes,
+    })  # fmt: skip
+
+
+def test_a_hedge_is_a_race_with_its_winner_and_the_price_of_the_loser() -> None:
+    late = attempt(1, 3, 500, **{names.OUTCOME: names.LOST, names.USAGE_ESTIMATED: True})
+    hedge = attempt(2, 150, 350, "hosted", **{names.HEDGE: True})
+    laid_out = timeline_of(record(ROUTE, late, hedge, hop(names.CACHE_WRITE, 9, 590, 2)), None, ())
+    [race] = laid_out.races
+    assert (race.kind, list(race.numbers), race.winner, race.unused_tokens) == ("hedge", [2, 3], 3, 30)
+    assert race.unused_usd == pytest.approx(0.0002) and not race.cost_unknown
+    assert "attempt 2 · hosted won" in race.text and "attempt 1 · local was cancelled at 503 ms" in race.text
+    assert [[bar.number for bar in lanes] for _, lanes in laid_out.rows()] == [[0], [1], [2, 3], [9]]
+    loser = laid_out.bars[2]
+    assert loss_of(loser) == "cancelled at 503 ms, 500 ms after it began: 30 tokens (estimated), $0.0002"
+    assert "cancel" in str(waterfall.bar(laid_out, loser)) and loss_of(laid_out.bars[3]) == ""
+    marks = str(waterfall.race_marks(laid_out, laid_out.bars[2:4]))
+    assert marks.count('class="fork"') == 1 and marks.count('class="decided"') == 1
+
+
+def test_samples_are_lanes_beside_their_attempt_and_escalations_are_no_race() -> None:
+    sample = hop(names.SAMPLE, 4, 10, 150, **{names.COST: 0.0001, names.COST_UNKNOWN: True})
+    [race] = timeline_of(record(ROUTE, attempt(2, 3, 300), sample), None, ()).races
+    assert (race.kind, list(race.numbers), race.winner, race.cost_unknown) == ("samples", [3, 4], 3, True)
+    assert "1 further answer drawn beside it" in race.text and "at least $0.0001" in race.text
+    assert timeline_of(record(ROUTE, attempt(1, 3, 200), attempt(2, 202.9, 300)), None, ()).races == []
+
+
+def test_the_total_time_consists_of_what_was_waited_for() -> None:
+    """Of a hedged request: what ran before the hedge began, then the hedge alone; not the loser's end."""
+    late = attempt(1, 3, 580, **{names.OUTCOME: names.LOST})
+    hedge = attempt(2, 150, 430, "hosted", **{names.HEDGE: True})
+    path = timeline_of(record(ROUTE, late, hedge, hop(names.CACHE_WRITE, 9, 590, 2)), None, ()).path
+    assert [(part.number, part.start_ms, part.end_ms) for part in path] == [
+        (None, 0, 2), (1, 2, 3), (2, 3, 150), (3, 150, 580), (None, 580, 600),
+    ]  # fmt: skip
+    laid_out = timeline_of(record(ROUTE, attempt(1, 3, 200), attempt(2, 203, 397)), None, ())
+    assert laid_out.critical_ms(2) == pytest.approx(200) and laid_out.critical_ms(None) == pytest.approx(2)
+    assert dict(waterfall.path_parts(laid_out))["attempt 2 · local"] == pytest.approx(397 / 600)
+    assert sum(part for _, part in waterfall.path_parts(laid_out)) == pytest.approx(1, abs=0.01)
+    assert str(waterfall.path_strip(laid_out)).count("<rect") == 4
+
+
+def test_the_time_left_falls_to_the_deadline_through_the_hops() -> None:
+    begun = {**ROUTE, "attributes": {names.BUDGET_LEFT: 798.0}}
+    laid_out = timeline_of(record(begun), given(0.8), ())
+    drawn = str(waterfall.budget(laid_out))
+    assert laid_out.left_ms(laid_out.total_ms) == pytest.approx(202) and "798 ms of 802 ms left" in drawn
+    assert drawn.count("<circle") == 1 and drawn.count('class="left soon"') == 1
+    assert waterfall.budget_words(laid_out) == "202 ms of 802 ms left at the end"
+    assert waterfall.budget(timeline_of(record(ROUTE), None, ())) is None
+
+
+def test_roads_not_taken_are_those_that_the_hops_name() -> None:
+    """The route says which tiers it did not start at, a judged attempt which would have taken over; -1 is unknown."""
+    route = hop(names.ROUTE, 1, 2, 1, **{
+        names.OTHER_TIERS: ["hosted", "large", "gone", "new"], names.OTHER_TTFT: [310.0, 900.0, -1.0, -1.0],
+        names.OTHER_TTFT_P95: [700.0, -1.0, -1.0, -1.0], names.OTHER_WHOLE: [1.0, 1.0, -1.0, -1.0],
+        names.OTHER_LATE: [False, True, False, False], names.OTHER_STATE: ["", "", "ejected", ""],
+    })  # fmt: skip
+    judged = attempt(1, 3, 200, **{
+        names.VERDICT_AT: 50.0, names.NEXT_TIER: "hosted", names.NEXT_TTFT: 310.0, names.NEXT_LATE: True,
+    })  # fmt: skip
+    roads = timeline_of(record(route, judged), given(60.0, health(9), health(9)), ("local", "hosted")).ghosts
+    assert [(road.tier, road.start_ms, road.p95_ms, road.late, road.instead_of) for road in roads] == [
+        ("hosted", 3, 700.0, False, ""), ("large", 3, None, True, ""), ("gone", 3, None, False, ""),
+        ("hosted", 53, None, True, "attempt 1 · local"),
+    ]  # fmt: skip
+    assert "ejected" in roads[2].text and roads[0].duration_ms == 310
+
+
+def test_the_answer_that_replaced_a_rejected_one_stands_beside_it() -> None:
+    verdict = {names.VERDICT_AT: 50.0, names.CONFIDENCE: 0.3, names.MIN_CONFIDENCE: 0.6, names.TOKENS_JUDGED: 24}
+    rejected = attempt(1, 3, 100, **{**verdict, names.PREFIX_TOKENS: ["It", " is"], names.OUTCOME: "low_confidence"})
+    whole = record(ROUTE, rejected, attempt(2, 104, 300, "hosted"))
+    whole["hops"][0]["attributes"][names.ANSWER] = "It was."
+    replaced = replaced_in(timeline_of(whole, None, ()).bars)[2]
+    assert replaced.captured and replaced.before.text == "It is" and replaced.before.confidence == 0.3
+    assert replaced.after is not None and (replaced.after.text, replaced.after.label) == (
+        "It was.",
+        "attempt 2 · hosted",
+    )
+    quiet = record(ROUTE, attempt(1, 3, 100, **verdict), attempt(2, 104, 300, "hosted"))
+    bare = replaced_in(timeline_of(quiet, None, ()).bars)[2]
+    assert not bare.captured and bare.before.text is None and bare.before.judged == 24
+    nobody = {**quiet, "ledger": {"ttft_ms": None, "served": []}}
+    assert replaced_in(timeline_of(nobody, None, ()).bars)[2].after is None
+
+
 def test_tiers_that_were_not_called_are_drawn_as_expected() -> None:
     """With what the router expected of them, and whether that would have been in time."""
     roads = timeline_of(
@@ -88,8 +182,8 @@ def test_a_document_of_its_own_is_whole() -> None:
     assert any("would have been late" in one for one in texts)
     drawn = {name for element in root.iter() for name in element.get("class", "").split()}
     style = root.findtext("{http://www.w3.org/2000/svg}style") or ""
-    grouping = {"waterfall", "lane", "axis", "marks", "bar"}
-    assert drawn - grouping <= set(re.findall(r"\.([a-z]+)", style)), drawn
+    grouping = {"waterfall", "lane", "axis", "marks", "bar", "budget", "ribbon"}
+    assert drawn - grouping <= set(re.findall(r"\.([a-z0-9]+)", style)), drawn
     assert not re.search("script|href|url|var[(]|@", text) and 'width="1200"' in text
 
 

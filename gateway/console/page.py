@@ -1,0 +1,104 @@
+"""What a view brings to the console: its pages, what can be done on them, and the errors that become a page.
+
+A view is a module of `console.views` with a function `pages`, which yields a `Page` for each page and an `Action` for
+each form or stream of updates. `console.app` lists the views; their order there is that of the navigation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from cache.store.base import Store
+    from gateway.archive.live import LiveArchive
+    from gateway.config.schema import Deployment
+    from gateway.console.race import PromptRaces
+    from gateway.console.render import Renderer
+    from policies.loader import PolicySource
+
+
+class PageError(Exception):
+    """A page that cannot be shown; the message says why, and what to do. Subclasses say the status and the title."""
+
+    status: ClassVar[int] = 400
+    title: ClassVar[str] = "This cannot be shown"
+
+
+class BadQuery(PageError):
+    """A URL whose query cannot be understood."""
+
+    title = "This address is not one"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlaces:
+    """What the policies are checked against and planned with: the deployment, its policy folder, and the ledger's."""
+
+    deployment: Deployment
+    source: PolicySource
+    ledger: Path
+    config: Path | None
+    store_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where views have their data from, and how they are rendered."""
+
+    archive: LiveArchive
+    store: Store
+    places: PolicyPlaces
+    render: Renderer
+    prompt_races: PromptRaces | None = None
+    """What sends the playground's prompts to a gateway; None where none is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its path, the template that shows it, and the coroutine that makes its data from a request.
+
+    The same data is at the path with `.json`. With a `name` it stands in the navigation, and `g` `key` leads there.
+    `script` is the one script bundle that it loads (see `console.assets`). The coroutine may raise PageError,
+    StoreUnavailable, RegistryError and QueryError, which become pages that say so.
+    """
+
+    path: str
+    template: str
+    data: Callable[[Request], Awaitable[Mapping[str, Any]]]
+    name: str = ""
+    key: str = ""
+    script: str = "console.js"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something to do at a path, such as a form, or a stream of updates; it makes its reply itself.
+
+    It is asked only by who may see the console, and a POST never from another site. What it raises becomes a page as
+    for `Page`; who may change things has `request.state.role is Role.EDITOR`.
+    """
+
+    path: str
+    handle: Callable[[Request], Awaitable[Response]]
+    methods: tuple[str, ...] = ("POST",)
+
+
+View = Callable[[Sources], Iterable[Page | Action]]
+
+
+async def form_of(request: Request, most: int = 4096) -> dict[str, str]:
+    """Return the fields of a form, of a name given twice the last. Raises HTTPException for more than `most` bytes."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, "This form is too large.")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -1,0 +1,80 @@
+"""Draw amounts over time as stacked bars, with the amounts of the axis and the times below."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from markupsafe import Markup
+
+from gateway.console.render import usd
+from gateway.console.svg import joined, tag
+
+_WIDTH: Final = 1000
+_LEFT: Final = 62
+_HEIGHT: Final = 190
+_TOP: Final = 8
+_FOOT: Final = 22
+_LINES: Final = 4
+_DAY: Final = 86400
+TONES: Final = 8
+"""How many parts have a colour of their own; the last of them is for all others."""
+
+
+def stacked_bars(
+    bars: Sequence[Sequence[float]], names: Sequence[str], start_s: float, step_s: float, text: str
+) -> Markup:
+    """Draw a bar for each `step_s` seconds from `start_s`: its parts in the order of `names`, the first lowest."""
+    most = _nice(max((math.fsum(bar) for bar in bars), default=0.0))
+    room = _HEIGHT - _TOP - _FOOT
+    foot = _TOP + room
+    shapes = [tag("title", text)]
+    for line in range(_LINES + 1):
+        y = f"{foot - room * line / _LINES:.1f}"
+        shapes.append(tag("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y, class_="grid"))
+        shapes.append(tag("text", usd(most * line / _LINES), x=_LEFT - 8, y=float(y) + 4, class_="amount"))
+    pitch = (_WIDTH - _LEFT) / max(len(bars), 1)
+    for place, bar in enumerate(bars):
+        if any(bar):
+            shapes.append(_bar(bar, names, _LEFT + place * pitch, pitch, most, start_s + place * step_s))
+    labels = max(1, math.ceil(len(bars) / 8))
+    for place in range(0, len(bars), labels):
+        at = start_s + place * step_s
+        x = f"{_LEFT + (place + 0.5) * pitch:.1f}"
+        shapes.append(tag("text", _time(at, step_s * len(bars)), x=x, y=_HEIGHT - 4, class_="tick"))
+    return tag(
+        "svg", joined(shapes), class_="bars", width="100%", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img",
+        aria_label=text,
+    )  # fmt: skip
+
+
+def _bar(bar: Sequence[float], names: Sequence[str], x: float, pitch: float, most: float, at: float) -> Markup:
+    room = _HEIGHT - _TOP - _FOOT
+    y = float(_HEIGHT - _FOOT)
+    told = [f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(at))}: {usd(math.fsum(bar))}"]
+    shapes = []
+    for place, value in enumerate(bar):
+        if value <= 0:
+            continue
+        height = value / most * room
+        y -= height
+        told.append(f"{names[place]} {usd(value)}")
+        shapes.append(
+            tag("rect", x=f"{x + pitch * 0.12:.1f}", width=f"{pitch * 0.76:.1f}", y=f"{y:.2f}", height=f"{height:.2f}",
+                class_=f"tone{min(place, TONES - 1)}")
+        )  # fmt: skip
+    return tag("g", joined([tag("title", "\n".join(told)), *shapes]))
+
+
+def _nice(value: float) -> float:
+    """Return the least of 1, 2, 4, 5, 8 and 10 times a power of ten that is not below `value`."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * step for step in (1, 2, 4, 5, 8, 10, 20) if power * step >= value)
+
+
+def _time(at: float, span_s: float) -> str:
+    return time.strftime("%H:%M" if span_s <= 2 * _DAY else "%b %d", time.localtime(at))

@@ -1,0 +1,238 @@
+"""What if: other numbers in a policy, and which of the latest requests would get what, at once.
+
+The requests are read once, and what does not depend on the numbers is kept with them; each try decides them again in
+cells, as `tierline policy replay` does, and its figures are the same. Both run in one thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+
+from gateway.archive.live import LiveArchive
+from gateway.archive.query import QueryError
+from gateway.console.page import BadQuery, Page, Sources
+from gateway.console.policy_check import PolicyChecker
+from gateway.console.policy_desk import PolicyDesk
+from offline.replay.recording import NothingRecordedError, Recording
+from offline.replay.records import Which
+from offline.replay.run import Replayed, replay_again
+from policies.model import Policy
+from policies.numbers import PolicyNumber, numbers_of, with_numbers
+from routing.decision_basis import BasisError
+
+REQUESTS: Final = 100_000
+"""Most requests that a try is about, the latest of the surface."""
+_KEPT: Final = 2
+"""Recordings that are kept, about 60 MB each."""
+_FRESH_S: Final = 60.0
+"""For so long a page that names no `to` is about the requests that were read before."""
+_BINS: Final = 60
+_UNIT_S: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TITLES: Final[Mapping[str, str]] = {
+    "cost": "Cost of 1,000",
+    "ttft_p50": "TTFT p50",
+    "ttft_p95": "TTFT p95",
+    "escalated": "Escalated",
+    "hits": "Cache hits",
+    "goodput": "Goodput",
+    "degraded": "Degraded",
+    "fallback": "Fallback",
+    "failed": "Failed",
+    "wasted": "Wasted of 1,000",
+}
+
+
+def pages(sources: Sources) -> Iterator[Page]:
+    """Yield the page."""
+    places = sources.places
+    policies, tries = PolicyDesk(sources.archive, sources.store, places), PolicyTries(sources.archive)
+    checker = PolicyChecker(places.source, places.deployment)
+
+    async def show(request: Request) -> Mapping[str, Any]:
+        query = dict(request.query_params)
+        surfaces = [row["surface"] for row in (await policies.listed())["surfaces"]]
+        surface = query.pop("surface", "") or await _busiest(sources.archive, surfaces)
+        to = query.pop("to", "")
+        if to and not (to.isdecimal() and len(to) < 16):
+            raise BadQuery(f"to={to} is no ordinal of a request; leave it out for the newest.")
+        in_force = await policies.policy(surface) if surface else None
+        data: dict[str, Any] = {"surfaces": surfaces, "surface": surface, "to": to, "numbers": [], "tried": None}
+        data |= {"version": "", "policy": "", "edited": "", "wrong": [], "nothing": "", "changes": []}
+        if in_force is None:
+            return data | {"nothing": "No policy is in force, so there is no number to change."}
+        text = in_force["text"].replace("\r\n", "\n")
+        numbers = numbers_of(text)
+        values = _values(query, numbers)
+        edited = with_numbers(text, values)
+        data |= {"version": in_force["version"], "policy": in_force["policy"], "edited": edited}
+        data["changes"] = [_change(one, values[one.name]) for one in numbers if values[one.name] != one.value]
+        shown = [_number(one, values[one.name]) for one in numbers]
+        data["numbers"] = shown
+        checked = await asyncio.to_thread(checker.check, edited)
+        if checked.policy is None:
+            return data | {"wrong": [problem.message for problem in checked.problems]}
+        try:
+            tried = await tries.of(checked.policy, int(to) if to else None, numbers)
+        except (NothingRecordedError, BasisError) as error:
+            return data | {"nothing": f"There is nothing to try this on: {error}."}
+        counts = tried.counts
+        return data | {
+            "to": str(tried.to), "tried": _shown(tried.replayed),
+            "numbers": [one | {"counts": counts.get(one["name"])} for one in shown],
+            "read_s": tried.read_s, "query_ms": tried.seconds * 1000, "most": REQUESTS,
+        }  # fmt: skip
+
+    yield Page("/what-if", "whatif.html", show, name="What if", key="w")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTry:
+    """What came of a try. `read_s` is how long reading the requests took, once, `seconds` the try itself."""
+
+    replayed: Replayed
+    to: int
+    counts: Mapping[str, Sequence[int]]
+    """By the name of a number: how many requests have what it is compared with, in equal parts from low to high."""
+    read_s: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class _KeptRecording:
+    recording: Recording
+    to: int
+    at_s: float
+    """When it was read, in seconds of the monotonic clock."""
+    read_s: float
+    counts: Mapping[str, Sequence[int]]
+
+
+class PolicyTries:
+    """Try policies on the latest requests of their surfaces, a few of which are kept in memory."""
+
+    def __init__(self, archive: LiveArchive) -> None:
+        self._archive = archive
+        self._kept: OrderedDict[tuple[str, int], _KeptRecording] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="what-if")
+
+    async def of(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber] = ()) -> PolicyTry:
+        """Try a candidate on the requests up to the ordinal `to`; None for the newest, or those just read.
+
+        Raises NothingRecordedError, BasisError and QueryError.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, self._try, candidate, to, numbers)
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from None
+
+    def _try(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber]) -> PolicyTry:
+        kept = self._recorded(candidate, to, numbers)
+        began = time.perf_counter()
+        replayed = replay_again(kept.recording, candidate)
+        return PolicyTry(replayed, kept.to, kept.counts, kept.read_s, time.perf_counter() - began)
+
+    def _recorded(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber]) -> _KeptRecording:
+        """Return the recording of the candidate's surface, from memory if it is there."""
+        surface, began = candidate.surface, time.monotonic()
+        for (name, until), kept in reversed(self._kept.items()):
+            recent = began - kept.at_s < _FRESH_S if to is None else until == to
+            if name == surface and recent and set(candidate.tiers) <= set(kept.recording.read.tiers):
+                self._kept.move_to_end((name, until))
+                return kept
+        database = self._archive.cursor()
+        which = Which(surface, until=to).newest(database, REQUESTS)
+        recording = Recording(database, candidate, which, keep_inputs=True)
+        counts = {number.name: found for number in numbers if (found := _counts(recording, number)) is not None}
+        until = which.until or 0
+        while len(self._kept) >= _KEPT:
+            self._kept.popitem(last=False)
+        kept = self._kept[surface, until] = _KeptRecording(recording, until, began, time.monotonic() - began, counts)
+        return kept
+
+
+async def _busiest(archive: LiveArchive, surfaces: Sequence[str]) -> str:
+    """Return the surface of most of the newest requests; the first of all without any request."""
+    rows = await archive.newest("surface", "surface IS NOT NULL", {}, 1000)
+    seen = [row["surface"] for row in rows if row["surface"] in surfaces]
+    return max(surfaces, key=seen.count, default="")
+
+
+def _values(query: Mapping[str, str], numbers: Sequence[PolicyNumber]) -> dict[str, float]:
+    """Return the value of every number: that of the query, or what the policy says. Raises BadQuery."""
+    values = {number.name: number.value for number in numbers}
+    for name, text in query.items():
+        if name not in values:
+            raise BadQuery(f"This policy has no number {name}; it has {', '.join(values) or 'none'}.")
+        try:
+            value = float(text) if text.strip() else values[name]
+        except ValueError:
+            raise BadQuery(f"{name}={text} is no number.") from None
+        if not 0 <= value < 1e9:
+            raise BadQuery(f"{name}={text} is not a number from 0 to a thousand million.")
+        values[name] = value
+    return values
+
+
+def _number(number: PolicyNumber, value: float) -> dict[str, Any]:
+    return {
+        "name": number.name, "group": number.group, "label": number.label, "unit": number.unit, "low": number.low,
+        "high": max(number.high, value), "step": number.step, "in_force": number.value, "value": value, "counts": None,
+    }  # fmt: skip
+
+
+def _change(number: PolicyNumber, value: float) -> dict[str, Any]:
+    return {"label": number.label, "unit": number.unit, "before": number.value, "after": value}
+
+
+def _shown(replayed: Replayed) -> dict[str, Any]:
+    """Return a replay as JSON values, with the figures' titles."""
+    values = replayed.as_json()
+    figures = {name: {**values["figures"][name], "title": title} for name, title in _TITLES.items()}
+    return values | {"figures": figures}
+
+
+def _counts(recording: Recording, number: PolicyNumber) -> list[int] | None:
+    """Return how the requests spread over what a number is compared with; None where nothing is recorded of it."""
+    scores = _scores(recording, number)
+    known = np.array([], np.float64) if scores is None else scores[~np.isnan(scores)]
+    if not len(known):
+        return None
+    counts, _ = np.histogram(
+        known, bins=_BINS, range=(0.0 if number.low < number.high / 10 else number.low, number.high)
+    )
+    return [int(count) for count in counts]
+
+
+def _scores(recording: Recording, number: PolicyNumber) -> NDArray[Any] | None:
+    """Return what requests have to compare with a number, in its unit."""
+    history, reader, key = recording.read.history, recording.reader, number.path[-1]
+    if number.group == "route":
+        words = {"…%": history.quantile * 100, "tokens_in": history.tokens, "quantile": history.quantile}
+        words["budget_ms"] = history.budget_s * 1000
+        of_decided = np.where(history.basis >= 0, 1.0, np.nan)
+        return next((values * of_decided for word, values in words.items() if word in number.label), None)
+    if key in ("confidence_below", "uncalibrated_below"):
+        calibrated = reader.signals.number("calibrated")
+        wanted = (history.signal == calibrated) == (key == "confidence_below")
+        return np.asarray(history.confidence[wanted & (history.signal > 0)])
+    if number.group == "slo":
+        times = history.ttft_ms[history.stream] if "ttft" in number.path else history.total_ms
+        return np.asarray(times / 1000 / _UNIT_S[number.unit])
+    if number.group == "cache":
+        hits = reader.hits("cache-exact" if "exact" in number.path else "cache-semantic")
+        similar = key == "min_similarity"
+        found = [hit.similarity if similar else hit.age_s / _UNIT_S[number.unit] for hit in hits.values()]
+        return np.array(found, np.float64)
+    return None

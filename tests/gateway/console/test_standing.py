@@ -1,0 +1,121 @@
+"""What stands beside a surface's figures on the Now page: candidates, lagging workers, backends that are out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from cache.risk.control import RiskFigures
+from cache.risk.published import PublishedRisk, publication
+from cache.store.base import Append, NoStore
+from cache.store.redis_store import RedisStore
+from gateway.console.standing import StandingReader, chips_of, needs_of
+from gateway.console.views.now import _down_from, _flips_in, _marks
+from gateway.registry.apply import apply_file
+from gateway.registry.records import Replica
+from gateway.registry.registry import PolicyRegistry
+from gateway.tiers.gossip import STREAM, ejections_in
+from tests.gateway.console.test_app import console, in_registry, places
+from tests.gateway.telemetry.conftest import server, store
+
+__all__ = ["server", "store"]
+
+SURFACE = {"surface": "chat", "canary": 12, "unavailable": {}, "cost_unknown": False}
+BREACH = RiskFigures(0.01, 0.9, 0.95, 0.05, True, 1000, 50, 20, 40, 4, 0, 0, 0.021, 0.03)
+
+
+def said(worker: str, cause: str = "", backend: str = "local") -> bytes:
+    ejection = {"cause": cause, "reason": f"{cause} it is", "left_s": 9.0, "status": 503} if cause else None
+    state = {f"{backend}@0123456789ab": {"in_flight": 1, "ejection": ejection}}
+    return orjson.dumps({"v": 2, "worker": worker, "backends": state})
+
+
+def test_a_backend_is_out_since_its_worker_said_so_without_a_break() -> None:
+    """Newest first; other workers' reports do not end it, one without an ejection does, and silence of some seconds."""
+    entries = [
+        ("10000-0", said("a", "failing")), ("9500-0", said("b")), ("9000-0", said("a", "failing")),
+        ("8000-0", said("a")), ("7000-0", said("a", "failing")),
+    ]  # fmt: skip
+    [one] = ejections_in(entries, 10.5)
+    assert (one.backend, one.cause, one.reason, one.since_s, one.at_least) == (
+        "local", "failing", "failing it is", 9.0, False,
+    )  # fmt: skip
+    assert ejections_in(entries[:3], 10.5)[0].at_least
+    assert ejections_in(entries, 30.0) == [] and ejections_in([("10000-0", said("a")), *entries[2:]], 10.5) == []
+    assert ejections_in([("10000-0", b"no json"), ("9000-0", said("a", "nonsense"))], 10.0) == []
+
+
+async def trying(store: RedisStore, folder: Path) -> PolicyRegistry:
+    """A registry with a canary on chat at its first share, one worker that has it and one that lags."""
+    registry = await in_registry(store, folder)
+    state = await registry.surface("chat")
+    text = (await registry.version("chat", state.live)).text.replace("deadline: 60s", "deadline: 50s")
+    file = folder / "chat.yaml"
+    file.write_text(text + "\nrollout: {steps: [25%, 50%], step_min: 1h, step_max: 2h}\n")
+    source = places(folder, store).source
+    await apply_file(registry, source, file, how="canary", author="ann", message="why", at=time.time(), surface="chat")
+    live = {name: one.live for name, one in (await registry.in_force()).items()}
+    await registry.publish(Replica("a:1", 1, live, started=time.time()))
+    await registry.publish(Replica("b:2", 1, {**live, "voice": "0" * 64}, problem="no tier x"))
+    return registry
+
+
+async def test_chips_say_what_the_registry_and_the_workers_say(store: RedisStore, tmp_path: Path) -> None:
+    """The share of a canary is that of its step, however many of the requests in the span were of it."""
+    registry = await trying(store, tmp_path)
+    reader = StandingReader(store, places(tmp_path, store).deployment)
+    standing = await reader.read()
+    [chip] = chips_of(SURFACE, ("local", "hosted"), standing, reader)
+    assert (chip.text, chip.href) == ("canary 25%", "/rollout") and "12 requests" in chip.title
+    assert standing.lagging == {}, "a change reaches every worker within seconds; until then nobody lags"
+    assert {mark.kind for mark in standing.changes} == {"policy", "restart"}
+    assert await reader.read() is standing, "the same answer serves all pages for a while"
+    async with console(tmp_path, store, 10) as client:
+        data = (await client.get("/now.json")).json()
+        assert [one["text"] for one in data["surfaces"][0]["chips"]] == ["canary 25%"] and not data["standing_problem"]
+        assert {(mark["kind"], mark["surface"]) for mark in data["marks"]} == {("policy", "chat"), ("restart", "")}
+        page = (await client.get("/now")).text
+        assert "canary 25%" in page and "worker a:1 started" in page and "cannot follow the policies" in page
+
+    state = await registry.surface("chat")
+    await registry.pause("chat", state.revision, by="ann", message="look first")
+    await store.ask([publication(PublishedRisk("chat", "stream", time.time(), BREACH))], 1.0)
+    await store.apply([Append(STREAM, said("a", "key", "hosted"), 100)])
+    standing = await StandingReader(store, places(tmp_path, store).deployment).read()
+    standing = replace(standing, lagging={"voice": ["b:2"], "chat": ["c:3"]})
+    surface = {**SURFACE, "cost_unknown": True}
+    texts = [chip.text for chip in chips_of(surface, ("local", "hosted"), standing, reader)]
+    assert texts == [
+        "canary 25%", "paused", "policy drifted on 1 of 2", "hosted out", "cache bound breached", "price unknown",
+    ]  # fmt: skip
+    needs = {need.what: need for need in needs_of(standing, reader)}
+    words = (
+        "Backend hosted of tier hosted is not called", "wrong hits to 2.10%", "b:2 cannot follow", "1 of 2 workers",
+        "stays at 25%",
+    )  # fmt: skip
+    found = [next(need for what, need in needs.items() if word in what) for word in words]
+    assert all(need.todo and need.href for need in found) and len(needs) == len(words)
+    assert "Set a new one" in found[0].todo and found[0].since_s is not None and found[4].since_s is not None
+
+
+async def test_a_store_that_does_not_answer_is_told_in_words(tmp_path: Path) -> None:
+    reader = StandingReader(NoStore(), places(tmp_path, RedisStore.from_url("redis://127.0.0.1:1")).deployment)
+    standing = await reader.read()
+    assert standing.problem and list(needs_of(standing, reader)) == []
+    assert list(chips_of(SURFACE, ("local",), standing, reader)) == []
+
+
+def test_a_tier_that_goes_down_and_comes_back_is_marked_twice() -> None:
+    rows = [
+        {"bucket": bucket, "unavailable": None if why is None else ["", why]}
+        for bucket, why in ((0, ""), (3, "down"), (4, None), (5, "down"), (9, ""), (11, "again"))
+    ]
+    flips = list(_flips_in({"surface": "chat", "ladder": ["local", "hosted"]}, rows, 0, 60_000))
+    assert [(flip.at_s, flip.text) for flip in flips] == [
+        (3.0, "tier hosted went down: down"), (9.0, "tier hosted came back"), (11.0, "tier hosted went down: again"),
+    ]  # fmt: skip
+    assert [mark["at"] for mark in _marks(flips, 0.0, 6.0)] == [0.5]
+    assert _down_from(rows, 1) == 11 and _down_from(rows[1:4], 1) is None and _down_from(rows, 0) is None
