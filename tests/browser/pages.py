@@ -1,0 +1,85 @@
+"""Which pages the console has, by the routes of its app, and an address of each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx2
+
+from cache.store.redis_store import RedisStore
+from gateway.archive.live import LiveArchive
+from gateway.config.launch import Launch
+from gateway.console.access import ConsoleAccess
+from gateway.console.app import ConsoleApp
+from gateway.console.page import PolicyPlaces
+from tests.browser.demo import RunningDemo
+from tests.support.wait import until
+
+ESCALATED = "surface=chat&is=escalated"
+STATES = (
+    "/now?since=15m",
+    "/requests?surface=chat&is=escalated&slower=1ms",
+    "/requests?surface=nowhere&slower=59s",
+    "/nowhere",
+    "/sign-in",
+)
+"""States of pages that look different from the page as the navigation opens it."""
+REQUESTS = {
+    "escalated": ESCALATED,
+    "cached": "path=cache-semantic",
+    "refused": "is=refused",
+    "fallback": "path=fallback",
+    "hedged": "is=hedged",
+}
+"""Kinds of requests whose pages look different, with the filter that finds one of the demo's."""
+
+
+def routes(folder: Path, store_url: str) -> list[str]:
+    """Return the path of each page, as the app has it: those that are also there as JSON."""
+    config = folder / "pages.yaml"
+    backend = "{kind: scripted, script: [{reply: {text: Hello.}}]}"
+    config.write_text(f"policies: {{source: store}}\ntiers: [{{name: one, backends: [{backend}]}}]\n")
+    launch = Launch(config=config)
+    deployment = launch.deployment()
+    places = PolicyPlaces(deployment, launch.policy_source(deployment), folder, config, store_url)
+    store = RedisStore.from_url(store_url)
+    app = ConsoleApp(LiveArchive(folder, store), store, places, ConsoleAccess({})).asgi()
+    paths = [str(getattr(route, "path", "")) for route in app.routes]
+    return [path.removesuffix(".json") for path in paths if path.endswith(".json")]
+
+
+def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
+    """Return an address of every page and of the states that look different, by a name fit for a file."""
+    found: dict[str, str] = {}
+    for path in routes(folder, demo.store):
+        if "{request_id}" in path:
+            for kind, query in REQUESTS.items():
+                if rows := demo.data(f"/requests?since=all&{query}")["rows"]:
+                    found[f"request-{kind}"] = path.replace("{request_id}", rows[0]["request_id"])
+        elif path == "/playground/{race}":
+            found["playground-race"] = _race(demo)
+        elif path == "/conversations/{id}":
+            found["conversation"] = path.replace("{id}", demo.data("/conversations?since=24h")["listed"][0]["name"])
+        else:
+            filled = path.replace("{surface}", "chat")
+            assert "{" not in filled, f"tests/browser/pages.py knows no value for {path}"
+            found[_name(filled)] = filled
+    found["policies-support"] = "/policies/support"
+    found["requests-peek"] = f"/requests?surface=chat&peek={demo.request_id(ESCALATED)}"
+    return found | {_name(state): state for state in STATES}
+
+
+def _race(demo: RunningDemo) -> str:
+    """Race a prompt through what the playground proposes, and return the address once it is over and recorded."""
+    proposed = demo.data("/playground")
+    form = {"a": proposed["a"], "b": proposed["b"], "prompt": "Which trade-off does a baker make?", "stream": "1"}
+    begun = httpx2.post(f"{demo.console}/playground", data=form, timeout=60)
+    assert begun.status_code == 303, begun.text
+    address = begun.headers["location"]
+    until(lambda: demo.data(address)["race"]["over"], 20, "the race's end", poll_s=0.2)
+    return str(address)
+
+
+def _name(address: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", address.lower()).strip("-")
