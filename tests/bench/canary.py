@@ -470,8 +470,16 @@ def back_by_quality(chance: np.random.Generator, one: Spoken, looks: int, allowe
     for begin, end in itertools.pairwise(ends.tolist()):
         for at in range(begin, end):
             arm = "candidate" if mine[unit[at]] else "control"
-            row = {"arm": arm, "unit": f"{arm} {unit[at]}", "tenant": "acme", "request_id": str(at), "status": 200}
-            more = {"error": None, "ttft_ms": None, "total_ms": 1.0, "cost_usd": 0.0, "slo": {}}
+            row = {"arm": arm, "unit": f"{arm} {unit[at]}", "tenant": "acme", "request_id": str(at)}
+            more = {
+                "status": 200,
+                "path": "direct",
+                "error": None,
+                "ttft_ms": None,
+                "total_ms": 1.0,
+                "cost_usd": 0.0,
+                "slo": {},
+            }
             trial.add({**row, **more}, 0.0)
             if rated[at]:
                 trial.rate("acme", str(at), float(right[at]))

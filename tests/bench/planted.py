@@ -4,8 +4,9 @@ Requests carry words that occur nowhere else: in their messages, tools and metad
 the answers of the models, in the errors of backends that quote prompt and key, and in the deployment's own key of its
 backend. Streams and JSON, hits, escalations, broken streams, refused and malformed requests take turns. Then everything
 that telemetry leaves is searched for all of these words: each stored record and basis, each span at an OTLP collector,
-the log, `/metrics`, `/docs`, `/openapi.json`, the health pages, and each error reply. An error reply may quote what its
-own request said, as OpenAI's do; it may not quote a key, or another request.
+the log, `/metrics`, `/docs`, `/openapi.json`, the health pages, each error reply, and the console: every route that it
+has, as HTML and as JSON, for each of these requests. An error reply may quote what its own request said, as OpenAI's
+do; it may not quote a key, or another request.
 
 Capture is off, as by default. With `--capture` it is on, and the prompts must be found, which shows that the search
 finds what is there. The exit code is 1 where anything was found (or, with `--capture`, nothing).
@@ -14,6 +15,7 @@ finds what is there. The exit code is 1 where anything was found (or, with `--ca
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import tempfile
 import time
@@ -29,6 +31,7 @@ import redis
 
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES
+from tests.bench.console_pages import replies
 from tests.gateway.telemetry.collector import Collector
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore, local_store
@@ -153,6 +156,7 @@ def found(requests: int, *, capture: bool = False, folder: Path) -> Counter[str]
         pages = {path: httpx2.get(gateway.origin + path).text for path in _PAGES}
         gateway.stop()
         roots = [span for span in collector.spans if span.name == "request"]
+        counts_of_pages = asyncio.run(_console(folder, store.url, requests))
         places = {
             "records": b"\n".join(value for _, fields in client.xrange(TRACES) for value in fields.values()),
             "bases": b"\n".join(client.hvals(BASES)),
@@ -162,6 +166,7 @@ def found(requests: int, *, capture: bool = False, folder: Path) -> Counter[str]
         }
         planted = _MARK.encode(), OUR_KEY.encode()
         counts = Counter({place: sum(map(blob.count, planted)) for place, blob in places.items()})
+        counts |= counts_of_pages
         counts["errors"] = 0
         for number, text in errors:
             others = text.replace(_prompt(number), "")
@@ -173,9 +178,27 @@ def found(requests: int, *, capture: bool = False, folder: Path) -> Counter[str]
         print(
             f"{requests} requests, {sum(bool(text) for _, text in errors)} of them refused; searched "
             f"{client.xlen(TRACES)} records, {len(collector.spans)} spans of {len(roots)} requests, "
-            f"{len(places['log'].splitlines())} lines of log, {len(_PAGES)} pages"
+            f"{len(places['log'].splitlines())} lines of log, {len(_PAGES)} pages, and the console's"
         )
         return counts
+
+
+async def _console(folder: Path, store_url: str, requests: int) -> Counter[str]:
+    """Ask a console for all that it shows of these requests; count the planted words in it, and pages that failed."""
+    counts: Counter[str] = Counter({"console": 0})
+    asked: Counter[int] = Counter()
+    async for path, status, body in replies(folder, folder / "tierline.yaml", store_url, requests):
+        asked[status] += 1
+        if status >= 500:
+            counts["console pages that failed"] += 1
+            print(f"{path}: {status}")
+        found_here = body.count(_MARK.encode()) + body.count(OUR_KEY.encode())
+        if found_here and not counts["console"]:
+            print(f"found in the console, first by {path}")
+        counts["console"] += found_here
+    statuses = ", ".join(f"{count} with {status}" for status, count in sorted(asked.items()))
+    print(f"asked the console for {asked.total()} pages: {statuses}")
+    return counts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,10 +14,10 @@ def test_nothing_planted_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
-    """With capture on, prompts are in records and spans, and nowhere else; with it off, in none of 1,000 requests."""
+    """With capture on, prompts are in records, spans and the console's pages alone; with it off, in none of 1,000."""
     (tmp_path / "on").mkdir()
     counts = found(60, capture=True, folder=tmp_path / "on")
-    assert counts["records"] > 20 and counts["spans"] > 20
-    assert {place for place, count in counts.items() if count} == {"records", "spans"}
+    assert counts["records"] > 20 and counts["spans"] > 20 and counts["console"] > 20
+    assert {place for place, count in counts.items() if count} == {"records", "spans", "console"}
     (tmp_path / "off").mkdir()
     assert +found(1000, folder=tmp_path / "off") == {}
