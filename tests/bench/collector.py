@@ -111,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds (default: 20)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        failed, slow = run(("none", "well", "frozen", "full", "refusing"), options.requests, options.rounds, Path(folder))
+        kinds = ("none", "well", "frozen", "full", "refusing")
+        failed, slow = run(kinds, options.requests, options.rounds, Path(folder))
     return int(bool(failed or slow))
 
 
