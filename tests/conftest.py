@@ -10,11 +10,13 @@ tests run in one of them, and so do those of a group of files, in `TOGETHER`.
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import pytest
 import redis
 
@@ -96,6 +98,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return places.get(group_of(item.nodeid), len(places)), others
 
     items.sort(key=place)
+
+
+def pytest_configure() -> None:
+    """Give the HTTP clients of this process one SSL context: each would read the machine's certificates, for 60 ms."""
+    httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 
 def pytest_collection_finish() -> None:

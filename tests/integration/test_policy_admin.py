@@ -212,7 +212,11 @@ def test_explain_at_live_says_what_the_gateway_then_does(
     assert f"{candidate} is tried on 50% of conversations; this conversation is" in text_of(found, "surface")
     for number in range(6, 26):  # calls enough for a forecast
         asked(number)
-    assert "first token expected after" in text_of(explained(capsys, str(file), *where), "tiers")
+
+    def forecast() -> bool:
+        return "first token expected after" in text_of(explained(capsys, str(file), *where), "tiers")
+
+    until(forecast, 5, "a forecast of the first token")
     assert "HOSTED_KEY" in text_of(found, "tiers")
     assert [line["place"] for line in found["steps"] if line["step"] == "rules"] == [found["policy"] + ":9"]
 

@@ -197,6 +197,12 @@ def test_speculation_ends_what_was_not_needed(gw: Gateway, local_upstream: Upstr
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
 
 
+def recognised(gw: Gateway, question: str) -> bool:
+    """Whether an answer to another wording is found; where it is not yet, no model is asked, nothing stored."""
+    reply = ask(gw, "early", question, stream=False, headers={"x-tierline-cache": "only-if-cached"})
+    return reply.headers.get("x-tierline-path") == "cache-semantic"
+
+
 def test_a_free_tier_begins_during_the_lookup(gw: Gateway, local_upstream: Upstream) -> None:
     """The route is decided before the semantic cache is asked; a hit ends what has begun."""
     first = ask(gw, "early", "What is the capital city of France?", stream=False)
@@ -206,6 +212,7 @@ def test_a_free_tier_begins_during_the_lookup(gw: Gateway, local_upstream: Upstr
 
     question = "What is the capital city of France?"
     until(lambda: ask(gw, "early", question).headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
+    until(lambda: recognised(gw, "Whats the capital city of France?"), 5, "a hit by meaning")
     local_upstream.default = slow(SMALL, 10)
     rephrased = ask(gw, "early", "What's the capital city of France?", stream=False)
     assert rephrased.headers["x-tierline-path"] == "cache-semantic"
