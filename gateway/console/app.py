@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -190,7 +190,8 @@ class ConsoleApp:
             return None
         if request.url.path.endswith(".json"):
             return self._error(request, 401, "A key is needed", "Send it as 'Authorization: Bearer KEY'.")
-        return RedirectResponse(f"/sign-in?to={request.url.path}", 303)
+        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/sign-in?to={quote(address, safe='/')}", 303)
 
     async def _home(self, request: Request) -> Response:
         return RedirectResponse("/now", 307)

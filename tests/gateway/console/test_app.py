@@ -161,8 +161,11 @@ async def test_errors_say_what_to_do(store: RedisStore, tmp_path: Path) -> None:
 async def test_a_key_is_asked_for_and_opens_the_console(store: RedisStore, tmp_path: Path) -> None:
     async with console(tmp_path, store, 1, {Role.VIEWER: "secret"}) as client:
         assert (await client.get("/requests.json")).status_code == 401
-        turned = await client.get("/requests")
+        turned = await client.get("/requests?surface=chat&since=all")
         assert turned.status_code == 303 and turned.headers["location"].startswith("/sign-in")
+        signed = await client.post(turned.headers["location"], data={"key": "secret"})
+        assert signed.headers["location"] == "/requests?surface=chat&since=all", "where they wanted to go"
+        client.cookies.clear()
         assert (await client.post("/sign-in", data={"key": "wrong"})).status_code == 401
         signed = await client.post("/sign-in?to=//evil.example", data={"key": "secret"})
         assert signed.status_code == 303 and signed.headers["location"] == "/"
