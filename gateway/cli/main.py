@@ -60,6 +60,9 @@ COMMANDS = {
     "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),
     "prices": _Command("gateway.cli.commands.prices", "say what each backend costs, and who says so"),
     "console": _Command("gateway.cli.commands.console", "show requests and policies as web pages"),
+    "mcp": _Command(
+        "gateway.cli.commands.mcp", "let an agent find requests, explain decisions and plan changes", extra="mcp"
+    ),
     "collect": _Command("gateway.cli.commands.collect", "record and grade a model's answers to prompts"),
     "train": _Command(
         "gateway.cli.commands.train",

@@ -76,8 +76,12 @@ class Renderer:
 
 def json_of(data: Mapping[str, Any], status: int = 200) -> Response:
     """Return data as a JSON reply."""
-    body = orjson.dumps(data, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-    return Response(body, status, media_type="application/json")
+    return Response(json_text(data), status, media_type="application/json")
+
+
+def json_text(data: Mapping[str, Any]) -> bytes:
+    """Return data as JSON; what is no JSON by itself is an object of its fields, or its text."""
+    return orjson.dumps(data, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
 
 
 def _plain(value: Any) -> Any:

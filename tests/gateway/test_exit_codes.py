@@ -19,6 +19,8 @@ ROWS = "{folder}/rows.jsonl"
 NOT_DONE = {
     "console, of a bad config": ["console", "--config", "{folder}/bad.yaml"],
     "console, with an address that is none": ["console", "--store", "redis://127.0.0.1:9/0", "--gateway", "here"],
+    "mcp, with a config that is not there": ["mcp", "--config", "{folder}/none.yaml"],
+    "mcp, with a console that is no address": ["mcp", "--store", "redis://127.0.0.1:9/0", "--console", "here"],
     "up, with a config that is not there": ["up", "--config", "{folder}/none.yaml", "--state", "{folder}/state"],
     "up, with a config that is no config": ["up", "--config", "{folder}/bad.yaml", "--state", "{folder}/state"],
     "up, with a state folder that cannot be": ["up", "--state", "{folder}/bad.yaml/state"],

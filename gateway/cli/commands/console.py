@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, launch_of, whole
-from gateway.cli.commands._store import add_store_flags, gateway_url, ledger_folder, store_url
+from gateway.cli.commands._flags import Subparsers, add_command, whole
+from gateway.cli.commands._places import add_place_flags, places_of
+from gateway.cli.commands._store import gateway_url
 from gateway.exit_codes import Exit
 
 _EXAMPLES = """examples:
@@ -33,9 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "goes to a gateway.",
         _EXAMPLES,
     )
-    add_store_flags(parser)
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
-    parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
+    add_place_flags(parser)
     parser.add_argument("--host", dest="at", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", dest="on", type=whole(0), metavar="N", help="the port (default: 8790; 0: a free one)")
     parser.add_argument(
@@ -48,11 +47,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code. Raises CommandError and ConfigError."""
-    from gateway.console.page import PolicyPlaces
     from gateway.console.server import CannotServeConsole, serve_console
 
-    launch = launch_of(args)
-    deployment = launch.deployment()
+    places = places_of(args)
+    deployment = places.deployment
     gateway = args.gateway or deployment.console.gateway
     if gateway is None and not args.config and not args.store:
         gateway = gateway_url(Path(args.state))
@@ -60,8 +58,6 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"--gateway {gateway}: an address begins with http:// or https://")
     wanted = (("host", args.at), ("port", args.on), ("gateway", gateway))
     given = {name: value for name, value in wanted if value is not None}
-    folder = ledger_folder(args, deployment.ledger.folder)
-    places = PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args))
     try:
         asyncio.run(serve_console(places, deployment.console.model_copy(update=given), dict(os.environ)))
     except (CannotServeConsole, ValueError) as error:

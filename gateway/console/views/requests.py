@@ -65,6 +65,26 @@ def pages(sources: Sources) -> Iterator[Page]:
 async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") -> dict[str, Any]:
     """Return a page of the list. `before` is the place of the last row of the page before, as `more` has it."""
     began = time.perf_counter()
+    rows, more = await newest_requests(archive, wanted, before, PAGE)
+    return {
+        "filter": {"query": wanted.query, "words": wanted.words},
+        "rows": rows,
+        "more": more,
+        "first": not before,
+        "choices": await _choices(archive),
+        "flags": FLAGS,
+        "spans": SPANS,
+        "query_ms": (time.perf_counter() - began) * 1000,
+    }
+
+
+async def newest_requests(
+    archive: LiveArchive, wanted: Filter, before: str, limit: int
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the newest requests that a filter lets through, and what continues behind them; '' where nothing does.
+
+    `before` is what an earlier call returned, or ''. Raises QueryError.
+    """
     rows: list[dict[str, Any]] = []
     # A whole id is found by files' Bloom filters; beginnings of ids need every row.
     for exactly in ("request_id", "trace_id", "") if wanted.search else ("",):
@@ -74,20 +94,11 @@ async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") 
             where += " AND (entry_ms < $ms OR (entry_ms = $ms AND entry_seq < $number))"
             values |= {"ms": int(ms), "number": int(number)}
         between = (values.get("since_ms"), values.get("ms"))
-        rows = await archive.newest(_COLUMNS, where, values, PAGE + 1, between_ms=between, equal=wanted.equal)
+        rows = await archive.newest(_COLUMNS, where, values, limit + 1, between_ms=between, equal=wanted.equal)
         if rows:
             break
-    shown = rows[:PAGE]
-    return {
-        "filter": {"query": wanted.query, "words": wanted.words},
-        "rows": shown,
-        "more": f"{shown[-1]['entry_ms']}-{shown[-1]['entry_seq']}" if len(rows) > PAGE else "",
-        "first": not before,
-        "choices": await _choices(archive),
-        "flags": FLAGS,
-        "spans": SPANS,
-        "query_ms": (time.perf_counter() - began) * 1000,
-    }
+    shown = rows[:limit]
+    return shown, f"{shown[-1]['entry_ms']}-{shown[-1]['entry_seq']}" if len(rows) > limit else ""
 
 
 async def _choices(archive: LiveArchive) -> Mapping[str, Sequence[str]]:
