@@ -239,3 +239,22 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
             what = f"{name}: the canary {tried['policy']} stays at {tried['share']:.0%}: {tried['paused']}"
             todo = "See its guards; then resume it (tierline policy resume), or roll it back."
             yield Need("warn", what, standing.paused_since.get(name), todo, "/rollout")
+
+
+def version_marks(changes: Sequence[Mapping[str, Any]], standing: StoreStanding) -> Iterator[StandingMark]:
+    """Yield the policy versions that came into use, of surfaces of which the registry says nothing."""
+    seen: set[str] = set()
+    for change in changes:
+        surface = change["surface"]
+        if surface in seen and surface not in standing.surfaces:
+            yield StandingMark(surface, "policy", change["since_s"], f"{change['policy']} came into use")
+        seen.add(surface)  # the first version of a surface was there before, or is all that is known
+
+
+def marks_within(marks: Sequence[StandingMark], from_s: float, span_s: float) -> list[dict[str, Any]]:
+    """Return the marks within the window in order of time, with their places in it (`at`, 0 to 1)."""
+    return [
+        {"surface": one.surface, "kind": one.kind, "text": one.text, "at": at, "since_s": one.at_s}
+        for one in sorted(marks, key=lambda mark: mark.at_s)
+        if 0 <= (at := (one.at_s - from_s) / span_s) <= 1
+    ]

@@ -26,6 +26,7 @@ from starlette.requests import Request
 
 from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import VALUES_OF, Summary
+from gateway.console.compared import chance_of, differing
 from gateway.console.page import BadQuery, Page, Sources
 
 _MINUTE: Final = 60_000
@@ -108,8 +109,6 @@ DIMENSIONS: Final[Mapping[str, tuple[str, str]]] = {
 _NONE: Final = "none"
 _MOST_VALUES: Final = 6
 """Values shown of each dimension, those that differ most."""
-_LEVEL: Final = 0.05
-_LEAST_EXPECTED: Final = 5.0
 _FEW_FILES: Final = 3
 """Files that are read for a page where they are not summarised yet, as after a rotation; more would take too long."""
 
@@ -317,9 +316,9 @@ def _ranked(
     tested = {}
     for row in rows:
         if row["dimension"] != "all":
-            p = _p_of(row["selected"], selected, row["n"] - row["selected"], rest)
+            p = chance_of(row["selected"], selected, row["n"] - row["selected"], rest)
             tested[row["dimension"], row["value"]] = p
-    differ = _held_together(tested)
+    differ = differing(tested)
     dimensions = []
     for name, (title, _) in DIMENSIONS.items():
         shares = []
@@ -335,30 +334,6 @@ def _ranked(
             shares.sort(key=lambda one: -abs(one.difference))
             dimensions.append(Dimension(name, title, distance, shares[:_MOST_VALUES], len(shares[_MOST_VALUES:])))
     return sorted(dimensions, key=lambda one: (not one.differs, -one.distance))
-
-
-def _p_of(inside: int, selected: int, outside: int, rest: int) -> float | None:
-    """Return how often two shares differ so much by chance; None with fewer than five expected in a cell."""
-    total = selected + rest
-    have = inside + outside
-    expected = [have * selected / total, have * rest / total]
-    expected += [selected - expected[0], rest - expected[1]]
-    if min(expected) < _LEAST_EXPECTED:
-        return None
-    apart = max(abs(inside - expected[0]) - 0.5, 0.0)
-    chi_squared = math.fsum(apart * apart / one for one in expected)
-    return math.erfc(math.sqrt(chi_squared / 2))
-
-
-def _held_together(tested: Mapping[tuple[str, str], float | None]) -> set[tuple[str, str]]:
-    """Return the values that differ, by Holm's method over all that could be tested."""
-    ordered = sorted((p, key) for key, p in tested.items() if p is not None)
-    differ = set()
-    for number, (p, key) in enumerate(ordered):
-        if p > _LEVEL / (len(ordered) - number):
-            break
-        differ.add(key)
-    return differ
 
 
 def _href(name: str, value: str, span: str, chosen: ComparedRequests) -> str | None:

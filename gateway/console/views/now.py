@@ -16,6 +16,7 @@ from gateway.archive.figures import against_holdout
 from gateway.archive.live import LiveArchive
 from gateway.archive.quality import DRAWN, HOLDOUT
 from gateway.archive.summaries import LATENCY, Summary
+from gateway.console.bases import RecordedBases
 from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, Sources
 from gateway.console.standing import (
@@ -25,10 +26,12 @@ from gateway.console.standing import (
     StandingReader,
     StoreStanding,
     chips_of,
+    marks_within,
     needs_of,
+    version_marks,
 )
 from policies.model import Policy
-from routing.decision_basis import BasisError, DecisionBasis
+from routing.decision_basis import DecisionBasis
 
 SPANS: Final = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400}
 BUCKETS: Final = 60
@@ -150,13 +153,13 @@ def _span_of(request: Request) -> str:
 
 
 class NowView:
-    """Make the page. Bases of decisions, which say the limits of each surface, are read once."""
+    """Make the page."""
 
     def __init__(self, archive: LiveArchive, standing: StandingReader | None = None) -> None:
         """Without `standing` nothing is said of candidates, breakers, and workers that differ."""
         self._archive = archive
         self._standing = standing
-        self._bases: dict[str, DecisionBasis | None] = {}
+        self._bases = RecordedBases(archive)
         for summary in (_counts(_SLOT_MS), _first_bytes(_SLOT_MS), _versions(_SLOT_MS), DRAWN):
             archive.keep(summary)
 
@@ -188,7 +191,7 @@ class NowView:
         surfaces = []
         for surface, rows in by_surface.items():
             whole = {"ttft_p95": percentiles.get((surface, None)), **minute.get(surface, _IDLE)}
-            basis = await self._basis(next((row["basis"] for row in reversed(rows) if row["basis"]), None))
+            basis = await self._bases.of(next((row["basis"] for row in reversed(rows) if row["basis"]), None))
             own = [row for row in rated if row["surface"] == surface]
             own_labels = [label for label in labels if label["surface"] == surface]
             surfaces.append(_surface(surface, rows, whole, basis, against_holdout(own, own_labels)))
@@ -203,7 +206,9 @@ class NowView:
                 *(need for one in surfaces for need in _needs(one, from_ms, span_ms)),
                 *(needs_of(standing, self._standing) if self._standing is not None else ()),
             ],
-            "marks": _marks([*_changes(changes, standing), *standing.changes, *flips], from_ms / 1000, SPANS[span]),
+            "marks": marks_within(
+                [*version_marks(changes, standing), *standing.changes, *flips], from_ms / 1000, SPANS[span]
+            ),
             "standing_problem": standing.problem,
             "latest": await latest,
             "now_s": now,
@@ -241,17 +246,6 @@ class NowView:
         if self._archive.failing:
             todo = "Look whether the store runs; requests are answered meanwhile, without the caches."
             yield Need("bad", f"New requests are not seen: {self._archive.failing}", None, todo, "/requests")
-
-    async def _basis(self, name: str | None) -> DecisionBasis | None:
-        if name is None:
-            return None
-        if name not in self._bases:
-            rows = await self._archive.ask("SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id", {"id": name})
-            try:
-                self._bases[name] = DecisionBasis.decode(rows[0]["basis"].encode()) if rows else None
-            except BasisError:
-                self._bases[name] = None
-        return self._bases[name]
 
 
 class _NowQueries:
@@ -369,16 +363,6 @@ def _bad_over_time(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     return found
 
 
-def _changes(changes: Sequence[Mapping[str, Any]], standing: StoreStanding) -> Iterator[StandingMark]:
-    """Yield the policy versions that came into use, of surfaces of which the registry says nothing."""
-    seen: set[str] = set()
-    for change in changes:
-        surface = change["surface"]
-        if surface in seen and surface not in standing.surfaces:
-            yield StandingMark(surface, "policy", change["since_s"], f"{change['policy']} came into use")
-        seen.add(surface)  # the first version of a surface was there before, or is all that is known
-
-
 def _down_from(rows: Sequence[Mapping[str, Any]], number: int) -> int | None:
     """Return the bucket since which a tier, by its place in the ladder, is down; None if it is in all of the span."""
     found = None
@@ -406,15 +390,6 @@ def _flips_in(
             last[tier] = down
 
 
-def _marks(marks: Sequence[StandingMark], from_s: float, span_s: float) -> list[dict[str, Any]]:
-    """Return the marks within the window in order of time, with their places in it (`at`, 0 to 1)."""
-    return [
-        {"surface": one.surface, "kind": one.kind, "text": one.text, "at": at, "since_s": one.at_s}
-        for one in sorted(marks, key=lambda mark: mark.at_s)
-        if 0 <= (at := (one.at_s - from_s) / span_s) <= 1
-    ]
-
-
 def _needs(surface: Mapping[str, Any], from_ms: int, span_ms: int) -> Iterator[Need]:
     name = surface["surface"]
     href = f"/requests?surface={name}"
@@ -426,7 +401,7 @@ def _needs(surface: Mapping[str, Any], from_ms: int, span_ms: int) -> Iterator[N
         what = (
             f"{name}: {surface['goodput']:.1%} of requests met their limits; the objective is {GOODPUT_OBJECTIVE:.0%}"
         )
-        yield Need("bad", what, since, "See which limit is missed, and by which tier.", f"{href}&is=slow")
+        yield Need("bad", what, since, "See which limit is missed, and by which tier.", f"/surfaces/{name}")
     for tier, down in surface["unavailable"].items():
         if down["since_s"] is not None and time.time() - down["since_s"] < _LASTS_S:
             continue  # a pause that a backend asks for is over in seconds

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from cache.store.redis_store import RedisStore
-from gateway.console.views.differ import _p_of
+from gateway.console.compared import chance_of
 from tests.gateway.archive.test_keeper import keep, record
 from tests.gateway.archive.test_summaries import rotated
 from tests.gateway.console.test_app import console
@@ -53,6 +53,6 @@ def test_a_difference_is_tested_as_two_proportions() -> None:
     total, table = 200, ((30, 70), (15, 85))
     apart = abs(30 * 85 - 70 * 15) - total / 2
     chi_squared = total * apart * apart / (100 * 100 * 45 * 155)
-    found = _p_of(table[0][0], 100, table[1][0], 100)
+    found = chance_of(table[0][0], 100, table[1][0], 100)
     assert found is not None and math.isclose(found, math.erfc(math.sqrt(chi_squared / 2)))
-    assert _p_of(1, 100, 1, 100) is None
+    assert chance_of(1, 100, 1, 100) is None

@@ -12,8 +12,8 @@ from cache.risk.control import RiskFigures
 from cache.risk.published import PublishedRisk, publication
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.console.standing import StandingReader, chips_of, needs_of
-from gateway.console.views.now import _down_from, _flips_in, _marks
+from gateway.console.standing import StandingReader, chips_of, marks_within, needs_of
+from gateway.console.views.now import _down_from, _flips_in
 from gateway.registry.apply import apply_file
 from gateway.registry.records import Replica
 from gateway.registry.registry import PolicyRegistry
@@ -117,5 +117,5 @@ def test_a_tier_that_goes_down_and_comes_back_is_marked_twice() -> None:
     assert [(flip.at_s, flip.text) for flip in flips] == [
         (3.0, "tier hosted went down: down"), (9.0, "tier hosted came back"), (11.0, "tier hosted went down: again"),
     ]  # fmt: skip
-    assert [mark["at"] for mark in _marks(flips, 0.0, 6.0)] == [0.5]
+    assert [mark["at"] for mark in marks_within(flips, 0.0, 6.0)] == [0.5]
     assert _down_from(rows, 1) == 11 and _down_from(rows[1:4], 1) is None and _down_from(rows, 0) is None
