@@ -30,6 +30,7 @@ from gateway.console.svg import (
     flows,
     heat,
     histogram,
+    lines,
     plots,
     race,
     ribbon,
@@ -49,6 +50,7 @@ from gateway.console.views import (
     quality,
     requests,
     rollout,
+    surface,
     whatif,
 )
 from gateway.registry.registry import RegistryError
@@ -69,6 +71,7 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 _VIEWS: Final[tuple[View, ...]] = (
     now.pages,
+    surface.pages,
     requests.pages,
     conversation.pages,
     differ.pages,
@@ -116,6 +119,7 @@ class ConsoleApp:
                 "loss_of": loss_of,
                 "shares": shares,
                 "small": small,
+                "drawn": lines,
                 "ladders": tier_ladder,
                 "bars_of": bars,
                 "histograms": histogram,

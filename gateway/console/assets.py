@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Final
 
 STATIC: Final = Path(__file__).parent / "static"
-_SHEETS: Final = {f"css/{file.name}" for file in STATIC.glob("css/*.css")}
 _SCRIPTS: Final = ("vendor/htmx.min.js", "vendor/hx-sse.min.js", "console.js", "drag.js")
 _BUNDLES: Final[Mapping[str, tuple[str, ...]]] = {
     "console.css": (
         "css/base.css",
         *sorted(f"css/{file.name}" for file in STATIC.glob("css/*.css") if file.stem != "base"),
+        "vendor/uplot.min.css",
     ),
     "console.js": _SCRIPTS,
+    "charts.js": (*_SCRIPTS, "vendor/uplot.min.js", "charts.js"),
     "policy.js": (*_SCRIPTS, "vendor/codemirror.min.js", "policy.js"),
 }
 """What each bundle is made of. A page loads one script alone, so a bundle with more begins with what all pages need."""

@@ -111,6 +111,8 @@ class Filter:
 
 
 SPANS: Final = tuple(_SPANS)
+SPANS_S: Final[Mapping[str, int]] = _SPANS
+"""How long each is, in seconds, the shortest first."""
 FLAGS: Final = {name: words for name, (words, _) in _FLAGS.items()}
 NAMES: Final = frozenset({*_TEXTS, "is", "since", "slower", "q"})
 

@@ -86,6 +86,7 @@ def pages(folder: Path) -> list[Asked]:
         [[old_id]] = ledger.execute("SELECT min_by(request_id, entry_ms) FROM requests").fetchall()
     found = [Asked(f"now, {span}", f"/now?since={span}", 100) for span in ("15m", "1h", "6h", "24h")]
     found += [
+        *(Asked(f"surface, {span}", f"/surfaces/chat?since={span}", 100) for span in ("1h", "24h")),
         Asked("requests", "/requests", 100),
         Asked("one request", f"/requests/{quote(request_id)}?at={entry_ms}", 100),
         Asked("one request, by its id alone", f"/requests/{quote(old_id)}", 300),

@@ -1,0 +1,342 @@
+"""One surface: which of its limits is missed, by which requests, and where their time went.
+
+For each limit (an objective of the policy, such as `ttft_p95`) it is counted how many requests met it. Those that
+missed the one that is looked at are compared with those that met it in two ways. Their time is split into parts that
+add up (`PARTS`). And of each tier, backend, prompt length, policy version and so on it is said how many of its requests
+missed the limit, beside all others, tested together (`console.compared`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from gateway.archive.live import LiveArchive
+from gateway.archive.summaries import VALUES_OF
+from gateway.console.bases import RecordedBases
+from gateway.console.compared import chance_of, differing
+from gateway.console.filters import SPANS as LIST_SPANS
+from gateway.console.filters import SPANS_S as LIST_SPANS_S
+from gateway.console.page import BadQuery, Page, PageError, Sources
+from gateway.console.standing import StandingReader, marks_within, version_marks
+from gateway.console.views.differ import DIMENSIONS
+from gateway.console.views.now import BUCKETS, GOODPUT_OBJECTIVE, SPANS
+
+_SHOWN: Final = ("path", "tier", "backend", "model", "policy", "prompt", "stream", "kind", "arm", "error")
+"""Dimensions, by their names in the Differ."""
+_MOST_GROUPS: Final = 12
+_NONE: Final = "none"
+_MAY_MISS: Final[Mapping[str, float]] = {"_p50": 0.5, "_p95": 0.05}
+"""By the end of a limit's name, the share of requests that may miss it; of the others, as many as goodput lets."""
+PARTS: Final[Mapping[str, str]] = {
+    "ours": "the gateway, before the first call",
+    "drafts": "answers that were given up before",
+    "queue": "the queue of its tier",
+    "prefill": "the backend, up to its first token",
+    "verdict": "held back until it was judged",
+    "decode": "the rest of the answer",
+}
+"""Parts of a request's time, in order, in words. An answer that came whole has its first token with the last."""
+_MET: Final = {"missed": False, "met": True}
+_IN_WINDOW: Final = "surface = $surface AND entry_ms < $to_ms"
+_MISSES: Final = f"""
+SELECT objective, dimension, value, count(*)::INTEGER AS held, (count(*) FILTER (NOT met))::INTEGER AS missed
+FROM (UNPIVOT (
+    SELECT unnest(map_keys(slo)) AS objective, unnest(map_values(slo)) AS met, 'all' AS "all",
+        {", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{_NONE}') AS {name}_" for name in _SHOWN)}
+    FROM requests WHERE {_IN_WINDOW} AND slo IS NOT NULL
+) ON "all", {", ".join(f"{name}_" for name in _SHOWN)} INTO NAME dimension VALUE value) GROUP BY ALL
+"""
+_TIMES: Final = f"""
+SELECT met, count(*)::INTEGER AS requests, quantile_cont(ended, [0.5, 0.95]) AS ended,
+    avg(ours) AS ours, avg(drafts) AS drafts, avg(queue) AS queue, avg(prefill) AS prefill,
+    avg(greatest(due - ours - drafts - queue - prefill, 0)) AS verdict, avg(greatest(total_ms - due, 0)) AS decode
+FROM (
+    SELECT met, total_ms, due, CASE WHEN $whole THEN total_ms ELSE due END AS ended, coalesce(began, due) AS ours,
+        CASE WHEN began IS NULL THEN 0 ELSE greatest(coalesce(served.start_ms, due) - began, 0) END AS drafts,
+        coalesce(served.queue_ms, 0) AS queue,
+        coalesce(served.ttft_ms, greatest(served.total_ms - served.queue_ms, 0), 0) AS prefill
+    FROM (
+        SELECT slo[$objective] AS met, total_ms, coalesce(ttft_ms, total_ms) AS due,
+            list_min(list_transform(list_filter(calls, one -> one.attempt > 0), one -> one.start_ms)) AS began,
+            list_filter(calls, one -> one.attempt > 0 AND NOT one.wasted)[1] AS served
+        FROM requests WHERE {_IN_WINDOW} AND slo[$objective] IS NOT NULL
+    )
+) GROUP BY met
+"""
+_OVER_TIME: Final = f"""
+SELECT ((entry_ms - $from_ms) * {BUCKETS} // ($to_ms - $from_ms))::INTEGER AS bucket, count(*)::INTEGER AS requests,
+    quantile_cont(ttft_ms, [0.5, 0.95, 0.99]) FILTER (stream AND ttft_ms IS NOT NULL) AS ttft,
+    (count(*) FILTER (good IS NOT NULL OR status >= 500))::INTEGER AS held,
+    (count(*) FILTER (good AND status < 500))::INTEGER AS good
+FROM requests WHERE {_IN_WINDOW} GROUP BY bucket ORDER BY bucket
+"""
+_LATEST: Final = f"SELECT arg_max(basis, entry_ms) AS basis FROM requests WHERE {_IN_WINDOW} AND basis IS NOT NULL"
+_VERSIONS: Final = (
+    f"SELECT surface, policy, min(started_s) AS since_s, count(*)::INTEGER AS requests FROM requests "
+    f"WHERE {_IN_WINDOW} AND policy <> '' GROUP BY ALL ORDER BY since_s"
+)
+
+
+class NoSuchSurface(PageError):
+    """There is no policy of that surface, and no request of it; the message says what there is."""
+
+    status, title = 404, "No such surface"
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceWindow:
+    """The time that a page is about, in Unix milliseconds. `span` is its name, one of Now's; '' if it was drawn."""
+
+    span: str
+    from_ms: int
+    to_ms: int
+
+    @property
+    def list_span(self) -> str:
+        """The shortest span of the list of requests that has all of it; `all` where none has."""
+        age_s = time.time() - self.from_ms / 1000
+        return next((name for name in LIST_SPANS if LIST_SPANS_S[name] >= age_s), "all")
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceLimit:
+    """One limit of a surface, and how many of the requests that were held against it missed it."""
+
+    name: str
+    limit_ms: float | None
+    held: int
+    missed: int
+    may_miss: float
+
+    @property
+    def to_first_token(self) -> bool:
+        """Whether it is of the time to the first token; else of the whole answer."""
+        return self.name.startswith("ttft")
+
+    @property
+    def share(self) -> float:
+        """The share of requests that missed it."""
+        return self.missed / self.held if self.held else 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether no more requests missed it than may."""
+        return self.share <= self.may_miss
+
+
+@dataclass(frozen=True, slots=True)
+class LimitGroup:
+    """Requests that have a value in common: how many of them missed the limit, beside all others."""
+
+    dimension: str
+    value: str
+    held: int
+    missed: int
+    of_all: float
+    """The part of all misses that is theirs."""
+    rate: float
+    rest: float
+    """The share of those that missed it among them, and among all others."""
+    differs: bool | None
+    """By more than chance; None where there are too few to tell."""
+    href: str | None
+
+
+def pages(sources: Sources) -> Iterator[Page]:
+    """Yield the page."""
+    view = SurfaceView(sources.archive, StandingReader(sources.store, sources.places.deployment))
+
+    async def show(request: Request) -> Mapping[str, Any]:
+        return await view.data(request.path_params["surface"], _window_of(request), request.query_params.get("limit"))
+
+    yield Page("/surfaces/{surface}", "surface.html", show, script="charts.js")
+
+
+def _window_of(request: Request) -> SurfaceWindow:
+    """Return the window of a URL: `since`, or `from` and `to` in Unix milliseconds. Raises BadQuery."""
+    query, now_ms = request.query_params, int(time.time() * 1000)
+    drawn = query.get("from", ""), query.get("to", "")
+    if any(drawn):
+        if not all(text.isdecimal() and len(text) < 16 for text in drawn) or int(drawn[0]) >= int(drawn[1]):
+            raise BadQuery("`from` and `to` are Unix times in milliseconds, the earlier one first.")
+        return SurfaceWindow("", int(drawn[0]), int(drawn[1]))
+    span = query.get("since", "1h")
+    if span not in SPANS:
+        raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
+    return SurfaceWindow(span, now_ms - SPANS[span] * 1000, now_ms)
+
+
+class SurfaceView:
+    """Make the page."""
+
+    def __init__(self, archive: LiveArchive, standing: StandingReader) -> None:
+        self._archive = archive
+        self._standing = standing
+        self._bases = RecordedBases(archive)
+
+    async def data(self, surface: str, window: SurfaceWindow, chosen: str | None) -> dict[str, Any]:
+        """Return the figures of a surface; `chosen` is the limit that is looked at, else the one missed most.
+
+        Raises NoSuchSurface and BadQuery.
+        """
+        began = time.perf_counter()
+        misses, over_time, versions, [latest], standing = await asyncio.gather(
+            self._ask(_MISSES, surface, window),
+            self._ask(_OVER_TIME, surface, window),
+            self._ask(_VERSIONS, surface, window),
+            self._ask(_LATEST, surface, window),
+            self._standing.read(),
+        )
+        if not over_time:
+            await self._must_be_known(surface, standing.surfaces)
+        basis = await self._bases.of(latest["basis"])
+        limits_s = {} if basis is None else basis.policy.slo.limits()
+        limits = _limits(misses, limits_s)
+        looked_at = _looked_at(limits, chosen)
+        times = await self._times(surface, window, looked_at) if looked_at else {}
+        marks = [*version_marks(versions, standing), *standing.changes]
+        here = [mark for mark in marks if mark.surface in ("", surface)]
+        held, good = (sum(row[name] for row in over_time) for name in ("held", "good"))
+        return {
+            "surface": surface,
+            "span": window.span,
+            "spans": tuple(SPANS),
+            "from_ms": window.from_ms,
+            "to_ms": window.to_ms,
+            "list_span": window.list_span,
+            "requests": sum(row["requests"] for row in over_time),
+            "goodput": good / held if held else None,
+            "burn": (1 - good / held) / (1 - GOODPUT_OBJECTIVE) if held else None,
+            "objective": GOODPUT_OBJECTIVE,
+            "versions": versions,
+            "limits": limits,
+            "looked_at": looked_at,
+            "times": times,
+            "parts": PARTS,
+            "longest_ms": max((sum(row[part] for part in PARTS) for row in times.values() if row), default=0.0),
+            "most": _greatest_difference(times, looked_at) if looked_at else "",
+            "groups": _groups(misses, looked_at, surface, window) if looked_at else [],
+            "over_time": _chart(over_time, window, limits_s),
+            "marks": marks_within(here, window.from_ms / 1000, (window.to_ms - window.from_ms) / 1000),
+            "query_ms": (time.perf_counter() - began) * 1000,
+        }
+
+    async def _times(
+        self, surface: str, window: SurfaceWindow, limit: SurfaceLimit
+    ) -> dict[str, dict[str, Any] | None]:
+        """Return the times of the requests that `missed` a limit and of those that `met` it; None where none did."""
+        rows = await self._ask(_TIMES, surface, window, objective=limit.name, whole=not limit.to_first_token)
+        return {name: next((row for row in rows if row["met"] is met), None) for name, met in _MET.items()}
+
+    async def _ask(self, sql: str, surface: str, window: SurfaceWindow, **more: str | bool) -> list[dict[str, Any]]:
+        values = {"surface": surface, "from_ms": window.from_ms, "to_ms": window.to_ms, **more}
+        named = {name: value for name, value in values.items() if f"${name}" in sql}
+        return await self._archive.ask(sql, named, from_ms=window.from_ms)
+
+    async def _must_be_known(self, surface: str, registered: Mapping[str, Any]) -> None:
+        if surface in registered:
+            return
+        rows = await self._archive.newest("surface", "true", {}, 2000)
+        there = sorted({str(row["surface"]) for row in rows if row["surface"]} | set(registered))
+        if surface not in there:
+            raise NoSuchSurface(f"No request of {surface!r} is recorded. There are {', '.join(there) or 'none yet'}.")
+
+
+def _limits(misses: Sequence[Mapping[str, Any]], limits_s: Mapping[str, float]) -> list[SurfaceLimit]:
+    """Return the limits that requests were held against, by name."""
+    return [
+        SurfaceLimit(
+            row["objective"],
+            limits_s[row["objective"]] * 1000 if row["objective"] in limits_s else None,
+            row["held"],
+            row["missed"],
+            next((share for end, share in _MAY_MISS.items() if row["objective"].endswith(end)), 1 - GOODPUT_OBJECTIVE),
+        )
+        for row in sorted(misses, key=lambda one: str(one["objective"]))
+        if row["dimension"] == "all"
+    ]
+
+
+def _looked_at(limits: Sequence[SurfaceLimit], chosen: str | None) -> SurfaceLimit | None:
+    """Return the limit of that name, else the one that is missed most often beside how often it may be."""
+    if chosen and limits:
+        found = next((one for one in limits if one.name == chosen), None)
+        if found is None:
+            raise BadQuery(f"limit={chosen} is not a limit here; there are {', '.join(one.name for one in limits)}")
+        return found
+    return max(limits, key=lambda one: one.share / one.may_miss, default=None)
+
+
+def _groups(
+    misses: Sequence[Mapping[str, Any]], limit: SurfaceLimit, surface: str, window: SurfaceWindow
+) -> list[LimitGroup]:
+    """Return the groups with most misses beyond what the others' rate would give them, those that differ first."""
+    rows = [row for row in misses if row["objective"] == limit.name and 0 < row["held"] < limit.held]
+    tested = {
+        (row["dimension"], row["value"]): chance_of(
+            row["missed"], row["held"], limit.missed - row["missed"], limit.held - row["held"]
+        )
+        for row in rows
+    }
+    differ = differing(tested)
+    groups = []
+    for row in rows:
+        key, name = (row["dimension"], row["value"]), row["dimension"].removesuffix("_")
+        others = limit.held - row["held"]
+        groups.append(
+            LimitGroup(
+                DIMENSIONS[name][0],
+                row["value"],
+                row["held"],
+                row["missed"],
+                row["missed"] / limit.missed if limit.missed else 0.0,
+                row["missed"] / row["held"],
+                (limit.missed - row["missed"]) / others,
+                None if tested[key] is None else key in differ,
+                _href(name, row["value"], surface, window),
+            )
+        )
+    groups = [one for one in groups if one.missed and one.rate > one.rest]
+    return sorted(groups, key=lambda one: (not one.differs, -one.held * (one.rate - one.rest)))[:_MOST_GROUPS]
+
+
+def _href(name: str, value: str, surface: str, window: SurfaceWindow) -> str | None:
+    """Return the list of a group's requests that missed a limit; None where the list has no such filter."""
+    if name not in VALUES_OF or value == _NONE:
+        return None
+    return f"/requests?{urlencode({'surface': surface, 'is': 'slow', name: value, 'since': window.list_span})}"
+
+
+def _greatest_difference(times: Mapping[str, Mapping[str, Any] | None], limit: SurfaceLimit) -> str:
+    """Return the part in which the requests that missed the limit exceed the others most; '' without such a one."""
+    missed, met = times["missed"], times["met"]
+    if missed is None or met is None:
+        return ""
+    parts = [part for part in PARTS if part != "decode" or not limit.to_first_token]
+    most = max(parts, key=lambda part: missed[part] - met[part])
+    return most if missed[most] > met[most] else ""
+
+
+def _chart(rows: Sequence[Mapping[str, Any]], window: SurfaceWindow, limits_s: Mapping[str, float]) -> dict[str, Any]:
+    """Return what is drawn over time: the middle of each bucket in Unix seconds, and a value or None in each."""
+    by_bucket = {row["bucket"]: row for row in rows}
+    width = (window.to_ms - window.from_ms) / BUCKETS
+    places = range(BUCKETS)
+    found = [by_bucket.get(place) for place in places]
+    return {
+        "at_s": [(window.from_ms + (place + 0.5) * width) / 1000 for place in places],
+        "ttft": {
+            name: [row["ttft"][number] if row is not None and row["ttft"] else None for row in found]
+            for number, name in enumerate(("p50", "p95", "p99"))
+        },
+        "limits": {name[5:]: limit * 1000 for name, limit in limits_s.items() if name.startswith("ttft_")},
+        "requests": [0 if row is None else row["requests"] for row in found],
+        "goodput": [row["good"] / row["held"] if row is not None and row["held"] else None for row in found],
+    }

@@ -1,0 +1,101 @@
+"""The page of a surface: which limit is missed, by whom, and where the time of those requests went."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache.store.redis_store import RedisStore
+from gateway.telemetry.ledger import CallAccount, Ledger
+from tests.gateway.console.test_conversation import console
+from tests.gateway.telemetry.conftest import server, store
+
+__all__ = ["server", "store"]
+
+
+def call(attempt: int, tier: str, start_ms: float, queue_ms: float, ttft_ms: float | None, total_ms: float) -> Any:
+    """A call whose answer was served, unless its tier is the local one and another came after it."""
+    return CallAccount(
+        attempt, tier, tier, "m", "accepted", 10, 5, False, 0.0, False, queue_ms, ttft_ms, total_ms, start_ms
+    )
+
+
+def request(number: int, *, missed: bool, tier: str, calls: list[Any], ttft_ms: float, **more: Any) -> Ledger:
+    given: dict[str, Any] = {
+        "surface": "chat", "policy": "chat@3f2a91c", "status": 200, "path": "direct", "tier": tier, "backend": tier,
+        "stream": True, "ttft_ms": ttft_ms, "total_ms": ttft_ms + 100, "calls": calls, "tokens_in": 10,
+        "slo": {"ttft_p95": not missed, "deadline": True},
+    }  # fmt: skip
+    return Ledger(f"req-{number}", **given | more)
+
+
+def fast(number: int) -> Ledger:
+    """Its first token came after 60 ms, 10 of which the gateway took before the call, and 20 the judge after it."""
+    return request(number, missed=False, tier="local", calls=[call(1, "local", 10, 0, 30, 150)], ttft_ms=60)
+
+
+def queued(number: int) -> Ledger:
+    """A draft was given up after 90 ms; then it waited 800 ms in the queue, and 200 ms for the first token."""
+    draft = call(1, "local", 10, 0, 30, 90)
+    draft.wasted = True
+    calls = [draft, call(2, "hosted", 100, 800, 200, 1100)]
+    return request(number, missed=True, tier="hosted", calls=calls, ttft_ms=1100, path="escalated")
+
+
+async def test_it_says_who_missed_a_limit_and_where_the_time_went(store: RedisStore, tmp_path: Path) -> None:
+    """The parts of the time add up; the limit that is missed most is looked at, unless another is asked for."""
+    async with console(tmp_path, store, [*map(fast, range(60)), *map(queued, range(60, 80))]) as client:
+        data = (await client.get("/surfaces/chat.json")).json()
+        assert (data["requests"], data["looked_at"]["name"], data["looked_at"]["missed"]) == (80, "ttft_p95", 20)
+        assert [(one["name"], one["held"], one["missed"]) for one in data["limits"]] == [
+            ("deadline", 80, 0), ("ttft_p95", 80, 20),
+        ]  # fmt: skip
+        missed, met = data["times"]["missed"], data["times"]["met"]
+        parts = list(data["parts"])
+        assert [met[part] for part in parts] == pytest.approx([10, 0, 0, 30, 20, 100])
+        assert [missed[part] for part in parts] == pytest.approx([10, 90, 800, 200, 0, 100])
+        assert sum(missed[part] for part in parts) == pytest.approx(1200) and missed["ended"][0] == 1100
+        assert data["most"] == "queue"
+        groups = {(one["dimension"], one["value"]): one for one in data["groups"]}
+        assert set(groups) == {("Tier", "hosted"), ("Backend", "hosted"), ("Path", "escalated")}
+        assert all(
+            (one["rate"], one["rest"], one["of_all"], one["differs"]) == (1, 0, 1, True) for one in groups.values()
+        )
+        page = (await client.get("/surfaces/chat")).text
+        assert "<strong>the queue of its tier</strong>" in page
+        assert "/requests?surface=chat&amp;is=slow&amp;tier=hosted&amp;since=" in page
+        assert "<polyline" in page, "the chart stands there without scripts"
+        other = (await client.get("/surfaces/chat.json?limit=deadline")).json()
+        assert (other["looked_at"]["name"], other["times"]["missed"], other["most"], other["groups"]) == (
+            "deadline", None, "", [],
+        )  # fmt: skip
+        assert "Every request met it." in (await client.get("/surfaces/chat?limit=deadline")).text
+
+
+async def test_a_window_may_be_drawn(store: RedisStore, tmp_path: Path) -> None:
+    """From one time to another, which is in the address; what cannot be is refused with what can."""
+    now_ms = int(time.time() * 1000)
+    async with console(tmp_path, store, [fast(1)]) as client:
+        inside = (await client.get(f"/surfaces/chat.json?from={now_ms - 60_000}&to={now_ms + 60_000}")).json()
+        assert (inside["requests"], inside["span"], inside["list_span"]) == (1, "", "15m")
+        before = f"from={now_ms - 90_000}&to={now_ms - 60_000}"
+        assert (await client.get(f"/surfaces/chat.json?{before}")).json()["requests"] == 0
+        assert "No request of chat in this time" in (await client.get(f"/surfaces/chat?{before}")).text
+        for wrong in ("from=2&to=1", "from=1", "from=x&to=2", "since=2h", "limit=moon"):
+            assert (await client.get(f"/surfaces/chat?{wrong}")).status_code == 400, wrong
+        missing = await client.get("/surfaces/moon")
+        assert missing.status_code == 404 and "There are chat." in missing.text
+
+
+async def test_hits_and_refused_requests_have_a_page_too(store: RedisStore, tmp_path: Path) -> None:
+    """Requests without any call spend their time in the gateway; those held against no limit have none to look at."""
+    hit = request(1, missed=False, tier="local", calls=[], ttft_ms=5, path="cache-exact")
+    unlimited = request(2, missed=False, tier="", calls=[], ttft_ms=5, surface="voice", slo=None)
+    async with console(tmp_path, store, [hit, unlimited]) as client:
+        met = (await client.get("/surfaces/chat.json")).json()["times"]["met"]
+        assert (met["ours"], met["prefill"], met["decode"]) == (5, 0, 100)
+        voice = await client.get("/surfaces/voice")
+        assert voice.status_code == 200 and "No request was held against a limit" in voice.text
