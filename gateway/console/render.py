@@ -94,15 +94,15 @@ def _ms(value: float | None) -> str:
     return "–" if value is None else milliseconds(value)
 
 
-def usd(value: float | None) -> str:
-    """Format an amount of US dollars: two decimals, below $1 three significant digits."""
+def usd(value: float | None, signed: bool = False) -> str:
+    """Format an amount of US dollars: two decimals, below $1 three significant digits. `signed`: with a plus, too."""
     if value is None:
         return "–"
     amount = abs(value)
     if amount < _LEAST_USD:
         return "$0"
     digits = 2 if amount >= 1 else max(2, 2 - math.floor(math.log10(amount)))
-    return f"{'−' if value < 0 else ''}${amount:,.{digits}f}"
+    return f"{'−' if value < 0 else '+' if signed else ''}${amount:,.{digits}f}"
 
 
 def _ms_signed(value: float) -> str:
@@ -133,7 +133,7 @@ def _unit(value: float | None, unit: str, signed: bool = False) -> str:
     sign = "+" if signed else ""
     if unit == "share":
         return f"{value * 100:{sign}.2f}%"
-    return f"{value:{sign}.1f} ms" if unit == "ms" else f"{value:{sign}.4f} $"
+    return f"{value:{sign}.1f} ms" if unit == "ms" else usd(value, signed)
 
 
 def _guarded(value: float | None, guard: str) -> str:
@@ -142,7 +142,7 @@ def _guarded(value: float | None, guard: str) -> str:
         return "–"
     if guard == "ttft_p95":
         return milliseconds(value * 1000)
-    return f"${value:.6f}" if guard == "cost" else percent(value, 2)
+    return usd(value) if guard == "cost" else percent(value, 2)
 
 
 def _either(value: object) -> str:

@@ -3,10 +3,9 @@ they share that the others do not?
 
 Each value of each dimension has two shares: of the selected requests, and of the rest in the same time. A dimension
 ranks by its distance, half the sum of the differences of all its shares: 0 where selection and rest are alike, 1 where
-they have no value in common. Of each value it is tested whether its two shares differ (two proportions, with Yates's
-correction for continuity), where at least five requests are expected in each of the four cells. With some hundred
-values a few would differ by chance, so the tests are held together by Holm's method: the chance that any value at all
-is marked that does not differ is at most 5%.
+they have no value in common. Of each value it is tested whether its two shares differ. With some hundred values a few
+would differ by chance, so the tests are held together: the chance that any value at all is marked that does not differ
+is at most 5% (`console.compared`).
 
 Requests are counted by time, latency, what became of them, and one dimension at a time (`_shares`); files that are
 closed are counted once. So a selection costs the same over an hour and over 30 days, and dimensions are not crossed.
@@ -165,8 +164,8 @@ class ValueShare:
     rest: int
     share: float
     rest_share: float
-    p: float | None
-    """How often chance alone gives such a difference, before the correction; None where there are too few to tell."""
+    p: float
+    """How often chance alone gives such a difference, before the correction."""
     differs: bool
     href: str | None
 

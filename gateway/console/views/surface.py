@@ -144,8 +144,8 @@ class LimitGroup:
     rate: float
     rest: float
     """The share of those that missed it among them, and among all others."""
-    differs: bool | None
-    """By more than chance; None where there are too few to tell."""
+    differs: bool
+    """By more than chance."""
     href: str | None
 
 
@@ -299,7 +299,7 @@ def _groups(
                 row["missed"] / limit.missed if limit.missed else 0.0,
                 row["missed"] / row["held"],
                 (limit.missed - row["missed"]) / others,
-                None if tested[key] is None else key in differ,
+                key in differ,
                 _href(name, row["value"], surface, window),
             )
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from cache.store.redis_store import RedisStore
-from gateway.console.compared import chance_of
 from tests.gateway.archive.test_keeper import keep, record
 from tests.gateway.archive.test_summaries import rotated
 from tests.gateway.console.test_app import console
@@ -46,13 +44,3 @@ async def test_selections_that_are_none_are_refused(store: RedisStore, tmp_path:
         for query in wrong:
             assert (await client.get(f"/differ?{query}")).status_code == 400, query
         assert "No request in the last 24h" in (await client.get("/differ")).text
-
-
-def test_a_difference_is_tested_as_two_proportions() -> None:
-    """As in the textbooks' 2 x 2 table with Yates's correction; with too few to tell there is no figure."""
-    total, table = 200, ((30, 70), (15, 85))
-    apart = abs(30 * 85 - 70 * 15) - total / 2
-    chi_squared = total * apart * apart / (100 * 100 * 45 * 155)
-    found = chance_of(table[0][0], 100, table[1][0], 100)
-    assert found is not None and math.isclose(found, math.erfc(math.sqrt(chi_squared / 2)))
-    assert chance_of(1, 100, 1, 100) is None
