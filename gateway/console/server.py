@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
@@ -25,7 +27,7 @@ from gateway.console.race import PromptRaces
 _SLACK = 10.0
 """The time limits of the gateway's own operations are for its event loop; pages may wait longer."""
 _CLOSE_S = 1
-"""Seconds that open pages have at the end; their streams of updates never end by themselves."""
+"""Seconds that pages which are being made have at the end."""
 
 
 class CannotServeConsole(Exception):
@@ -42,9 +44,10 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     scripted = places.deployment.scripted_models
     races = None if gateway is None else PromptRaces(gateway, archive)
     app = ConsoleApp(archive, store, places, access, scripted=scripted, prompt_races=races).asgi()
+    stopping = asyncio.Event()
     server = _UntilSignal(
         uvicorn.Config(
-            app,
+            _EndingStreams(app, stopping),
             config.host,
             config.port,
             log_level="warning",
@@ -52,7 +55,8 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=_CLOSE_S,
-        )
+        ),
+        stopping,
     )
     logging.getLogger("uvicorn.error").addHandler(logging.StreamHandler(sys.stderr))
     try:
@@ -94,9 +98,19 @@ def gateway_of(config: ConsoleConfig, environ: Mapping[str, str]) -> GatewayClie
 class _UntilSignal(uvicorn.Server):
     """uvicorn's server, whose end by a signal is a good one: it does not send itself that signal again."""
 
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        """Set `stopping` on the first signal."""
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, at once on a second signal."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on the first SIGINT or SIGTERM, at once on a second one."""
+        """Let SIGINT and SIGTERM stop the server."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -110,3 +124,35 @@ class _UntilSignal(uvicorn.Server):
         host, port = sockets[0].getsockname()[:2]
         sys.stdout.write(f"The console is at http://{f'[{host}]' if ':' in host else host}:{port}\n")
         sys.stdout.flush()
+
+
+class _EndingStreams:
+    """Tell every request that its client has left once the server stops: streams of updates never end by themselves.
+
+    What is left open then is ended for the client.
+    """
+
+    def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
+        self._app = app
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_or_end() -> Message:
+            asked, stopping = asyncio.ensure_future(receive()), asyncio.ensure_future(self._stopping.wait())
+            try:
+                await asyncio.wait((asked, stopping), return_when=asyncio.FIRST_COMPLETED)
+                return asked.result() if asked.done() else {"type": "http.disconnect"}
+            finally:
+                asked.cancel()
+                stopping.cancel()
+
+        open_ = False
+
+        async def note(message: Message) -> None:
+            nonlocal open_
+            open_ = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            await send(message)
+
+        await self._app(scope, receive_or_end, note)
+        if open_:
+            await send({"type": "http.response.body"})

@@ -41,6 +41,8 @@
     else if (event.key === "k") step(-1);
     else if (event.key === "Escape") document.querySelector("[data-close]")?.click();
   });
+  // What is wider than the window begins with its newest end.
+  for (const one of document.querySelectorAll("[data-newest]")) one.scrollLeft = one.scrollWidth;
   // A slider and the number that it drags; a form that says so is sent as it changes (What if).
   for (const range of document.querySelectorAll("input[type=range][data-number]")) {
     const number = document.getElementById(range.dataset.number);
