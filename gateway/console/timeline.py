@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.console.critical_path import PathSegment, critical_path
+from gateway.console.policy_keys import PolicyKey, policy_keys
 from gateway.console.races import Race, races_of
 from gateway.telemetry import names
 from gateway.telemetry.reasons import explain, milliseconds
@@ -50,6 +51,8 @@ class Bar:
     """The key of the policy that decided the hop; empty if none did."""
     line: int | None
     """The line of the policy's file where that stands; None where it came from no file."""
+    keys: Sequence[PolicyKey]
+    """All keys of the policy that the hop rests on, `clause` first."""
     budget_ms: float | None
     """Time that was left until the deadline when the hop began; None where the record does not say."""
 
@@ -199,6 +202,7 @@ def _limits(root: Bar | None, route: Bar | None, given: Mapping[str, Any] | None
 
 def _bars(record: Record) -> list[Bar]:
     served = record["ledger"].get("served") or ()
+    to_first_token = any(names.TTFT_TARGET in hop["attributes"] for hop in record["hops"])
     bars: list[Bar] = []
     for hop in record["hops"]:
         start, duration = hop["start_us"] / 1000, hop["duration_us"] / 1000
@@ -223,6 +227,7 @@ def _bars(record: Record) -> list[Bar]:
                 None if names.VERDICT_AT not in attributes else start + float(attributes[names.VERDICT_AT]),
                 str(attributes.get(names.CLAUSE) or ""),
                 _line_of(attributes.get(names.CLAUSE_LINE)),
+                list(policy_keys(hop, to_first_token=to_first_token)),
                 attributes.get(names.BUDGET_LEFT),
             )
         )

@@ -52,7 +52,7 @@ class AgentTools:
 
     def __init__(self, archive: LiveArchive, store: Store, places: PolicyPlaces, console_url: str) -> None:
         self._archive = archive
-        self._requests = RequestView(archive, store)
+        self._requests = RequestView(archive, store, places.source)
         self._desk = PolicyDesk(archive, store, places)
         self._now = NowView(archive)
         self._console_url = console_url
@@ -178,7 +178,7 @@ class AgentTools:
         return _plain({**report, "plan": {name: value for name, value in plan.items() if name != "text"}})
 
 
-def _hop(bar: Bar, lines: Mapping[int, int], slow: Mapping[int, float], *, attributes: bool) -> dict[str, Any]:
+def _hop(bar: Bar, lines: Mapping[str, int], slow: Mapping[int, float], *, attributes: bool) -> dict[str, Any]:
     """Return what is said of a hop; empty values are left out."""
     hop = {
         "number": bar.number,
@@ -189,12 +189,11 @@ def _hop(bar: Bar, lines: Mapping[int, int], slow: Mapping[int, float], *, attri
         "error": bar.error,
         "served": bar.served or None,
         "reasons": bar.reasons,
-        "policy_key": bar.clause,
-        "policy_line": lines.get(bar.number),
+        "policy": [{"key": one.key, "line": lines.get(one.key), "what": one.what} for one in bar.keys],
         "budget_left_ms": bar.budget_ms,
         "attributes": bar.attributes if attributes else None,
     }
-    return {name: value for name, value in hop.items() if value not in (None, "", ())}
+    return {name: value for name, value in hop.items() if value not in (None, "", (), [])}
 
 
 async def _telling(work: Awaitable[T], context: Context[Any, Any], what: str) -> T:

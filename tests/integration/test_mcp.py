@@ -91,7 +91,8 @@ async def test_an_agent_finds_a_request_and_what_decided_it(
         assert shown["page"] == f"http://localhost:1/requests/{ids[0]}" and "attributes" not in shown["hops"][0]
         more = await asked.call("show_request", request_id=ids[0], attributes=True)
         assert all(hop["attributes"] for hop in more["hops"])
-        assert any(hop.get("policy_key", "").startswith("cache.") for hop in shown["hops"])
+        of_route = next(hop["policy"][0] for hop in shown["hops"] if hop["name"] == "route")
+        assert of_route["key"].startswith("route.start.") and of_route["line"] > 1
         assert "zebra" not in str(more)
         [surface] = (await asked.call("surfaces", since="15m"))["surfaces"]
         assert (surface["surface"], surface["requests"]) == ("chat", 2)

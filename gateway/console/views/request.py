@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from gateway.telemetry.reasons import dollars
 from offline.explain.path import PathLine, decision_lines
 from offline.explain.why_not import Flip, Impossible, start_of, why_not
 from policies.edit import keys_by_line
+from policies.errors import ConfigError
+from policies.loader import PolicySource, policy_files, read_policy
 from policies.model import Policy
 from routing.decide import DecisionInput
 from routing.decision_basis import BasisError, DecisionBasis
@@ -80,8 +83,9 @@ class RecordedDecisionInput:
 class RequestView:
     """Find requests and say all that is known of each."""
 
-    def __init__(self, archive: LiveArchive, store: Store) -> None:
+    def __init__(self, archive: LiveArchive, store: Store, source: PolicySource) -> None:
         self._archive = archive
+        self._source = source
         self._registry = PolicyRegistry(store)
         self._lines: dict[str, Mapping[str, int]] = {}
         self._usual: dict[str, tuple[float, dict[tuple[str, str | None], list[float]]]] = {}
@@ -117,7 +121,7 @@ class RequestView:
             "usual": {bar.number: found for bar in timeline.bars if (found := _usual_of_kind(usual, bar))},
             "slow": slow_hops(timeline, usual),
             "replaced": replaced_in(timeline.bars),
-            "lines": await self._lines_of(timeline.bars, row["policy"] or ""),
+            "lines": await self._lines_of(timeline.bars, row["surface"] or "", row["policy"] or ""),
             "steps": [] if again is None else decision_lines(again.policy, again.given),
             "others": [] if again is None else _others(again),
             "feedback": feedback[0] if feedback else None,
@@ -144,25 +148,32 @@ class RequestView:
             row["basis_json"] = bases[0]["basis"] if bases else None
         return rows
 
-    async def _lines_of(self, bars: Sequence[Bar], label: str) -> dict[int, int]:
-        """Return the line of the policy `label` (surface@version) that decided each hop, by the hop's number.
+    async def _lines_of(self, bars: Sequence[Bar], surface: str, label: str) -> dict[str, int]:
+        """Return the lines of the policy `label` (surface@version) of the keys that hops rest on, by key.
 
-        A policy from a file says its lines itself; for one from the registry they are looked up in its text.
+        The key that decided a hop has its line in the record where the policy came from a file. All others are looked
+        up in the policy's text: that of the registry, or the file's, if it is still that version.
         """
-        told = {bar.number: bar.line for bar in bars if bar.line is not None}
-        if not label or all(bar.line is not None for bar in bars if bar.clause):
+        told = {bar.clause: bar.line for bar in bars if bar.line is not None}
+        wanted = {one.key for bar in bars for one in bar.keys} - told.keys()
+        if not label or not wanted:
             return told
+        lines = await self._lines_in(surface, label)
+        return told | {key: line for key in wanted if (line := nearest_line(lines, key)) is not None}
+
+    async def _lines_in(self, surface: str, label: str) -> Mapping[str, int]:
+        """Return the line of each key of a policy; nothing where its text is not known."""
         if label not in self._lines:
-            surface, _, version = label.partition("@")
             try:
-                text = (await self._registry.version(surface, version)).text
+                text = (await self._registry.version(surface, label.partition("@")[2])).text
             except (RegistryError, StoreUnavailable):
-                return told  # the links then lead to the policy, not to a line
+                text = await asyncio.to_thread(_text_in_files, self._source, label)
+            if not text:
+                return {}  # links then lead to the policy, not to a line
             if len(self._lines) >= _MOST_POLICIES:
                 self._lines.clear()
             self._lines[label] = line_of_key(text)
-        lines = self._lines[label]
-        return told | {bar.number: line for bar in bars if bar.clause and (line := nearest_line(lines, bar.clause))}
+        return self._lines[label]
 
     async def _usual_of(self, surface: str) -> dict[tuple[str, str | None], list[float]]:
         """Return quantiles of the durations of a surface's latest hops, by name and tier."""
@@ -187,6 +198,15 @@ def _usual(recorded: Sequence[str]) -> dict[tuple[str, str | None], list[float]]
         for kind, found in durations.items()
         if len(found) >= _FEWEST
     }
+
+
+def _text_in_files(source: PolicySource, label: str) -> str:
+    """Return the text of a policy's file that is still of that version; '' where there is none."""
+    for file in policy_files(source.directory):
+        with contextlib.suppress(ConfigError):
+            if read_policy(file, source.tiers)[0].label == label:
+                return file.read_text("utf-8-sig")
+    return ""
 
 
 def line_of_key(text: str) -> dict[str, int]:

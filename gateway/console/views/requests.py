@@ -29,7 +29,7 @@ _RECENT: Final = 2000
 
 def pages(sources: Sources) -> Iterator[Page]:
     """Yield the list, and the page of one request."""
-    archive, one = sources.archive, RequestView(sources.archive, sources.store)
+    archive, one = sources.archive, RequestView(sources.archive, sources.store, sources.places.source)
 
     async def show_list(request: Request) -> Mapping[str, Any]:
         query = request.query_params
