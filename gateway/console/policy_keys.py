@@ -18,10 +18,12 @@ class PolicyKey:
 
     key: str
     what: str
+    ms: float | None = None
+    """How long the hop waited for it; None where it is no wait."""
 
 
 def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[PolicyKey]:
-    """Yield the keys that a recorded hop rests on, the one that decided it first.
+    """Yield the keys that a recorded hop rests on, the one that decided it first, and what it waited for longest last.
 
     `to_first_token`: whether the request had a limit for its first token, which then bounds it before its deadline.
     """
@@ -38,11 +40,15 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
         yield PolicyKey(limit, "the next tier would have missed")
     if hop["error"] == "upstream_timeout":
         yield PolicyKey(_bound_of(attributes, limit), "it was given up by")
-    if attributes.get(names.QUEUE):
-        yield PolicyKey("load.max_wait", "it may wait as long as")
+    waits = []
+    if queued_ms := attributes.get(names.QUEUE):
+        waits.append(PolicyKey("load.max_wait", "it waited for a place, as it may", queued_ms))
     verdict_ms, first_ms = attributes.get(names.VERDICT_AT), attributes.get(names.TTFT)
-    if verdict_ms is not None and first_ms is not None and verdict_ms - first_ms >= _HELD_MS:
-        yield PolicyKey("escalate.stream.hold_tokens", "it was held back by")
+    if verdict_ms is not None and first_ms is not None:
+        held_ms = verdict_ms - (queued_ms or 0.0) - first_ms
+        if held_ms >= _HELD_MS:
+            waits.append(PolicyKey("escalate.stream.hold_tokens", "it was held back until judged", held_ms))
+    yield from sorted(waits, key=lambda wait: wait.ms or 0.0)
 
 
 def _bound_of(attributes: Mapping[str, Any], limit: str) -> str:

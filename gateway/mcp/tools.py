@@ -189,7 +189,7 @@ def _hop(bar: Bar, lines: Mapping[str, int], slow: Mapping[int, float], *, attri
         "error": bar.error,
         "served": bar.served or None,
         "reasons": bar.reasons,
-        "policy": [{"key": one.key, "line": lines.get(one.key), "what": one.what} for one in bar.keys],
+        "policy": [{"key": one.key, "line": lines.get(one.key), "what": one.what, "ms": one.ms} for one in bar.keys],
         "budget_left_ms": bar.budget_ms,
         "attributes": bar.attributes if attributes else None,
     }

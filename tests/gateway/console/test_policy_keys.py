@@ -26,6 +26,8 @@ DECIDED = {names.CLAUSE: "escalate.when.uncalibrated_below"}
         ({names.TIMEOUT: 197.5, names.BUDGET_LEFT: 197.3}, "upstream_timeout", True, ["slo.deadline"]),
         ({names.QUEUE: 12.0}, None, True, ["load.max_wait"]),
         ({names.VERDICT_AT: 240.0, names.TTFT: 90.0}, None, True, ["escalate.stream.hold_tokens"]),
+        ({names.QUEUE: 500.0, names.VERDICT_AT: 640.0, names.TTFT: 90.0}, None, True,
+         ["escalate.stream.hold_tokens", "load.max_wait"]),
         ({names.VERDICT_AT: 95.0, names.TTFT: 90.0}, None, True, []),
     ],
 )  # fmt: skip
