@@ -21,11 +21,10 @@ from tests.browser.pages import ESCALATED, addresses
 
 DOCS = {
     "now": ("/now?since=15m", "light", 760),
-    "request": ("/requests/ESCALATED", "light", 900),
-    "surface": ("/surfaces/chat?since=15m", "dark", 900),
+    "request": ("/requests/ESCALATED", "light", 1560),
+    "surface": ("/surfaces/chat?since=15m", "dark", 1000),
     "what-if": ("/what-if?surface=chat&escalate.when.uncalibrated_below=0.95", "light", 700),
     "differ": ("/differ?since=1h&is=slow", "light", 860),
-    "policy": ("/policies/chat", "dark", 760),
 }
 """What the READMEs show: a page's address (ESCALATED is the id of such a request), its scheme and its height."""
 COLOURS = 96
