@@ -47,7 +47,13 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
     if verdict_ms is not None and first_ms is not None:
         held_ms = verdict_ms - (queued_ms or 0.0) - first_ms
         if held_ms >= _HELD_MS:
-            waits.append(PolicyKey("escalate.stream.hold_tokens", "it was held back until judged", held_ms))
+            waits.append(
+                PolicyKey(
+                    "escalate.stream.hold_tokens",
+                    "it was held back for `hold_tokens` or `hold_max`, whichever came first",
+                    held_ms,
+                )
+            )
     yield from sorted(waits, key=lambda wait: wait.ms or 0.0)
 
 
