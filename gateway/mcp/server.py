@@ -26,9 +26,9 @@ from gateway.registry.registry import RegistryError
 
 _INSTRUCTIONS: Final = (
     "Tierline routes requests to models in tiers, by a policy per product surface. These tools look at what requests "
-    "met, and never change anything. To find out why something is slow, dear or wrong: `surfaces` says where, "
-    "`find_requests` finds examples, `show_request` names the hop and the line of the policy that decided it, and "
-    "`explain_decision` says what would have changed it. To propose a change: `show_policy`, edit its text, "
+    "met, and never change anything. To find out why something is slow, dear or wrong: `surfaces` and `show_surface` "
+    "say where, `find_requests` finds examples, `show_request` names the hop and the line of the policy that decided "
+    "it, and `explain_decision` says what would have changed it. To propose a change: `show_policy`, edit its text, "
     "`plan_change`."
 )
 _READ_ONLY: Final = ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False)
@@ -63,8 +63,8 @@ def server_of(tools: AgentTools) -> MCPServer:
     """Return the server of these tools."""
     server = MCPServer("tierline", instructions=_INSTRUCTIONS, version=version("tierline"), log_level="WARNING")
     for tool in (
-        tools.surfaces, tools.find_requests, tools.show_request, tools.explain_decision, tools.policies,
-        tools.show_policy, tools.plan_change,
+        tools.surfaces, tools.show_surface, tools.find_requests, tools.show_request, tools.explain_decision,
+        tools.policies, tools.show_policy, tools.plan_change,
     ):  # fmt: skip
         server.add_tool(_with_clear_errors(tool), annotations=_READ_ONLY)
     return server

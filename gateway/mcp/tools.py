@@ -20,11 +20,13 @@ from gateway.console.filters import FLAGS, SPANS, filter_of
 from gateway.console.page import PageError, PolicyPlaces
 from gateway.console.policy_desk import PolicyDesk
 from gateway.console.render import json_text
+from gateway.console.standing import StandingReader
 from gateway.console.timeline import Bar
 from gateway.console.views.now import SPANS as NOW_SPANS
 from gateway.console.views.now import NowView
 from gateway.console.views.request import RequestView
 from gateway.console.views.requests import newest_requests
+from gateway.console.views.surface import SurfaceView, window_since
 
 MOST: Final = 50
 """Most requests of one reply."""
@@ -35,6 +37,10 @@ _OF_SURFACE: Final = (
     "per_1000", "cost_unknown", "saving", "quality", "quality_interval", "ladder", "unavailable",
 )  # fmt: skip
 _UNDECIDED: Final = "Nothing was decided: the cache had the answer, or the request was refused before."
+_OF_LIMITS: Final = (
+    "surface", "requests", "goodput", "burn", "versions", "limits", "looked_at", "times", "parts", "most", "groups",
+    "marks",
+)  # fmt: skip
 T = TypeVar("T")
 
 Since = Annotated[str, Field(description=f"How far back: {', '.join(SPANS)}, or all.")]
@@ -55,6 +61,7 @@ class AgentTools:
         self._requests = RequestView(archive, store, places.source)
         self._desk = PolicyDesk(archive, store, places)
         self._now = NowView(archive)
+        self._surface = SurfaceView(archive, StandingReader(store, places.deployment))
         self._console_url = console_url
 
     async def surfaces(
@@ -72,6 +79,17 @@ class AgentTools:
                 "needs": data["needs"],
             }
         )
+
+    async def show_surface(
+        self,
+        surface: Surface,
+        since: Annotated[str, Field(description=f"How far back: {', '.join(NOW_SPANS)}.")] = "1h",
+        limit: Annotated[str, Field(description="Such as ttft_p95; '' for the one that is missed most.")] = "",
+    ) -> dict[str, Any]:
+        """Which limits of a surface are missed, by which tier, backend, prompt length, policy version and so on, and
+        where the time of those requests went: the gateway, drafts, the queue, prefill, the verdict or decode."""
+        data = await self._surface.data(surface, window_since(since), limit or None)
+        return _plain({name: data[name] for name in _OF_LIMITS})
 
     async def find_requests(
         self,
@@ -136,11 +154,7 @@ class AgentTools:
         change of the request, of the policy or of the world (a tier's state) that would have started it elsewhere."""
         data = await self._requests.data(request_id)
         if not data["decided"]:
-            return {
-                "steps": [],
-                "alternatives": [],
-                "note": "Nothing was decided: it was refused, or the cache had it.",
-            }
+            return {"steps": [], "alternatives": [], "note": _UNDECIDED}
         others: Sequence[str] = data["others"]
         if instead and instead not in others:
             raise NoSuchTier(f"{instead!r} is no tier that it could have started at: {', '.join(others) or 'none is'}")

@@ -71,7 +71,8 @@ async def test_an_agent_finds_a_request_and_what_decided_it(
     async with agent("--store", store.url, "--dir", str(tmp_path), "--console", "http://localhost:1/") as asked:
         tools = (await asked.session.list_tools()).tools
         assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == {
-            "surfaces", "find_requests", "show_request", "explain_decision", "policies", "show_policy", "plan_change",
+            "surfaces", "show_surface", "find_requests", "show_request", "explain_decision", "policies",
+            "show_policy", "plan_change",
         } == {tool.name for tool in tools}  # fmt: skip
         assert (await asked.call("find_requests"))["requests"] == []
         replies = [httpx2.post(f"{cached_gateway.url}/chat/completions", json=body, timeout=20) for _ in range(2)]
@@ -96,6 +97,9 @@ async def test_an_agent_finds_a_request_and_what_decided_it(
         assert "zebra" not in str(more)
         [surface] = (await asked.call("surfaces", since="15m"))["surfaces"]
         assert (surface["surface"], surface["requests"]) == ("chat", 2)
+        looked_at = await asked.call("show_surface", surface="chat", limit="deadline")
+        assert looked_at["looked_at"]["held"] == 2 and looked_at["times"]["missed"] is None
+        assert "limit=moon is not a limit here" in await asked.call("show_surface", surface="chat", limit="moon")
         assert "is not a time span" in await asked.call("find_requests", since="3y")
         assert "'nope' is recorded here" in await asked.call("show_request", request_id="nope")
         assert "less than or equal to 50" in await asked.call("find_requests", limit=51)

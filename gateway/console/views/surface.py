@@ -161,15 +161,20 @@ def pages(sources: Sources) -> Iterator[Page]:
 
 def _window_of(request: Request) -> SurfaceWindow:
     """Return the window of a URL: `since`, or `from` and `to` in Unix milliseconds. Raises BadQuery."""
-    query, now_ms = request.query_params, int(time.time() * 1000)
+    query = request.query_params
     drawn = query.get("from", ""), query.get("to", "")
     if any(drawn):
         if not all(text.isdecimal() and len(text) < 16 for text in drawn) or int(drawn[0]) >= int(drawn[1]):
             raise BadQuery("`from` and `to` are Unix times in milliseconds, the earlier one first.")
         return SurfaceWindow("", int(drawn[0]), int(drawn[1]))
-    span = query.get("since", "1h")
+    return window_since(query.get("since", "1h"))
+
+
+def window_since(span: str) -> SurfaceWindow:
+    """Return the window of a span that ends now. Raises BadQuery."""
     if span not in SPANS:
-        raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
+        raise BadQuery(f"since={span} is not a time span of a surface; there are {', '.join(SPANS)}")
+    now_ms = int(time.time() * 1000)
     return SurfaceWindow(span, now_ms - SPANS[span] * 1000, now_ms)
 
 
