@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -153,7 +153,7 @@ class Playground:
     async def form(self, request: Request, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the form with what `given` holds of its fields. Raises BadQuery for a choice that there is not."""
         began = time.perf_counter()
-        surfaces = await self._offer.surfaces()
+        surfaces = await self._offer.surfaces({given.get("a", ""), given.get("b", "")})
         values = [one.value for surface in surfaces for one in surface.choices]
         first, second = self._offer.usual(surfaces)
         chosen = {"a": given.get("a") or first, "b": given.get("b") or second}
@@ -174,8 +174,9 @@ class Playground:
             raise MayNotSend("Sending costs money, so it takes the editor's key (`console.key_env`).")
         if self._races is None:
             raise NotSent("No gateway is set: write `console: {gateway: URL}` in the config.")
-        by_value = {one.value: one for surface in await self._offer.surfaces() for one in surface.choices}
-        lanes = [by_value.get(form.get(lane, "")) for lane in ("a", "b")]
+        values = [form.get(lane, "") for lane in ("a", "b")]
+        by_value = {one.value: one for surface in await self._offer.surfaces(values) for one in surface.choices}
+        lanes = [by_value.get(value) for value in values]
         if None in lanes:
             raise NotSent("What was chosen for a lane is not there (any more): choose again.")
         try:
@@ -205,10 +206,13 @@ class LaneOffer:
         self._places = places
         self._tiers = {tier.name for tier in places.deployment.tiers if not tier.unconfigured_reason}
 
-    async def surfaces(self) -> list[SurfaceChoices]:
-        """Return the surfaces, by name, with their choices. Raises StoreUnavailable where policies come from it."""
+    async def surfaces(self, asked: Collection[str] = ()) -> list[SurfaceChoices]:
+        """Return the surfaces, by name, with their choices. Raises StoreUnavailable where policies come from it.
+
+        A version that `asked` names (`chat/version/3f2a91c0de12`) is among them even if it is too old to be listed.
+        """
         if self._places.deployment.policies.source == "store" or await self._is_followed():
-            return await self._of_registry()
+            return await self._of_registry(asked)
         return await asyncio.to_thread(self._of_files)
 
     def usual(self, surfaces: Sequence[SurfaceChoices]) -> tuple[str, str]:
@@ -227,7 +231,7 @@ class LaneOffer:
             return bool(await self._registry.replicas())
         return False
 
-    async def _of_registry(self) -> list[SurfaceChoices]:
+    async def _of_registry(self, asked: Collection[str]) -> list[SurfaceChoices]:
         states = await self._registry.in_force()
         documents = await self._registry.documents(list(states.values()))
         changes = await self._registry.latest()
@@ -239,8 +243,10 @@ class LaneOffer:
                 known.append(state.rolling.version)
                 label = f"candidate: {name}@{state.rolling.version[:7]} ({state.rolling.mode})"
                 choices.append(LaneChoice(f"{name}/candidate", name, label, "candidate"))
-            before = {one.version: one for one in reversed(changes) if one.surface == name and one.version not in known}
-            choices += [_version(name, one.version, one.at) for one in list(before.values())[:_VERSIONS] if one.version]
+            set_at = {one.version: one.at for one in reversed(changes) if one.surface == name and one.version}
+            older = [version for version in set_at if version not in known][:_VERSIONS]
+            versions = {version: _version(name, version, at) for version, at in set_at.items()}
+            choices += [one for version, one in versions.items() if version in older or one.value in asked]
             text = documents.get(state.document)
             tiers = [] if text is None else text.content.get("tiers") or []
             found.append(SurfaceChoices(name, [*choices, *self._of_tiers(name, tiers)]))
