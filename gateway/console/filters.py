@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from gateway.console.page import BadQuery
+from gateway.telemetry.reasons import milliseconds
 
 _TEXTS: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
 """Filters that compare a column with a text; a leading `!` turns one round."""
@@ -53,7 +54,7 @@ class Filter:
         if self.since:
             found.append((f"last {self.since}", self._without("since")))
         if self.slower_ms is not None:
-            found.append((f"slower than {self.slower_ms:g} ms", self._without("slower")))
+            found.append((f"slower than {milliseconds(self.slower_ms)}", self._without("slower")))
         if self.search:
             found.append((f"id {self.search}…", self._without("q")))
         return found
