@@ -41,6 +41,9 @@
     else if (event.key === "k") step(-1);
     else if (event.key === "Escape") document.querySelector("[data-close]")?.click();
   });
+  // Where the views do not fit beside each other, the present one is in sight.
+  const views = document.querySelector(".top nav"), view = views?.querySelector("[aria-current]");
+  if (view) views.scrollLeft = view.offsetLeft + view.offsetWidth / 2 - views.offsetLeft - views.clientWidth / 2;
   // What is wider than the window begins with its newest end.
   for (const one of document.querySelectorAll("[data-newest]")) one.scrollLeft = one.scrollWidth;
   // A slider and the number that it drags; a form that says so is sent as it changes (What if).
