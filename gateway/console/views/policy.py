@@ -19,8 +19,8 @@ from gateway.console.policy_desk import NotApplied, PolicyDesk
 from gateway.console.render import json_of
 
 HOWS: Final[Mapping[str, str]] = {
-    "": "as its `rollout` says: a canary if it has one, else at once",
-    "canary": "canary: served to the shares in its `rollout`, step by step",
+    "": "as the text says under rollout: a canary if it has one, else at once",
+    "canary": "canary: served to the shares under rollout, step by step",
     "evaluate": "evaluate: only decide with it, beside the policy in force",
     "now": "at once, for everybody",
 }
