@@ -32,7 +32,7 @@ _UNITS_MS: Final = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, None: 1.0}
 class BadFilter(BadQuery):
     """A filter in a URL that cannot be understood; the message says which and what it takes."""
 
-    title = "This filter is not one"
+    title = "There is no such filter"
 
 
 @dataclass(frozen=True, slots=True)
