@@ -46,11 +46,13 @@ PARTS: Final[Mapping[str, str]] = {
 _MET: Final = {"missed": False, "met": True}
 _IN_WINDOW: Final = "surface = $surface AND entry_ms < $to_ms"
 _MISSES: Final = f"""
-SELECT objective, dimension, value, count(*)::INTEGER AS held, (count(*) FILTER (NOT met))::INTEGER AS missed
+SELECT objective, dimension, value, sum(n)::INTEGER AS held, coalesce(sum(n) FILTER (NOT met), 0)::INTEGER AS missed
 FROM (UNPIVOT (
-    SELECT unnest(map_keys(slo)) AS objective, unnest(map_values(slo)) AS met, 'all' AS "all",
-        {", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{_NONE}') AS {name}_" for name in _SHOWN)}
-    FROM requests WHERE {_IN_WINDOW} AND slo IS NOT NULL
+    SELECT unnest(names) AS objective, unnest(kept) AS met, 'all' AS "all", * EXCLUDE (names, kept) FROM (
+        SELECT map_keys(slo) AS names, map_values(slo) AS kept, count(*) AS n,
+            {", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{_NONE}') AS {name}_" for name in _SHOWN)}
+        FROM requests WHERE {_IN_WINDOW} AND slo IS NOT NULL GROUP BY ALL
+    )
 ) ON "all", {", ".join(f"{name}_" for name in _SHOWN)} INTO NAME dimension VALUE value) GROUP BY ALL
 """
 _TIMES: Final = f"""
