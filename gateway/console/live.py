@@ -16,8 +16,8 @@ from gateway.archive.live import LiveArchive
 log = logging.getLogger("tierline.console")
 
 _LEAST_S: Final = 0.25
-_SHARE: Final = 10.0
-"""An update that takes long to make is made the more seldom: at most one tenth of the time goes into it."""
+_SHARE: Final = 25.0
+"""An update that takes long to make is made the more seldom: at most a twenty-fifth of the time goes into it."""
 _AFTER_ERROR_S: Final = 5.0
 _IDLE_S: Final = 15.0
 """Without new requests a comment is sent this often, so that a connection that is gone is noticed."""

@@ -27,6 +27,8 @@ def running(store: LocalStore, folder: Path) -> Iterator[tuple[str, subprocess.P
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()
         assert line.startswith("The console is at http://127.0.0.1:"), line
+        # A request to a gateway on the same machine goes first.
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) >= min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
         yield line.split()[-1], process
         process.terminate()
         assert process.wait(10) == 0

@@ -22,6 +22,9 @@ _EXAMPLES = """examples:
 It listens on this machine alone. To reach it from others, set a key: `console: {host: 0.0.0.0, key_env: VAR}` in the
 config. Ctrl-C stops it; gateways do not notice."""
 
+_NICENESS = 10
+"""What the process adds to its niceness: a page may wait, a request to a gateway on the same machine may not."""
+
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `console` to the command line."""
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"--gateway {gateway}: an address begins with http:// or https://")
     wanted = (("host", args.at), ("port", args.on), ("gateway", gateway))
     given = {name: value for name, value in wanted if value is not None}
+    os.nice(_NICENESS)
     try:
         asyncio.run(serve_console(places, deployment.console.model_copy(update=given), dict(os.environ)))
     except (CannotServeConsole, ValueError) as error:
