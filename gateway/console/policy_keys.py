@@ -50,7 +50,7 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
             waits.append(
                 PolicyKey(
                     "escalate.stream.hold_tokens",
-                    "it was held back for `hold_tokens` or `hold_max`, whichever came first",
+                    "it was held back, for hold_tokens or hold_max, whichever came first",
                     held_ms,
                 )
             )

@@ -27,7 +27,7 @@ DOCS = {
     "differ": ("/differ?since=1h&is=slow", "light", 860),
 }
 """What the READMEs show: a page's address (ESCALATED is the id of such a request), its scheme and its height."""
-COLOURS = 96
+COLOURS = 256
 
 
 def main(argv: Sequence[str] | None = None) -> int:
