@@ -21,11 +21,11 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import VALUES_OF
 from gateway.console.bases import RecordedBases
 from gateway.console.compared import chance_of, differing
-from gateway.console.filters import SPANS as LIST_SPANS
 from gateway.console.filters import SPANS_S as LIST_SPANS_S
 from gateway.console.page import BadQuery, Page, PageError, Sources
 from gateway.console.standing import StandingReader, marks_within, version_marks
 from gateway.console.views.differ import DIMENSIONS
+from gateway.console.views.differ import SPANS as DIFFER_SPANS
 from gateway.console.views.now import BUCKETS, GOODPUT_OBJECTIVE, SPANS
 
 _SHOWN: Final = ("path", "tier", "backend", "model", "policy", "prompt", "stream", "kind", "arm", "error")
@@ -103,8 +103,16 @@ class SurfaceWindow:
     @property
     def list_span(self) -> str:
         """The shortest span of the list of requests that has all of it; `all` where none has."""
-        age_s = time.time() - self.from_ms / 1000
-        return next((name for name in LIST_SPANS if LIST_SPANS_S[name] >= age_s), "all")
+        return self._within(LIST_SPANS_S) or "all"
+
+    @property
+    def differ_span(self) -> str:
+        """The shortest span of the Differ that has all of it, else its longest one."""
+        return self._within({name: span.length / 1000 for name, span in DIFFER_SPANS.items()}) or [*DIFFER_SPANS][-1]
+
+    def _within(self, spans_s: Mapping[str, float]) -> str | None:
+        age_s = int(time.time() - self.from_ms / 1000)
+        return next((name for name, length_s in spans_s.items() if length_s >= age_s), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +226,7 @@ class SurfaceView:
             "from_ms": window.from_ms,
             "to_ms": window.to_ms,
             "list_span": window.list_span,
+            "differ_span": window.differ_span,
             "requests": sum(row["requests"] for row in over_time),
             "goodput": good / held if held else None,
             "burn": (1 - good / held) / (1 - GOODPUT_OBJECTIVE) if held else None,
