@@ -8,7 +8,6 @@ and have no trace, so their headers are known when the reply starts.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ from gateway.request.context import ClientGone
 from gateway.request.options import known_headers, valid_request_id
 from gateway.request.reply import Header, is_error
 from gateway.telemetry import names
+from gateway.telemetry.ids import new_request_id
 
 if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger
@@ -159,8 +159,6 @@ def with_null_usage(event: bytes) -> bytes:
     return b"data: " + orjson.dumps({**value, "usage": None}) + b"\n\n"
 
 
-# Ids must be unique but not secret; see telemetry.trace.
-_ids = random.Random()  # noqa: S311
 _LINGER_S = 1.0
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
@@ -199,7 +197,7 @@ class RequestIdMiddleware:
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     """Return the client's own request id if it is valid, else a new one."""
-    return valid_request_id(headers.get(b"x-request-id")) or f"req_{_ids.getrandbits(96):024x}"
+    return valid_request_id(headers.get(b"x-request-id")) or new_request_id()
 
 
 async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *, typed: bool = False) -> bytes:

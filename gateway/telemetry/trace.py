@@ -18,6 +18,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from gateway.telemetry.ids import TRACE_RANDOM_BITS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -32,8 +34,7 @@ EVERY_TRACE: Final = 1 << 64
 _SAMPLED: Final = 1
 _PASSED_ON: Final = 3
 """The flags of a client's `traceparent` that are passed on: sampled, and that the id is random."""
-# Seeded by the system once per process: ids must be unique but not secret, and a system call for each costs 2 us.
-_ids = random.Random()  # noqa: S311
+_ids = random.Random()  # noqa: S311  (unique, not secret: see `telemetry.ids`)
 
 
 class Judged(NamedTuple):
@@ -102,9 +103,9 @@ NO_CALLER: Final = Caller(0, 0)
 class Trace:
     """Hold all hops of one request in the order they began; hop 0 is the request itself.
 
-    Without a `caller` the trace id is random, and `parent_id` is 0. Span ids are consecutive from a random base, which
-    is cheaper than drawing each. `sampled`: whether head sampling keeps the hops: whether the low 64 bits of the trace
-    id are under `sampled_below`, by which every service of the same rate keeps the same traces.
+    Without a `caller` the trace id is new (`telemetry.ids`), and `parent_id` is 0. Span ids are consecutive from a
+    random base, which is cheaper than drawing each. `sampled`: whether head sampling keeps the hops: whether the low 64
+    bits of the trace id are under `sampled_below`, by which every service of the same rate keeps the same traces.
     """
 
     __slots__ = (
@@ -127,13 +128,13 @@ class Trace:
     )
 
     def __init__(self, name: str, caller: Caller = NO_CALLER, sampled_below: int = EVERY_TRACE) -> None:
-        drawn = _ids.getrandbits(192)
+        self.started_unix_ns = time.time_ns()
+        drawn = _ids.getrandbits(TRACE_RANDOM_BITS + 64)
         trace_id, self.parent_id, flags, self.tracestate = caller
-        self.trace_id = trace_id or (drawn >> 64) or 1
+        self.trace_id = trace_id or self.started_unix_ns // 1_000_000 << TRACE_RANDOM_BITS | drawn >> 64
         self.sampled = self.trace_id & SPAN_ID_MASK < sampled_below
         self._flags = (flags & _PASSED_ON) | self.sampled
         self._base = (drawn & SPAN_ID_MASK) or 1
-        self.started_unix_ns = time.time_ns()
         self.root = Hop(name, 0, {})
         """The hop of the whole request."""
         self.hops: list[Hop] = [self.root]
