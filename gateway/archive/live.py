@@ -22,20 +22,14 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.archive.columns import REQUESTS, TABLES, Row, Table
-from gateway.archive.folder import NOWHERE, Place, Segment, quoted, segment_of, segments_of
+from gateway.archive.folder import NOWHERE, Place, Segment, quoted, segments_of
 from gateway.archive.follower import PAGE, READ_S, StreamFollower
+from gateway.archive.kept_summaries import KeptSummaries
 from gateway.archive.query import QueryError, create_bases, create_views, hot_table, union_view
-from gateway.archive.summaries import (
-    VALUES,
-    VALUES_OF,
-    KeptSummary,
-    Summary,
-    counted,
-    rows_in_memory,
-    rows_of_files,
-    summarised,
-)
+from gateway.archive.segments import ReadSegments
+from gateway.archive.summaries import VALUES, Summary, counted, rows_in_memory, rows_of_files
 from gateway.telemetry.decisions import BASES
+from gateway.telemetry.ids import recorded_between
 
 _log = logging.getLogger("tierline.archive")
 
@@ -56,6 +50,7 @@ _SETTLED_S: Final = 3 * _LOOK_S
 _FEW: Final = 100
 """Most rows whose times are named one by one, by which files are read at these places alone."""
 _SETTLE_S: Final = 0.02
+_ABOUT_MS: Final = 1000
 
 Values = Mapping[str, Any]
 
@@ -75,14 +70,13 @@ class LiveArchive:
         self._store = store
         self._scratch = tempfile.TemporaryDirectory(prefix="tierline-live-")
         self._database = duckdb.connect(config={"threads": _THREADS})
-        self._database.execute("SET parquet_metadata_cache = true")
+        self._database.execute("SET GLOBAL parquet_metadata_cache = true")
         self._queries = ThreadPoolExecutor(_THREADS, thread_name_prefix="archive")
         self._summarising = ThreadPoolExecutor(1, thread_name_prefix="archive.summaries")
-        self._kept: dict[str, KeptSummary] = {}
         self._to_summarise = asyncio.Event()
         self._version = 0
         """Odd while segments are taken over or forgotten, and another number afterwards; `_taking` guards it."""
-        self._segments: dict[str, list[Path]] = {}
+        self._segments = {table.name: ReadSegments(self._database) for table in TABLES}
         self._followers: dict[str, StreamFollower] = {}
         self._in_files: dict[str, Place] = {}
         """By table, the newest entry of its segments: what the stream brings up to there would be twice."""
@@ -94,6 +88,7 @@ class LiveArchive:
             self._followers[table.name] = StreamFollower(store, table, *self._open(table))
         create_views(self._database)
         create_bases(self._database, folder)
+        self._summaries = KeptSummaries(self._database, self._segments[REQUESTS.name])
         self.keep(VALUES)
         self._bases = {name for (name,) in self._database.execute("SELECT id FROM bases").fetchall()}
 
@@ -121,14 +116,8 @@ class LiveArchive:
 
     def keep(self, summary: Summary) -> None:
         """Summarise each segment in advance, those of now and those to come."""
-        if summary.name in self._kept:
-            return
-        kept = KeptSummary(summary)
-        with self._database.cursor() as cursor:
-            rows = summarised(summary, rows_in_memory())
-            cursor.execute(f"CREATE TABLE {kept.table} AS SELECT 0 AS segment, * FROM ({rows}) LIMIT 0")
-        self._kept[summary.name] = kept
-        self._to_summarise.set()
+        if self._summaries.add(summary):
+            self._to_summarise.set()
 
     async def ask(
         self,
@@ -152,42 +141,26 @@ class LiveArchive:
 
     def summarised_since(self, summary: Summary, from_ms: int) -> tuple[int, int]:
         """Return how many of the segments with entries of a time or later are summarised, and how many there are."""
-        files, kept = self._since(from_ms), self._kept.get(summary.name, KeptSummary(summary))
-        return sum(file in kept.segments for file in files), len(files)
+        files = self._segments[REQUESTS.name].between(from_ms, None)
+        return self._summaries.done(summary, files), len(files)
 
     def _related(self, sql: str, from_ms: int | None, summaries: Sequence[Summary]) -> str:
         """Return a query with the relations that it reads, as of now."""
         if from_ms is None:
             return sql
-        files = self._since(from_ms)
+        segments = self._segments[REQUESTS.name]
+        files = segments.between(from_ms, None)
         parts = []
         for summary in summaries:
             if from_ms % summary.slot:
                 raise ValueError(f"{summary.name} has no slot that begins at {from_ms}")
-            parts.append(f"{summary.name} AS NOT MATERIALIZED ({self._summary_rows(summary, files, from_ms)})")
+            parts.append(f"{summary.name} AS NOT MATERIALIZED ({self._summaries.rows(summary, files, from_ms)})")
         if "FROM requests" in sql:
             rows = rows_in_memory(from_ms)
             if files:
-                rows += f" UNION ALL BY NAME {rows_of_files(files, from_ms)}"
+                rows += f" UNION ALL BY NAME {rows_of_files(segments, files, from_ms)}"
             parts.append(f"requests AS NOT MATERIALIZED ({counted(rows)})")
         return f"WITH {', '.join(parts)} {sql}"
-
-    def _since(self, from_ms: int) -> list[Path]:
-        """Return the segments of requests that have entries of a time or later."""
-        return [file for file in self._segments[REQUESTS.name] if segment_of(file).last[0] >= from_ms]
-
-    def _summary_rows(self, summary: Summary, files: Sequence[Path], from_ms: int) -> str:
-        """Return the SQL of a summary: what is kept of segments that are summarised, and anew of all other rows."""
-        kept = self._kept.get(summary.name, KeptSummary(summary))
-        numbers = [str(kept.segments[file]) for file in files if file in kept.segments]
-        others = [file for file in files if file not in kept.segments]
-        parts = [summarised(summary, rows_in_memory(from_ms))]
-        if numbers:
-            among = f"segment IN ({', '.join(numbers)}) AND slot_ms >= {from_ms}"
-            parts.append(f"SELECT * EXCLUDE (segment) FROM {kept.table} WHERE {among}")
-        if others:
-            parts.append(summarised(summary, rows_of_files(others, from_ms)))
-        return " UNION ALL BY NAME ".join(parts)
 
     def _consistently(self, run: Callable[[], list[Row]]) -> list[Row]:
         """Return what a query finds while no segment is taken over: it would miss rows, or find them twice.
@@ -234,6 +207,22 @@ class LiveArchive:
 
         return await asyncio.get_running_loop().run_in_executor(self._queries, self._consistently, run)
 
+    async def by_id(self, columns: str, request_id: str, at_ms: int | None = None) -> list[Row]:
+        """Return the newest request of an id, none if there is none. Raises QueryError.
+
+        Records of about `at_ms` alone are looked at, if it is given, which tells two tenants' equal ids apart. Without
+        it, those of the time that the id tells come first, and then all, as a client may have chosen the id.
+        """
+        told = recorded_between(request_id) if at_ms is None else (at_ms - _ABOUT_MS, at_ms + _ABOUT_MS)
+        ways = [told, None] if told is not None and at_ms is None else [told]
+        for way in ways:
+            where, values = "request_id = $id", {"id": request_id}
+            if way is not None:
+                where += f" AND entry_ms BETWEEN {way[0]} AND {way[1]}"
+            if rows := await self.newest(columns, where, values, 1, between_ms=way or (None, None)):
+                return rows
+        return []
+
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Return a connection of its own to the views, for one caller's thread at a time."""
         return self._database.cursor()
@@ -262,30 +251,13 @@ class LiveArchive:
         full after a few, and where nothing fits, one query of many files is faster than one of each."""
         oldest, newest = between_ms
         yield rows_in_memory(oldest)
-        files = [
-            file for file in self._segments[REQUESTS.name] if newest is None or segment_of(file).first[0] <= newest
-        ]
-        if oldest is not None:
-            files = [file for file in files if segment_of(file).last[0] >= oldest]
-        if equal:
-            files = self._with_values(files, equal)
+        segments = self._segments[REQUESTS.name]
+        files = self._summaries.with_values(segments.between(oldest, newest), equal)
         size = 1
         while files:
             some, files = files[-size:], files[:-size]
-            yield rows_of_files(some, oldest)
+            yield rows_of_files(segments, some, oldest)
             size *= 2
-
-    def _with_values(self, files: Sequence[Path], equal: Mapping[str, str]) -> list[Path]:
-        """Return the segments that may have requests with these values: of those that are summarised, it is known."""
-        kept = self._kept.get(VALUES.name)
-        if kept is None or not (wanted := {name: value for name, value in equal.items() if name in VALUES_OF}):
-            return list(files)
-        numbers = dict(kept.segments)
-        pairs = " OR ".join(f"(name = '{name}' AND value = ${name})" for name in wanted)
-        having = f"GROUP BY segment HAVING count(DISTINCT name) = {len(wanted)}"
-        rows = self._ask(f"SELECT segment FROM {kept.table} WHERE {pairs} {having}", wanted)
-        there = {row["segment"] for row in rows}
-        return [file for file in files if numbers.get(file) is None or numbers[file] in there]
 
     async def wait_for_requests(self, timeout_s: float) -> bool:
         """Return whether a request was added within `timeout_s`."""
@@ -310,8 +282,9 @@ class LiveArchive:
 
     def _open(self, table: Table) -> tuple[Place, int]:
         """Load a table's hot rows and note its segments; return the place of its newest entry and that's ordinal."""
-        self._segments[table.name] = files = hot_table(self._database, self._folder, table)
-        union_view(self._database, table, files)
+        segments = self._segments[table.name]
+        segments.replace(hot_table(self._database, self._folder, table))
+        union_view(self._database, table, segments.reads(segments.files))
         newest = f"SELECT entry_ms, entry_seq, ordinal FROM {table.name}_all ORDER BY entry_ms DESC, entry_seq DESC"
         row = self._database.execute(f"{newest} LIMIT 1").fetchone()
         return (NOWHERE, 0) if row is None else ((row[0], row[1]), row[2])
@@ -390,24 +363,36 @@ class LiveArchive:
     def _take_over(self, table: Table) -> None:
         segments = segments_of(self._folder, table.name)
         files = [segment.path.resolve() for segment in segments]
-        if files == self._segments[table.name]:
+        if files == list(self._segments[table.name].files):
             return
-        self._version += 1
-        try:
+        with self._changing():
             self._replace_segments(table, segments, files)
-        finally:
-            self._version += 1
         self._to_summarise.set()
 
-    def _replace_segments(self, table: Table, segments: Sequence[Segment], files: list[Path]) -> None:
-        with self._database.cursor() as cursor:
-            cursor.execute("BEGIN")
-            if segments:
-                self._in_files[table.name] = ms, number = segments[-1].last
-                cursor.execute(f"DELETE FROM {table.name}_hot WHERE (entry_ms, entry_seq) <= ({ms}, {number})")
-            union_view(cursor, table, files)
-            cursor.execute("COMMIT")
-        self._segments[table.name] = files
+    def _replace_segments(self, table: Table, segments: Sequence[Segment], files: Sequence[Path]) -> None:
+        read = self._segments[table.name]
+        before = read.files
+        read.replace(files)
+        try:
+            with self._database.cursor() as cursor:
+                cursor.execute("BEGIN")
+                if segments:
+                    self._in_files[table.name] = ms, number = segments[-1].last
+                    cursor.execute(f"DELETE FROM {table.name}_hot WHERE (entry_ms, entry_seq) <= ({ms}, {number})")
+                union_view(cursor, table, read.reads(files))
+                cursor.execute("COMMIT")
+        except duckdb.Error:
+            read.replace(before)
+            raise
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Have queries that run meanwhile asked again."""
+        self._version += 1
+        try:
+            yield
+        finally:
+            self._version += 1
 
     async def _summarise(self) -> None:
         """Summarise segments, the newest first, in a thread that waits for no query."""
@@ -415,7 +400,9 @@ class LiveArchive:
             await self._to_summarise.wait()
             self._to_summarise.clear()
             try:
-                while await asyncio.get_running_loop().run_in_executor(self._summarising, self._summarise_one):
+                while await asyncio.get_running_loop().run_in_executor(
+                    self._summarising, self._summaries.summarise_one
+                ):
                     pass
                 async with self._taking:
                     await asyncio.to_thread(self._drop_summaries)
@@ -426,33 +413,7 @@ class LiveArchive:
                 _log.exception("a segment could not be summarised; its rows are read instead")
                 await asyncio.sleep(_RETRY_S)
 
-    def _summarise_one(self) -> bool:
-        """Summarise the newest segment that is not yet; return whether there was one."""
-        for kept in list(self._kept.values()):
-            oldest_ms = (time.time() - kept.summary.keep_s) * 1000
-            for file in reversed(self._segments[REQUESTS.name]):
-                if file in kept.segments or segment_of(file).last[0] < oldest_ms:
-                    continue
-                number, kept.next_number = kept.next_number, kept.next_number + 1
-                rows = summarised(kept.summary, rows_of_files([file]))
-                with self._database.cursor() as cursor:
-                    cursor.execute(f"INSERT INTO {kept.table} BY NAME SELECT {number} AS segment, * FROM ({rows})")
-                kept.segments[file] = number
-                return True
-        return False
-
     def _drop_summaries(self) -> None:
-        """Drop what is kept of segments that are no more, or that are older than is asked for."""
-        there = set(self._segments[REQUESTS.name])
-        for kept in list(self._kept.values()):
-            oldest_ms = (time.time() - kept.summary.keep_s) * 1000
-            gone = [file for file in kept.segments if file not in there or segment_of(file).last[0] < oldest_ms]
-            if not gone:
-                continue
-            self._version += 1
-            numbers = ", ".join(str(kept.segments.pop(file)) for file in gone)
-            try:
-                with self._database.cursor() as cursor:
-                    cursor.execute(f"DELETE FROM {kept.table} WHERE segment IN ({numbers})")
-            finally:
-                self._version += 1
+        if self._summaries.has_gone:
+            with self._changing():
+                self._summaries.drop_gone()

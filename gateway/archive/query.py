@@ -9,7 +9,7 @@ once more for nobody; in no other view), `feedback` (the latest on each request 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
 
     with duckdb.connect(config={"threads": threads}) as database:
         for table in TABLES:
-            union_view(database, table, hot_table(database, folder, table))
+            union_view(database, table, read_by_name(hot_table(database, folder, table)))
         create_views(database)
         create_bases(database, folder)
         database.execute(f"SET allowed_directories = [{quoted(folder.resolve())}]")
@@ -107,11 +107,14 @@ def hot_table(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -
             return [segment.path.resolve() for segment in segments]
 
 
-def union_view(database: duckdb.DuckDBPyConnection, table: Table, segments: Iterable[Path]) -> None:
-    """Create, or replace, the view of all rows of a table."""
-    parts = [f"SELECT * FROM {table.name}_hot"]
-    if files := quoted_list(segments).removeprefix("[]"):
-        parts.insert(0, f"SELECT * FROM read_parquet({files}, union_by_name = true)")
+def read_by_name(segments: Sequence[Path]) -> list[str]:
+    """Return the SQL of a relation with the rows of segments, which may have different columns; none for no segment."""
+    return [f"read_parquet({quoted_list(segments)}, union_by_name = true)"] if segments else []
+
+
+def union_view(database: duckdb.DuckDBPyConnection, table: Table, reads: Sequence[str]) -> None:
+    """Create, or replace, the view of all rows of a table: of the relations in SQL `reads`, and of those in memory."""
+    parts = [f"SELECT * FROM {rows}" for rows in (*reads, f"{table.name}_hot")]
     database.execute(f"CREATE OR REPLACE VIEW {table.name}_all AS {' UNION ALL BY NAME '.join(parts)}")
 
 

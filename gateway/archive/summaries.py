@@ -11,11 +11,12 @@ from it are those of the values themselves, with an error of at most half a bin.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.archive.folder import quoted_list
+from gateway.archive.segments import ReadSegments
 from gateway.telemetry.ledger import SHADOW, UNCOUNTED
 
 
@@ -37,28 +38,14 @@ class Summary:
     """Whether it has the requests alone that figures count; else those of the playground, which lists show, too."""
 
 
-@dataclass(slots=True)
-class KeptSummary:
-    """What a process has of a summary: the number of each summarised segment, by which its rows are found."""
-
-    summary: Summary
-    segments: dict[Path, int] = field(default_factory=dict)
-    next_number: int = 0
-
-    @property
-    def table(self) -> str:
-        """The table with the rows of all summarised segments; `segment` is the number of theirs."""
-        return f"kept_{self.summary.name}"
-
-
-def rows_of_files(files: list[Path], from_ms: int | None = None) -> str:
-    """Return the SQL of the requests in segments, without shadows, from an entry's time on."""
+def rows_of_files(segments: ReadSegments, files: Sequence[Path], from_ms: int | None = None) -> str:
+    """Return the SQL of the requests in some segments, without shadows, from an entry's time on."""
     bound = "" if from_ms is None else f" AND entry_ms >= {from_ms}"
-    read = f"read_parquet({quoted_list(files)}, union_by_name = true)"
     shape = "SELECT started AS started_s, * EXCLUDE (started) FROM"
     # A table without rows: files of an older version lack columns that queries name.
-    known = f"{shape} requests_hot WHERE false"
-    return f"{known} UNION ALL BY NAME {shape} {read} WHERE arm IS DISTINCT FROM '{SHADOW}'{bound}"
+    parts = [f"{shape} requests_hot WHERE false"]
+    parts += [f"{shape} {read} WHERE arm IS DISTINCT FROM '{SHADOW}'{bound}" for read in segments.reads(files)]
+    return " UNION ALL BY NAME ".join(parts)
 
 
 def rows_in_memory(from_ms: int | None = None) -> str:

@@ -191,9 +191,11 @@ class PromptRace:
         missing = [lane for lane in self.lanes if lane.reached]
         while missing and loop.time() < until:
             for lane in missing:
-                values = {"id": lane.request_id, "from": int(self.started * 1000) - 60_000}
+                since_ms = int(self.started * 1000) - 60_000
                 with contextlib.suppress(QueryError):
-                    rows = await archive.newest("*", "request_id = $id AND entry_ms >= $from", values, 1)
+                    where = f"request_id = $id AND entry_ms >= {since_ms}"
+                    found = {"id": lane.request_id}
+                    rows = await archive.newest("*", where, found, 1, between_ms=(since_ms, None))
                     lane.row = rows[0] if rows else None
                 if lane.row is not None:
                     self._tell()

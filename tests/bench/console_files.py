@@ -16,7 +16,7 @@ import duckdb
 
 from gateway.archive.columns import FEEDBACK, REQUESTS, Table
 from gateway.archive.folder import BASES, Place, quoted, segment_copy, segment_path
-from gateway.archive.query import hot_table, union_view
+from gateway.archive.query import hot_table, read_by_name, union_view
 
 Say = Callable[[str], None]
 
@@ -32,7 +32,9 @@ _RATED: Final = 100
 _UNEVEN: Final = f"exp(0.4 * sqrt(-2 * ln(u + 1e-12)) * cos({2 * math.pi} * v))"
 """By how much times and costs differ from those of the request that a row is made of: log-normal."""
 _TENANT: Final = "'tenant-' || (hash(i, 7) % 50)::VARCHAR"
-_REQUEST_ID: Final = "'req_' || left(md5(i::VARCHAR), 24)"
+_REQUEST_ID: Final = "'req_' || printf('%011x', at_ms) || left(md5(i::VARCHAR), 13)"
+_TRACE_ID: Final = "printf('%011x', at_ms) || left(md5('t' || i::VARCHAR), 21)"
+"""As `gateway.telemetry.ids` makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Spread:
             "ordinal": "i + 1",
             "started": f"(at_ms - {uneven['total_ms']}) / 1000",
             "request_id": _REQUEST_ID,
-            "trace_id": "md5('t' || i::VARCHAR)",
+            "trace_id": _TRACE_ID,
             "tenant": _TENANT,
             "hops": f"CASE WHEN i % {_SAMPLED} = 0 THEN hops ELSE '[]' END",
             "error": f"CASE WHEN {is_rare} THEN '{RARE_ERROR}' ELSE error END",
@@ -94,7 +96,7 @@ def multiply(seeds: Path, folder: Path, spread: Spread, say: Say) -> None:
         (folder / BASES).write_bytes((seeds / BASES).read_bytes())
     hot = max(spread.requests - _HOT, 0)
     with duckdb.connect() as database:
-        union_view(database, REQUESTS, hot_table(database, seeds, REQUESTS))
+        union_view(database, REQUESTS, read_by_name(hot_table(database, seeds, REQUESTS)))
         database.execute("CREATE TABLE seeds AS SELECT *, row_number() OVER () - 1 AS n FROM requests_all")
         for first in range(0, hot, _SEGMENT):
             last = min(first + _SEGMENT, hot)

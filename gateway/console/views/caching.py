@@ -146,8 +146,7 @@ async def taken_back(
 
     `at_ms` is about when its record was written, which finds it faster, and tells apart two tenants' equal ids.
     """
-    where = "request_id = $id" + ("" if at_ms is None else " AND entry_ms BETWEEN $at - 1000 AND $at + 1000")
-    rows = await archive.newest(_HIT, where, {"id": request_id, "at": at_ms}, 1)
+    rows = await archive.by_id(_HIT, request_id, at_ms)
     hit = served_hit(orjson.loads(rows[0]["hops"])) if rows else None
     if hit is None:
         why = "It was not answered from the cache." if rows else "It is not recorded here; it may be too old."

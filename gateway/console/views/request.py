@@ -140,9 +140,7 @@ class RequestView:
 
     async def _found(self, request_id: str, at_ms: int | None) -> list[dict[str, Any]]:
         """Return the row of a request, with the basis of its decision; none if there is none."""
-        where = "request_id = $id" + ("" if at_ms is None else " AND entry_ms BETWEEN $at - 1000 AND $at + 1000")
-        between = (None, None) if at_ms is None else (at_ms - 1000, at_ms + 1000)
-        rows = await self._archive.newest("*", where, {"id": request_id, "at": at_ms}, 1, between_ms=between)
+        rows = await self._archive.by_id("*", request_id, at_ms)
         for row in rows:
             bases = await self._archive.ask(_BASIS, {"id": row["basis"]})
             row["basis_json"] = bases[0]["basis"] if bases else None
