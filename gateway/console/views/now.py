@@ -17,6 +17,7 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.quality import DRAWN, HOLDOUT
 from gateway.archive.summaries import LATENCY, Summary
 from gateway.console.bases import RecordedBases
+from gateway.console.kept_figures import KeptFigures
 from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, Sources
 from gateway.console.standing import (
@@ -46,7 +47,8 @@ _Z: Final = 1.959964
 _CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
 _SLOT_MS: Final = 6 * 60_000
 """Of summaries: what the longer spans' buckets are whole numbers of."""
-_DRAWN_S: Final = 86400.0 + 3600
+_KEPT_S: Final[Mapping[int, float]] = {60_000: 2 * 3600.0, _SLOT_MS: 25 * 3600.0}
+"""By slot, how far back segments are summarised in advance. Shorter slots are of so short a time that rows are read."""
 _GIVEN_HEALTH: Final = "list_transform(given.health, one -> one.unavailable)"
 
 
@@ -67,7 +69,7 @@ FROM (SELECT *, coalesce(counterfactual_usd, 0) - cost_usd AS saved,
         counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known FROM rows WHERE {_CHAT})
 GROUP BY surface, slot_ms""",
         slot,
-        _DRAWN_S,
+        _KEPT_S.get(slot, 0.0),
     )
 
 
@@ -78,7 +80,7 @@ def _first_bytes(slot: int) -> Summary:
         f"SELECT surface, entry_ms - entry_ms % {slot} AS slot_ms, {LATENCY.bin('ttft_ms')} AS bin, count(*) AS n "
         f"FROM rows WHERE stream AND ttft_ms IS NOT NULL AND {_CHAT} GROUP BY ALL",
         slot,
-        _DRAWN_S,
+        _KEPT_S.get(slot, 0.0),
     )
 
 
@@ -89,7 +91,7 @@ def _versions(slot: int) -> Summary:
         f"SELECT surface, policy, entry_ms - entry_ms % {slot} AS slot_ms, min(started_s) AS since_s FROM rows "
         f"WHERE {_CHAT} AND policy <> '' GROUP BY ALL",
         slot,
-        _DRAWN_S,
+        _KEPT_S.get(slot, 0.0),
     )
 
 
@@ -111,6 +113,10 @@ SELECT min(started_s) AS since_s FROM requests WHERE surface = $surface AND give
     WHERE surface = $surface AND given IS NOT NULL AND coalesce(given.health[$number].unavailable, '') = '')
 """
 _LABELS: Final = "SELECT * EXCLUDE (vector, counts, messages) FROM labels WHERE entry_ms >= $from_ms"
+_UNKNOWN: Final[Mapping[str, Any]] = {"difference": None, "interval_95": None}
+_QUALITY_S: Final = 10.0
+"""How long the comparison with the holdout is shown before it is made anew, beside the page."""
+_FIRST_TIME_S: Final = 1.0
 _IDLE: Final = {"per_second": 0.0, "in_flight": 0.0}
 _LATEST: Final = "entry_ms, started_s, request_id, surface, path, tier, status, ttft_ms, total_ms"
 
@@ -160,14 +166,18 @@ class NowView:
         self._archive = archive
         self._standing = standing
         self._bases = RecordedBases(archive)
-        for summary in (_counts(_SLOT_MS), _first_bytes(_SLOT_MS), _versions(_SLOT_MS), DRAWN):
-            archive.keep(summary)
+        self._holdouts = KeptFigures(self._against_holdouts, fresh_s=_QUALITY_S)
+        archive.keep(DRAWN)
+        for slot in _KEPT_S:
+            for summary in (_counts(slot), _first_bytes(slot), _versions(slot)):
+                archive.keep(summary)
 
     async def data(self, span: str = "1h") -> dict[str, Any]:
         """Return the figures of the latest `span`, one of SPANS' names, whose last bucket is under way.
 
         `per_second` and `in_flight`, the mean number of requests under way, are of the last minute: by Little's law the
-        time that all which ended in it took together, in minutes. Percentiles are within 1%.
+        time that all which ended in it took together, in minutes. Percentiles are within 2%, and the
+        quality is of up to ten seconds ago.
         """
         now = time.time()
         began = time.perf_counter()
@@ -176,13 +186,12 @@ class NowView:
         from_ms = (int(now * 1000) // slot + 1) * slot - span_ms
         read = _NowQueries(self._archive, from_ms, span_ms, slot)
         latest = asyncio.create_task(self._archive.newest(_LATEST, "true", {}, 20))
-        buckets, percentiles, minute, changes, rated, labels = await asyncio.gather(
+        buckets, percentiles, minute, changes, holdout = await asyncio.gather(
             read.buckets(),
             read.percentiles(),
             read.last_minute(int(now * 1000) - 60_000),
             read.changes(),
-            read.rated(),
-            read.labels(),
+            self._holdouts.get(span, _FIRST_TIME_S),
         )
         by_surface: dict[str, list[dict[str, Any]]] = {}
         for row in buckets:
@@ -192,9 +201,8 @@ class NowView:
         for surface, rows in by_surface.items():
             whole = {"ttft_p95": percentiles.get((surface, None)), **minute.get(surface, _IDLE)}
             basis = await self._bases.of(next((row["basis"] for row in reversed(rows) if row["basis"]), None))
-            own = [row for row in rated if row["surface"] == surface]
-            own_labels = [label for label in labels if label["surface"] == surface]
-            surfaces.append(_surface(surface, rows, whole, basis, against_holdout(own, own_labels)))
+            quality = None if holdout is None else holdout.value.get(surface)
+            surfaces.append(_surface(surface, rows, whole, basis, quality or _UNKNOWN))
         standing = await self._add_standing(surfaces, by_surface, from_ms, span_ms)
         flips = [flip for one in surfaces for flip in _flips_in(one, by_surface[one["surface"]], from_ms, span_ms)]
         return {
@@ -214,6 +222,19 @@ class NowView:
             "now_s": now,
             "query_ms": (time.perf_counter() - began) * 1000,
         }
+
+    async def _against_holdouts(self, span: str) -> dict[str, Mapping[str, Any]]:
+        """Return by surface how the quality of routed requests compares with that of those held out."""
+        given = {"from_ms": int((time.time() - SPANS[span]) * 1000)}
+        rated, labels = await asyncio.gather(
+            self._archive.ask(HOLDOUT, given, from_ms=given["from_ms"], summaries=(DRAWN,)),
+            self._archive.ask(_LABELS, given),
+        )
+        parted: dict[str, tuple[list[Any], list[Any]]] = {}
+        for place, rows in enumerate((rated, labels)):
+            for row in rows:
+                parted.setdefault(row["surface"], ([], []))[place].append(row)
+        return {surface: against_holdout(*own) for surface, own in parted.items()}
 
     async def _add_standing(
         self,
@@ -262,11 +283,9 @@ class _NowQueries:
 
     async def percentiles(self) -> dict[tuple[str, int | None], float]:
         """Return the 95th percentile of TTFT of each surface's buckets, and of all of them together (None)."""
-        bucket = f"(slot_ms - $from_ms) * {BUCKETS} // $span_ms"
-        counted = f"SELECT *, {bucket} AS bucket FROM {self._first_bytes.name}"
-        parted = LATENCY.quantile(counted, "surface, bucket", "0.95")
-        whole = LATENCY.quantile(f"SELECT * FROM {self._first_bytes.name}", "surface", "0.95")
-        sql = f"{parted} UNION ALL BY NAME {whole}"
+        bucket = f"((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER"
+        counted = f"SELECT surface, {bucket} AS bucket, bin, n FROM {self._first_bytes.name}"
+        sql = LATENCY.quantile(counted, (("surface", "bucket"), ("surface",)), 0.95)
         rows = await self._ask(sql, self._span, self._first_bytes)
         return {(row["surface"], row["bucket"]): row["value"] for row in rows}
 
@@ -276,12 +295,6 @@ class _NowQueries:
 
     async def changes(self) -> list[dict[str, Any]]:
         return await self._ask(_CHANGES.format(versions=self._versions.name), None, self._versions)
-
-    async def rated(self) -> list[dict[str, Any]]:
-        return await self._ask(HOLDOUT, self._from, DRAWN)
-
-    async def labels(self) -> list[dict[str, Any]]:
-        return await self._archive.ask(_LABELS, self._from)
 
     async def _ask(self, sql: str, values: dict[str, int] | None, summary: Summary) -> list[dict[str, Any]]:
         return await self._archive.ask(sql, values, from_ms=self._from["from_ms"], summaries=(summary,))

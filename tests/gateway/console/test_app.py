@@ -192,7 +192,7 @@ async def test_now_says_what_needs_somebody(store: RedisStore, tmp_path: Path) -
         assert surface["saving"]["low"] == pytest.approx(60 * 0.0002)
         assert data["needs"][0]["level"] == "bad" and "0.0% of requests met their limits" in data["needs"][0]["what"]
         p95 = [value for value in surface["over_time"]["ttft_p95"] if value is not None]
-        assert p95 and all(value == pytest.approx(surface["ttft_p95"]) == pytest.approx(120, rel=0.01) for value in p95)
+        assert p95 and all(value == pytest.approx(surface["ttft_p95"]) == pytest.approx(120, rel=0.02) for value in p95)
         page = (await client.get("/now")).text
         assert "Needs you" in page and "burn 100.0" in page and len(data["latest"]) == 20
 
