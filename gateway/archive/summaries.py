@@ -84,19 +84,19 @@ class LogBins:
 
     def value(self, number: int | str) -> str:
         """Return the SQL of the value in the middle of a bin, by the geometric mean."""
-        return f"pow({self.growth!r}, {number} + 0.5)"
+        return f"pow({self.growth!r}, ({number}) + 0.5)"
 
-    def quantile(self, source: str, by: Sequence[Sequence[str]], level: float) -> str:
-        """Return the SQL of a quantile of a relation's `bin` and `n`, as `value`, for the groups by each of some lists
-        of columns. A column that a list lacks is NULL in its rows."""
+    def quantiles(self, source: str, by: Sequence[Sequence[str]], levels: Sequence[float]) -> str:
+        """Return the SQL of quantiles of a relation's `bin` and `n`, as a list, for the groups by each of some lists of
+        columns. A column that a list lacks is NULL in its rows."""
         columns = ", ".join(dict.fromkeys(name for names in by for name in names))
         sets = ", ".join(f"({', '.join((*names, 'bin'))})" for names in by)
         counted = f"SELECT {columns}, bin, sum(n) AS n FROM ({source}) GROUP BY GROUPING SETS ({sets})"
         up_to = f"sum(n) OVER (PARTITION BY {columns} ORDER BY bin"
         all_of = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"  # in the same order: sorted once
         ranked = f"SELECT {columns}, bin, {up_to}) AS below, {up_to} {all_of}) AS total FROM ({counted})"
-        chosen = f"SELECT {columns}, min(bin) AS bin FROM ({ranked}) WHERE below >= {level} * total GROUP BY {columns}"
-        return f"SELECT {columns}, {self.value('bin')} AS value FROM ({chosen})"
+        chosen = [self.value(f"min(bin) FILTER (below >= {level} * total)") for level in levels]
+        return f"SELECT {columns}, [{', '.join(chosen)}] AS quantiles FROM ({ranked}) GROUP BY {columns}"
 
 
 VALUES_OF: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")

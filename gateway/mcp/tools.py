@@ -21,12 +21,12 @@ from gateway.console.page import PageError, PolicyPlaces
 from gateway.console.policy_desk import PolicyDesk
 from gateway.console.render import json_text
 from gateway.console.standing import StandingReader
+from gateway.console.surface_counts import SPANS as NOW_SPANS
 from gateway.console.timeline import Bar
-from gateway.console.views.now import SPANS as NOW_SPANS
 from gateway.console.views.now import NowView
 from gateway.console.views.request import RequestView
 from gateway.console.views.requests import newest_requests
-from gateway.console.views.surface import SurfaceView, window_since
+from gateway.console.views.surface import SurfaceView, SurfaceWindow
 
 MOST: Final = 50
 """Most requests of one reply."""
@@ -88,7 +88,7 @@ class AgentTools:
     ) -> dict[str, Any]:
         """Which limits of a surface are missed, by which tier, backend, prompt length, policy version and so on, and
         where the time of those requests went: the gateway, drafts, the queue, prefill, the verdict or decode."""
-        data = await self._surface.data(surface, window_since(since), limit or None)
+        data = await self._surface.data(surface, SurfaceWindow.since(since), limit or None)
         return _plain({name: data[name] for name in _OF_LIMITS})
 
     async def find_requests(

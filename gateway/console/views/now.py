@@ -31,11 +31,10 @@ from gateway.console.standing import (
     needs_of,
     version_marks,
 )
+from gateway.console.surface_counts import BUCKETS, CHAT, SPANS, counts, first_bytes, keep, slot_for, versions
 from policies.model import Policy
 from routing.decision_basis import DecisionBasis
 
-SPANS: Final = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400}
-BUCKETS: Final = 60
 GOODPUT_OBJECTIVE: Final = 0.99
 """Share of requests that shall meet every limit of one request (ttft.p99, total.p99, deadline): what p99 means."""
 _BURNS: Final = 2.0
@@ -44,57 +43,6 @@ _FEWEST: Final = 50
 _LASTS_S: Final = 30.0
 """A tier that is down for less needs nobody."""
 _Z: Final = 1.959964
-_CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
-_SLOT_MS: Final = 6 * 60_000
-"""Of summaries: what the longer spans' buckets are whole numbers of."""
-_KEPT_S: Final[Mapping[int, float]] = {60_000: 2 * 3600.0, _SLOT_MS: 25 * 3600.0}
-"""By slot, how far back segments are summarised in advance. Shorter slots are of so short a time that rows are read."""
-_GIVEN_HEALTH: Final = "list_transform(given.health, one -> one.unavailable)"
-
-
-def _counts(slot: int) -> Summary:
-    """Counts and sums of each surface's requests, and the latest decision's basis and unavailable tiers."""
-    return Summary(
-        f"counts_{slot}",
-        f"""SELECT surface, entry_ms - entry_ms % {slot} AS slot_ms, count(*) AS requests, max(entry_ms) AS latest_ms,
-    count(*) FILTER (good IS NOT NULL OR status >= 500) AS held, count(*) FILTER (good AND status < 500) AS good,
-    count(*) FILTER (path = 'escalated') AS escalated, count(*) FILTER (starts_with(path, 'cache')) AS hits,
-    count(*) FILTER (path = 'direct') AS direct, count(*) FILTER (path = 'fallback' OR path = 'degraded') AS fallback,
-    count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,
-    count(*) FILTER (known) AS known, coalesce(sum(saved) FILTER (known), 0) AS saved,
-    coalesce(sum(saved * saved) FILTER (known), 0) AS squares, count(*) FILTER (arm = 'candidate') AS canary,
-    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis,
-    arg_max({_GIVEN_HEALTH}, entry_ms) FILTER (given IS NOT NULL) AS unavailable
-FROM (SELECT *, coalesce(counterfactual_usd, 0) - cost_usd AS saved,
-        counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known FROM rows WHERE {_CHAT})
-GROUP BY surface, slot_ms""",
-        slot,
-        _KEPT_S.get(slot, 0.0),
-    )
-
-
-def _first_bytes(slot: int) -> Summary:
-    """How often streams had their first byte after how long."""
-    return Summary(
-        f"first_bytes_{slot}",
-        f"SELECT surface, entry_ms - entry_ms % {slot} AS slot_ms, {LATENCY.bin('ttft_ms')} AS bin, count(*) AS n "
-        f"FROM rows WHERE stream AND ttft_ms IS NOT NULL AND {_CHAT} GROUP BY ALL",
-        slot,
-        _KEPT_S.get(slot, 0.0),
-    )
-
-
-def _versions(slot: int) -> Summary:
-    """Since when a surface's requests met a policy version."""
-    return Summary(
-        f"versions_{slot}",
-        f"SELECT surface, policy, entry_ms - entry_ms % {slot} AS slot_ms, min(started_s) AS since_s FROM rows "
-        f"WHERE {_CHAT} AND policy <> '' GROUP BY ALL",
-        slot,
-        _KEPT_S.get(slot, 0.0),
-    )
-
-
 _BY_BUCKET: Final = f"""
 SELECT surface, ((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucket,
     sum(COLUMNS('^(requests|held|good|escalated|hits|direct|fallback|failed|cost|known|saved|squares|canary)$')),
@@ -104,7 +52,7 @@ FROM {{counts}} GROUP BY surface, bucket ORDER BY surface, bucket
 """
 _LAST_MINUTE: Final = f"""
 SELECT surface, count(*) / 60.0 AS per_second, sum(total_ms) / 60000.0 AS in_flight FROM requests
-WHERE {_CHAT} GROUP BY surface
+WHERE {CHAT} GROUP BY surface
 """
 _CHANGES: Final = "SELECT surface, policy, min(since_s) AS since_s FROM {versions} GROUP BY ALL ORDER BY since_s"
 _DOWN_SINCE: Final = """
@@ -167,10 +115,8 @@ class NowView:
         self._standing = standing
         self._bases = RecordedBases(archive)
         self._holdouts = KeptFigures(self._against_holdouts, fresh_s=_QUALITY_S)
+        keep(archive, counts, first_bytes, versions)
         archive.keep(DRAWN)
-        for slot in _KEPT_S:
-            for summary in (_counts(slot), _first_bytes(slot), _versions(slot)):
-                archive.keep(summary)
 
     async def data(self, span: str = "1h") -> dict[str, Any]:
         """Return the figures of the latest `span`, one of SPANS' names, whose last bucket is under way.
@@ -182,7 +128,7 @@ class NowView:
         now = time.time()
         began = time.perf_counter()
         span_ms = SPANS[span] * 1000
-        slot = min(span_ms // BUCKETS, _SLOT_MS)
+        slot = slot_for(span_ms)
         from_ms = (int(now * 1000) // slot + 1) * slot - span_ms
         read = _NowQueries(self._archive, from_ms, span_ms, slot)
         latest = asyncio.create_task(self._archive.newest(_LATEST, "true", {}, 20))
@@ -276,7 +222,7 @@ class _NowQueries:
         self._archive = archive
         self._from = {"from_ms": from_ms}
         self._span = {**self._from, "span_ms": span_ms}
-        self._counts, self._first_bytes, self._versions = _counts(slot), _first_bytes(slot), _versions(slot)
+        self._counts, self._first_bytes, self._versions = counts(slot), first_bytes(slot), versions(slot)
 
     async def buckets(self) -> list[dict[str, Any]]:
         return await self._ask(_BY_BUCKET.format(counts=self._counts.name), self._span, self._counts)
@@ -285,9 +231,9 @@ class _NowQueries:
         """Return the 95th percentile of TTFT of each surface's buckets, and of all of them together (None)."""
         bucket = f"((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER"
         counted = f"SELECT surface, {bucket} AS bucket, bin, n FROM {self._first_bytes.name}"
-        sql = LATENCY.quantile(counted, (("surface", "bucket"), ("surface",)), 0.95)
+        sql = LATENCY.quantiles(counted, (("surface", "bucket"), ("surface",)), (0.95,))
         rows = await self._ask(sql, self._span, self._first_bytes)
-        return {(row["surface"], row["bucket"]): row["value"] for row in rows}
+        return {(row["surface"], row["bucket"]): row["quantiles"][0] for row in rows}
 
     async def last_minute(self, minute_ms: int) -> dict[str, dict[str, Any]]:
         rows = await self._archive.ask(_LAST_MINUTE, from_ms=minute_ms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -18,20 +18,34 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from gateway.archive.live import LiveArchive
-from gateway.archive.summaries import VALUES_OF
+from gateway.archive.summaries import LATENCY, VALUES_OF, LogBins, Summary
 from gateway.console.bases import RecordedBases
 from gateway.console.compared import chance_of, differing
 from gateway.console.filters import SPANS_S as LIST_SPANS_S
 from gateway.console.page import BadQuery, Page, PageError, Sources
 from gateway.console.standing import StandingReader, marks_within, version_marks
+from gateway.console.surface_counts import (
+    BUCKETS,
+    CHAT,
+    SPANS,
+    counts,
+    first_bytes,
+    keep,
+    slot_for,
+    slot_of_entry,
+    slotted,
+    versions,
+)
 from gateway.console.views.differ import DIMENSIONS
 from gateway.console.views.differ import SPANS as DIFFER_SPANS
-from gateway.console.views.now import BUCKETS, GOODPUT_OBJECTIVE, SPANS
+from gateway.console.views.now import GOODPUT_OBJECTIVE
 
 _SHOWN: Final = ("path", "tier", "backend", "model", "policy", "prompt", "stream", "kind", "arm", "error")
 """Dimensions, by their names in the Differ."""
 _MOST_GROUPS: Final = 12
 _NONE: Final = "none"
+_TTFT: Final = "ttft"
+"""How the names of limits of the time to the first token begin."""
 _MAY_MISS: Final[Mapping[str, float]] = {"_p50": 0.5, "_p95": 0.05}
 """By the end of a limit's name, the share of requests that may miss it; of the others, as many as goodput lets."""
 PARTS: Final[Mapping[str, str]] = {
@@ -44,46 +58,73 @@ PARTS: Final[Mapping[str, str]] = {
 }
 """Parts of a request's time, in order, in words. An answer that came whole has its first token with the last."""
 _MET: Final = {"missed": False, "met": True}
-_IN_WINDOW: Final = "surface = $surface AND entry_ms < $to_ms"
-_MISSES: Final = f"""
-SELECT objective, dimension, value, sum(n)::INTEGER AS held, coalesce(sum(n) FILTER (NOT met), 0)::INTEGER AS missed
+_ENDED: Final = LogBins(1.1)
+"""Of milliseconds until a request had what a limit is about: quantiles within 5%."""
+
+
+def _misses(slot: int) -> Summary:
+    """How many requests of each value of a dimension were held against an objective, and how many missed it."""
+    values = ", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{_NONE}') AS {name}_" for name in _SHOWN)
+    return slotted(
+        "misses",
+        slot,
+        f"""SELECT surface, slot_ms, objective, dimension, value, sum(n)::INTEGER AS held,
+    coalesce(sum(n) FILTER (NOT met), 0)::INTEGER AS missed
 FROM (UNPIVOT (
-    SELECT unnest(names) AS objective, unnest(kept) AS met, 'all' AS "all", * EXCLUDE (names, kept) FROM (
-        SELECT map_keys(slo) AS names, map_values(slo) AS kept, count(*) AS n,
-            {", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{_NONE}') AS {name}_" for name in _SHOWN)}
-        FROM requests WHERE {_IN_WINDOW} AND slo IS NOT NULL GROUP BY ALL
+    SELECT surface, slot_ms, unnest(names) AS objective, unnest(kept) AS met, 'all' AS "all", n,
+        {", ".join(f"{name}_" for name in _SHOWN)} FROM (
+        SELECT surface, {slot_of_entry(slot)}, map_keys(slo) AS names, map_values(slo) AS kept, count(*) AS n, {values}
+        FROM rows WHERE {CHAT} AND slo IS NOT NULL GROUP BY ALL
     )
-) ON "all", {", ".join(f"{name}_" for name in _SHOWN)} INTO NAME dimension VALUE value) GROUP BY ALL
-"""
-_TIMES: Final = f"""
-SELECT met, count(*)::INTEGER AS requests, quantile_cont(ended, [0.5, 0.95]) AS ended,
-    avg(ours) AS ours, avg(drafts) AS drafts, avg(queue) AS queue, avg(prefill) AS prefill,
-    avg(greatest(due - ours - drafts - queue - prefill, 0)) AS verdict, avg(greatest(total_ms - due, 0)) AS decode
+) ON "all", {", ".join(f"{name}_" for name in _SHOWN)} INTO NAME dimension VALUE value) GROUP BY ALL""",
+    )
+
+
+def _times(slot: int) -> Summary:
+    """Sums of the parts of the time of requests that met an objective, and of those that missed it, by how long it took
+    until they had what the objective is about: their first token (`whole` is false), or all of the answer."""
+    return slotted(
+        "times",
+        slot,
+        f"""SELECT surface, slot_ms, objective, met, {_ENDED.bin("CASE WHEN whole THEN total_ms ELSE due END")} AS bin,
+    count(*)::INTEGER AS n, sum(ours) AS ours, sum(drafts) AS drafts, sum(queue) AS queue, sum(prefill) AS prefill,
+    sum(greatest(due - ours - drafts - queue - prefill, 0)) AS verdict, sum(greatest(total_ms - due, 0)) AS decode
 FROM (
-    SELECT met, total_ms, due, CASE WHEN $whole THEN total_ms ELSE due END AS ended, coalesce(began, due) AS ours,
+    SELECT surface, slot_ms, objective, met, NOT starts_with(objective, '{_TTFT}') AS whole, total_ms, due,
+        coalesce(began, due) AS ours,
         CASE WHEN began IS NULL THEN 0 ELSE greatest(coalesce(served.start_ms, due) - began, 0) END AS drafts,
         coalesce(served.queue_ms, 0) AS queue,
         coalesce(served.ttft_ms, greatest(served.total_ms - served.queue_ms, 0), 0) AS prefill
     FROM (
-        SELECT slo[$objective] AS met, total_ms, coalesce(ttft_ms, total_ms) AS due,
+        SELECT surface, {slot_of_entry(slot)}, unnest(map_keys(slo)) AS objective, unnest(map_values(slo)) AS met,
+            total_ms, coalesce(ttft_ms, total_ms) AS due,
             list_min(list_transform(list_filter(calls, one -> one.attempt > 0), one -> one.start_ms)) AS began,
             list_filter(calls, one -> one.attempt > 0 AND NOT one.wasted)[1] AS served
-        FROM requests WHERE {_IN_WINDOW} AND slo[$objective] IS NOT NULL
+        FROM rows WHERE {CHAT} AND slo IS NOT NULL
     )
-) GROUP BY met
+) GROUP BY ALL""",
+    )
+
+
+_IN_WINDOW: Final = "surface = $surface AND slot_ms < $to_ms"
+_BY_GROUP: Final = f"""
+SELECT objective, dimension, value, sum(held)::INTEGER AS held, sum(missed)::INTEGER AS missed FROM {{rows}}
+WHERE {_IN_WINDOW} GROUP BY ALL
 """
-_OVER_TIME: Final = f"""
-SELECT ((entry_ms - $from_ms) * {BUCKETS} // ($to_ms - $from_ms))::INTEGER AS bucket, count(*)::INTEGER AS requests,
-    quantile_cont(ttft_ms, [0.5, 0.95, 0.99]) FILTER (stream AND ttft_ms IS NOT NULL) AS ttft,
-    (count(*) FILTER (good IS NOT NULL OR status >= 500))::INTEGER AS held,
-    (count(*) FILTER (good AND status < 500))::INTEGER AS good
-FROM requests WHERE {_IN_WINDOW} GROUP BY bucket ORDER BY bucket
+_BY_MET: Final = f"""
+SELECT met, sum(n)::INTEGER AS requests, {", ".join(f"sum({part}) / sum(n) AS {part}" for part in PARTS)} FROM {{rows}}
+WHERE {_IN_WINDOW} AND objective = $objective GROUP BY met
 """
-_LATEST: Final = f"SELECT arg_max(basis, entry_ms) AS basis FROM requests WHERE {_IN_WINDOW} AND basis IS NOT NULL"
-_VERSIONS: Final = (
-    f"SELECT surface, policy, min(started_s) AS since_s, count(*)::INTEGER AS requests FROM requests "
-    f"WHERE {_IN_WINDOW} AND policy <> '' GROUP BY ALL ORDER BY since_s"
-)
+_BY_BUCKET: Final = f"""
+SELECT {{bucket}} AS bucket, sum(requests)::INTEGER AS requests, sum(held)::INTEGER AS held, sum(good)::INTEGER AS good,
+    arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis
+FROM {{rows}} WHERE {_IN_WINDOW} GROUP BY bucket ORDER BY bucket
+"""
+_BY_VERSION: Final = f"""
+SELECT surface, policy, min(since_s) AS since_s, sum(requests)::INTEGER AS requests FROM {{rows}}
+WHERE {_IN_WINDOW} GROUP BY ALL ORDER BY since_s
+"""
+_QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class NoSuchSurface(PageError):
@@ -94,11 +135,34 @@ class NoSuchSurface(PageError):
 
 @dataclass(frozen=True, slots=True)
 class SurfaceWindow:
-    """The time that a page is about, in Unix milliseconds. `span` is its name, one of Now's; '' if it was drawn."""
+    """The time that a page is about, in Unix milliseconds: a whole number of slots. `span` is its name, one of SPANS;
+    '' if it was drawn."""
 
     span: str
     from_ms: int
     to_ms: int
+    slot: int
+
+    @classmethod
+    def around(cls, from_ms: int, to_ms: int) -> SurfaceWindow:
+        """Return the window that has this time, and of its first and last slots all."""
+        slot = slot_for(to_ms - from_ms)
+        return cls("", from_ms // slot * slot, -(-to_ms // slot) * slot, slot)
+
+    @classmethod
+    def since(cls, span: str) -> SurfaceWindow:
+        """Return the window of a span whose last slot is under way. Raises BadQuery."""
+        if span not in SPANS:
+            raise BadQuery(f"since={span} is not a time span of a surface; there are {', '.join(SPANS)}")
+        length = SPANS[span] * 1000
+        slot = slot_for(length)
+        to_ms = (int(time.time() * 1000) // slot + 1) * slot
+        return cls(span, to_ms - length, to_ms, slot)
+
+    @property
+    def bucket(self) -> str:
+        """The SQL of the part of the window that a slot lies in."""
+        return f"((slot_ms - {self.from_ms}) * {BUCKETS} // {self.to_ms - self.from_ms})::INTEGER"
 
     @property
     def list_span(self) -> str:
@@ -128,7 +192,7 @@ class SurfaceLimit:
     @property
     def to_first_token(self) -> bool:
         """Whether it is of the time to the first token; else of the whole answer."""
-        return self.name.startswith("ttft")
+        return self.name.startswith(_TTFT)
 
     @property
     def share(self) -> float:
@@ -176,16 +240,8 @@ def _window_of(request: Request) -> SurfaceWindow:
     if any(drawn):
         if not all(text.isdecimal() and len(text) < 16 for text in drawn) or int(drawn[0]) >= int(drawn[1]):
             raise BadQuery("`from` and `to` are Unix times in milliseconds, the earlier one first.")
-        return SurfaceWindow("", int(drawn[0]), int(drawn[1]))
-    return window_since(query.get("since", "1h"))
-
-
-def window_since(span: str) -> SurfaceWindow:
-    """Return the window of a span that ends now. Raises BadQuery."""
-    if span not in SPANS:
-        raise BadQuery(f"since={span} is not a time span of a surface; there are {', '.join(SPANS)}")
-    now_ms = int(time.time() * 1000)
-    return SurfaceWindow(span, now_ms - SPANS[span] * 1000, now_ms)
+        return SurfaceWindow.around(int(drawn[0]), int(drawn[1]))
+    return SurfaceWindow.since(query.get("since", "1h"))
 
 
 class SurfaceView:
@@ -195,6 +251,7 @@ class SurfaceView:
         self._archive = archive
         self._standing = standing
         self._bases = RecordedBases(archive)
+        keep(archive, counts, first_bytes, versions, _misses, _times)
 
     async def data(self, surface: str, window: SurfaceWindow, chosen: str | None) -> dict[str, Any]:
         """Return the figures of a surface; `chosen` is the limit that is looked at, else the one missed most.
@@ -202,21 +259,21 @@ class SurfaceView:
         Raises NoSuchSurface and BadQuery.
         """
         began = time.perf_counter()
-        misses, over_time, versions, [latest], standing = await asyncio.gather(
-            self._ask(_MISSES, surface, window),
-            self._ask(_OVER_TIME, surface, window),
-            self._ask(_VERSIONS, surface, window),
-            self._ask(_LATEST, surface, window),
+        misses, over_time, ttft, of_versions, standing = await asyncio.gather(
+            self._ask(_BY_GROUP, surface, window, _misses),
+            self._ask(_BY_BUCKET, surface, window, counts),
+            self._first_bytes(surface, window),
+            self._ask(_BY_VERSION, surface, window, versions),
             self._standing.read(),
         )
         if not over_time:
             await self._must_be_known(surface, standing.surfaces)
-        basis = await self._bases.of(latest["basis"])
+        basis = await self._bases.of(next((row["basis"] for row in reversed(over_time) if row["basis"]), None))
         limits_s = {} if basis is None else basis.policy.slo.limits()
         limits = _limits(misses, limits_s)
         looked_at = _looked_at(limits, chosen)
         times = await self._times(surface, window, looked_at) if looked_at else {}
-        marks = [*version_marks(versions, standing), *standing.changes]
+        marks = [*version_marks(of_versions, standing), *standing.changes]
         here = [mark for mark in marks if mark.surface in ("", surface)]
         held, good = (sum(row[name] for row in over_time) for name in ("held", "good"))
         return {
@@ -231,7 +288,7 @@ class SurfaceView:
             "goodput": good / held if held else None,
             "burn": (1 - good / held) / (1 - GOODPUT_OBJECTIVE) if held else None,
             "objective": GOODPUT_OBJECTIVE,
-            "versions": versions,
+            "versions": of_versions,
             "limits": limits,
             "looked_at": looked_at,
             "times": times,
@@ -239,7 +296,7 @@ class SurfaceView:
             "longest_ms": max((sum(row[part] for part in PARTS) for row in times.values() if row), default=0.0),
             "most": _greatest_difference(times, looked_at) if looked_at else "",
             "groups": _groups(misses, looked_at, surface, window) if looked_at else [],
-            "over_time": _chart(over_time, window, limits_s),
+            "over_time": _chart(over_time, ttft, window, limits_s),
             "marks": marks_within(here, window.from_ms / 1000, (window.to_ms - window.from_ms) / 1000),
             "query_ms": (time.perf_counter() - began) * 1000,
         }
@@ -248,13 +305,31 @@ class SurfaceView:
         self, surface: str, window: SurfaceWindow, limit: SurfaceLimit
     ) -> dict[str, dict[str, Any] | None]:
         """Return the times of the requests that `missed` a limit and of those that `met` it; None where none did."""
-        rows = await self._ask(_TIMES, surface, window, objective=limit.name, whole=not limit.to_first_token)
-        return {name: next((row for row in rows if row["met"] is met), None) for name, met in _MET.items()}
+        ended = f"SELECT met, bin, n FROM {{rows}} WHERE {_IN_WINDOW} AND objective = $objective"
+        rows, quantiles = await asyncio.gather(
+            self._ask(_BY_MET, surface, window, _times, objective=limit.name),
+            self._ask(
+                _ENDED.quantiles(ended, [["met"]], _QUANTILES[:2]), surface, window, _times, objective=limit.name
+            ),
+        )
+        by_met = {row["met"]: row["quantiles"] for row in quantiles}
+        found = {row["met"]: {**row, "ended": by_met[row["met"]]} for row in rows}
+        return {name: found.get(met) for name, met in _MET.items()}
 
-    async def _ask(self, sql: str, surface: str, window: SurfaceWindow, **more: str | bool) -> list[dict[str, Any]]:
-        values = {"surface": surface, "from_ms": window.from_ms, "to_ms": window.to_ms, **more}
-        named = {name: value for name, value in values.items() if f"${name}" in sql}
-        return await self._archive.ask(sql, named, from_ms=window.from_ms)
+    async def _first_bytes(self, surface: str, window: SurfaceWindow) -> dict[int, list[float]]:
+        """Return quantiles of the TTFT of streams in each bucket that has any."""
+        counted = f"SELECT {window.bucket} AS bucket, bin, n FROM {{rows}} WHERE {_IN_WINDOW}"
+        rows = await self._ask(LATENCY.quantiles(counted, [["bucket"]], _QUANTILES), surface, window, first_bytes)
+        return {row["bucket"]: row["quantiles"] for row in rows}
+
+    async def _ask(
+        self, sql: str, surface: str, window: SurfaceWindow, of: Callable[[int], Summary], **more: str
+    ) -> list[dict[str, Any]]:
+        """Return what a query of a summary, {rows}, finds in a window."""
+        summary = of(window.slot)
+        sql = sql.replace("{rows}", summary.name).replace("{bucket}", window.bucket)
+        values = {"surface": surface, "to_ms": window.to_ms, **more}
+        return await self._archive.ask(sql, values, from_ms=window.from_ms, summaries=(summary,))
 
     async def _must_be_known(self, surface: str, registered: Mapping[str, Any]) -> None:
         if surface in registered:
@@ -340,7 +415,12 @@ def _greatest_difference(times: Mapping[str, Mapping[str, Any] | None], limit: S
     return most if missed[most] > met[most] else ""
 
 
-def _chart(rows: Sequence[Mapping[str, Any]], window: SurfaceWindow, limits_s: Mapping[str, float]) -> dict[str, Any]:
+def _chart(
+    rows: Sequence[Mapping[str, Any]],
+    ttft: Mapping[int, Sequence[float]],
+    window: SurfaceWindow,
+    limits_s: Mapping[str, float],
+) -> dict[str, Any]:
     """Return what is drawn over time: the middle of each bucket in Unix seconds, and a value or None in each."""
     by_bucket = {row["bucket"]: row for row in rows}
     width = (window.to_ms - window.from_ms) / BUCKETS
@@ -349,10 +429,10 @@ def _chart(rows: Sequence[Mapping[str, Any]], window: SurfaceWindow, limits_s: M
     return {
         "at_s": [(window.from_ms + (place + 0.5) * width) / 1000 for place in places],
         "ttft": {
-            name: [row["ttft"][number] if row is not None and row["ttft"] else None for row in found]
-            for number, name in enumerate(("p50", "p95", "p99"))
+            f"p{level * 100:g}": [ttft[place][number] if place in ttft else None for place in places]
+            for number, level in enumerate(_QUANTILES)
         },
-        "limits": {name[5:]: limit * 1000 for name, limit in limits_s.items() if name.startswith("ttft_")},
+        "limits": {name[5:]: limit * 1000 for name, limit in limits_s.items() if name.startswith(_TTFT)},
         "requests": [0 if row is None else row["requests"] for row in found],
         "goodput": [row["good"] / row["held"] if row is not None and row["held"] else None for row in found],
     }

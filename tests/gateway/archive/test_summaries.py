@@ -90,11 +90,11 @@ def test_quantiles_of_a_histogram_are_those_of_the_values(level: float) -> None:
         parts = "CREATE TABLE v AS SELECT 'a' AS kind, unnest(split(?, ' '))::DOUBLE AS ms"
         database.execute(parts, [" ".join(map(repr, values.tolist()))])
         counted = f"SELECT kind, {LATENCY.bin('ms')} AS bin, count(*) AS n FROM v GROUP BY ALL"
-        [(_, found)] = database.execute(LATENCY.quantile(counted, [["kind"]], level)).fetchall()
+        [(_, [found])] = database.execute(LATENCY.quantiles(counted, [["kind"]], [level])).fetchall()
         halves = f"SELECT kind, (ms * 100)::INTEGER % 2 AS half, {LATENCY.bin('ms')} AS bin, 1 AS n FROM v"
-        parted = database.execute(LATENCY.quantile(halves, [["kind", "half"], ["kind"]], level)).fetchall()
+        parted = database.execute(LATENCY.quantiles(halves, [["kind", "half"], ["kind"]], [level])).fetchall()
     exact = float(np.quantile(values, level, method="inverted_cdf"))
     assert found == pytest.approx(exact, rel=LATENCY.error + 1e-9)
-    assert {half: value for _, half, value in parted}.keys() == {None, 0, 1}
-    assert {half: value for _, half, value in parted}[None] == found
+    assert {half: value for _, half, [value] in parted}.keys() == {None, 0, 1}
+    assert {half: value for _, half, [value] in parted}[None] == found
     assert LATENCY.error < 0.02

@@ -1,0 +1,84 @@
+"""Count the requests of each surface by slots of time: what the pages Now and Surface show over time is made of it.
+
+A time is cut into at most `BUCKETS` parts, each a whole number of slots. Segments are summarised in advance by the
+slots of the longer spans; the shorter ones are of so few requests that rows are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gateway.archive.live import LiveArchive
+from gateway.archive.summaries import LATENCY, Summary
+
+SPANS: Final[Mapping[str, int]] = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400}
+"""The time spans of these pages, in seconds."""
+BUCKETS: Final = 60
+CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
+_KEPT_S: Final[Mapping[int, float]] = {360_000: 25 * 3600.0, 60_000: 2 * 3600.0}
+"""By slot in milliseconds, how far back segments are summarised."""
+_SLOTS_MS: Final = (*_KEPT_S, 15_000, 1000)
+_GIVEN_HEALTH: Final = "list_transform(given.health, one -> one.unavailable)"
+
+
+def slot_for(length_ms: int) -> int:
+    """Return the longest slot of which a time of this length has enough for its buckets, in milliseconds."""
+    return next((slot for slot in _SLOTS_MS if slot * BUCKETS <= length_ms), 1)
+
+
+def keep(archive: LiveArchive, *summaries: Callable[[int], Summary]) -> None:
+    """Have segments summarised in advance, by each slot for which that is worth it."""
+    for slot in _KEPT_S:
+        for summary in summaries:
+            archive.keep(summary(slot))
+
+
+def slotted(name: str, slot: int, select: str) -> Summary:
+    """Return a summary by slots; its `select` has a column `slot_ms`, as `slot_of_entry` gives it."""
+    return Summary(f"{name}_{slot}", select, slot, _KEPT_S.get(slot, 0.0))
+
+
+def slot_of_entry(slot: int) -> str:
+    """Return the SQL of the slot that an entry lies in, as `slot_ms`."""
+    return f"entry_ms - entry_ms % {slot} AS slot_ms"
+
+
+def counts(slot: int) -> Summary:
+    """Counts and sums of each surface's requests, and the latest decision's basis and unavailable tiers."""
+    return slotted(
+        "counts",
+        slot,
+        f"""SELECT surface, {slot_of_entry(slot)}, count(*) AS requests, max(entry_ms) AS latest_ms,
+    count(*) FILTER (good IS NOT NULL OR status >= 500) AS held, count(*) FILTER (good AND status < 500) AS good,
+    count(*) FILTER (path = 'escalated') AS escalated, count(*) FILTER (starts_with(path, 'cache')) AS hits,
+    count(*) FILTER (path = 'direct') AS direct, count(*) FILTER (path = 'fallback' OR path = 'degraded') AS fallback,
+    count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,
+    count(*) FILTER (known) AS known, coalesce(sum(saved) FILTER (known), 0) AS saved,
+    coalesce(sum(saved * saved) FILTER (known), 0) AS squares, count(*) FILTER (arm = 'candidate') AS canary,
+    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis,
+    arg_max({_GIVEN_HEALTH}, entry_ms) FILTER (given IS NOT NULL) AS unavailable
+FROM (SELECT *, coalesce(counterfactual_usd, 0) - cost_usd AS saved,
+        counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known FROM rows WHERE {CHAT})
+GROUP BY surface, slot_ms""",
+    )
+
+
+def first_bytes(slot: int) -> Summary:
+    """How often streams had their first byte after how long."""
+    return slotted(
+        "first_bytes",
+        slot,
+        f"SELECT surface, {slot_of_entry(slot)}, {LATENCY.bin('ttft_ms')} AS bin, count(*) AS n "
+        f"FROM rows WHERE stream AND ttft_ms IS NOT NULL AND {CHAT} GROUP BY ALL",
+    )
+
+
+def versions(slot: int) -> Summary:
+    """Since when a surface's requests met a policy version, and how many did."""
+    return slotted(
+        "versions",
+        slot,
+        f"SELECT surface, policy, {slot_of_entry(slot)}, min(started_s) AS since_s, count(*) AS requests FROM rows "
+        f"WHERE {CHAT} AND policy <> '' GROUP BY ALL",
+    )
