@@ -1,13 +1,15 @@
 """Record finished requests: in the metrics at once, then in the store and the span exporter by a background task.
 
-Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the store or the exporter
-does not take, is dropped and counted in `tierline_telemetry_dropped_total`, and not retried. The task decides whose
-hops are recorded (`telemetry.sampling`), adds what decided each (`telemetry.hop_details`), and has texts redacted.
+Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the exporter does not take,
+is dropped and counted in `tierline_telemetry_dropped_total`. What the store does not take is kept for a while
+(`telemetry.record_writer`). The task decides whose hops are recorded (`telemetry.sampling`), adds what decided each
+(`telemetry.hop_details`), and has texts redacted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -15,10 +17,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cache.store.base import Command, Store, StoreUnavailable
+from cache.store.base import Store
 from gateway.telemetry import hop_details, names
-from gateway.telemetry.decisions import BASES, DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.ledger import Ledger, encode
+from gateway.telemetry.record_writer import RecordWriter
 from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, kept_for
 
@@ -34,11 +37,6 @@ _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
 _BATCH: Final = 16  # records per round trip
 _SLICE: Final = 4
 """Records encoded in one turn of the event loop, in about 0.1 ms: a request that comes meanwhile waits no longer."""
-# A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
-_APPEND: Final = b"""
-for i = 2, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
-return #ARGV - 1
-"""
 _INTERVAL_S: Final = 0.05
 _CLOSE_S: Final = 1.5
 
@@ -92,19 +90,22 @@ class Telemetry:
         self.sampled_below = bound_of(sample)
         """Bound for the low 64 bits of the trace ids that head sampling keeps."""
         self._redactor = redactor
-        self.failing = ""
-        """Reason why the store did not accept the last traces; '' if it did."""
-        self._store = store
         self._keep = keep
         self._exporter = exporter
         self._log_request = log_request
         self._decisions = DecisionRecorder(artefacts)
+        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
         self._logged: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         metrics.watch_store(store.state)
+
+    @property
+    def failing(self) -> str:
+        """Reason why the store did not take the last records; '' if it did."""
+        return self._writer.failing
 
     def record(self, trace: Trace, ledger: Ledger) -> None:
         """Update the metrics with a finished request and queue it for the store and the exporter.
@@ -146,24 +147,28 @@ class Telemetry:
         self._closing = True
         self._waiting.set()
         if self._task is not None:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._task, _CLOSE_S)
-            except TimeoutError:
-                self.metrics.telemetry_dropped("shutdown", len(self._queue))
+            if left := len(self._queue) + self._writer.waiting:
+                self.metrics.telemetry_dropped("shutdown", left)
         if self._exporter is not None:
             await self._exporter.aclose()
         self.metrics.flush()
 
     async def _run(self) -> None:
         while self._queue or not self._closing:
-            await self._waiting.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._writer.pause_s):
+                    await self._waiting.wait()
             if not self._closing:
                 await asyncio.sleep(_INTERVAL_S)
             self._waiting.clear()
+            await self._writer.write()
             while self._queue:
                 await self._pass_on([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
             await asyncio.sleep(0)
             self.metrics.flush()
+        await self._writer.write(now=True)
 
     async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:
         records: list[bytes] = []
@@ -182,21 +187,9 @@ class Telemetry:
                 except asyncio.CancelledError:
                     self.metrics.telemetry_dropped("shutdown", len(records) + len(batch) - number)
                     raise
-        if not records:
-            return
-        bases = [word for name, blob in self._decisions.due.items() for word in (name.encode(), blob)]
-        remember = [Command((b"HSET", BASES.encode(), *bases))] if bases else []
-        append = Command((b"EVAL", _APPEND, b"1", TRACES.encode(), b"%d" % self._keep, *records))
-        try:
-            await self._store.apply([*remember, append])
-            self._decisions.written()
-            self.failing = ""
-        except StoreUnavailable as down:
-            self.failing = down.reason
-            self.metrics.telemetry_dropped(f"store_{down.reason}", len(records))
-        except asyncio.CancelledError:
-            self.metrics.telemetry_dropped("shutdown", len(records))
-            raise
+        if records:
+            self._writer.add(records)
+            await self._writer.write()
 
     def _take(self, trace: Trace, ledger: Ledger, records: list[bytes]) -> None:
         """Export one finished request, and add its record to `records`."""
