@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from routing.decide import Clamp, DecisionInput, TierHealth
@@ -146,7 +147,7 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
         given = {
             "tokens_in": tokens,
             "turns": turns,
-            **{name: bool(flags & bit) for name, bit in FLAGS.items()},
+            **_named_flags(flags),
             "budget_s": budget_s,
             "ttft_s": ttft_s,
             "room": room,
@@ -177,6 +178,11 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
         [_unnamed_health(one) for one in given["health"]],
     ]
+
+
+@lru_cache(maxsize=256)
+def _named_flags(flags: int) -> Mapping[str, bool]:
+    return {name: bool(flags & bit) for name, bit in FLAGS.items()}
 
 
 def _named_difficulty(record: Record | int) -> dict[str, Any] | None:

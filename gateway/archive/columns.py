@@ -17,7 +17,7 @@ import orjson
 
 from gateway.telemetry import feedback, label
 from gateway.telemetry.goodput import was_good
-from gateway.telemetry.ledger import TRACES, is_record
+from gateway.telemetry.ledger import TRACES, is_record, without_hops
 from routing.decision_record import named
 from routing.features import FURTHER
 
@@ -112,7 +112,7 @@ class Table:
 def _request(blob: bytes) -> Row | None:
     if not is_record(blob):
         return None
-    record = orjson.loads(blob)
+    record, hops = without_hops(blob)
     decided = record.get("decide") or {}
     given, out = named(decided.get("in"), decided.get("out"))
     met = record["ledger"].get("slo") or {}
@@ -123,7 +123,7 @@ def _request(blob: bytes) -> Row | None:
         "started": record["started"],
         "trace_id": record["trace_id"],
         "parent_id": record["parent_id"],
-        "hops": record["hops"],
+        "hops": orjson.Fragment(hops),
         "basis": decided.get("basis"),
         "given": given,
         "decision": out,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -175,6 +175,9 @@ NEVER: Final = "never: "
 
 _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
+# Before the hops, and behind them. Neither occurs within a text: there quotes are escaped.
+_HOPS: Final = b',"hops":'
+_DECIDE: Final = b',"decide":'
 
 
 def encode(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
@@ -218,3 +221,15 @@ def lookups_of_record(hops: Sequence[Hop]) -> list[Hop]:
 def is_record(blob: bytes) -> bool:
     """Return whether `blob` begins like a record of this version; do not decode one that does not."""
     return blob.startswith(_BEGINNING)
+
+
+def without_hops(blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a record without its hops, decoded, and its hops as they stand: most of its bytes, which few look into.
+
+    Raises ValueError for what is no record.
+    """
+    first, last = blob.find(_HOPS), blob.rfind(_DECIDE)
+    if not 0 < first < last:
+        raise ValueError("it has no hops, or nothing behind them")
+    record: dict[str, Any] = orjson.loads(blob[:first] + blob[last:])
+    return record, blob[first + len(_HOPS) : last]
