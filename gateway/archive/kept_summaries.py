@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _SummaryTable:
     """What there is of one summary: the number of each summarised segment, by which its rows are found."""
 
     summary: Summary
@@ -42,13 +42,13 @@ class KeptSummaries:
     def __init__(self, database: duckdb.DuckDBPyConnection, segments: ReadSegments) -> None:
         self._database = database
         self._segments = segments
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _SummaryTable] = {}
 
     def add(self, summary: Summary) -> bool:
         """Summarise each segment from now on; return whether that is new."""
         if summary.name in self._kept:
             return False
-        kept = _Kept(summary)
+        kept = _SummaryTable(summary)
         with self._database.cursor() as cursor:
             rows = summarised(summary, rows_in_memory())
             cursor.execute(f"CREATE TABLE {kept.table} AS SELECT 0 AS segment, * FROM ({rows}) LIMIT 0")
@@ -62,7 +62,7 @@ class KeptSummaries:
 
     def rows(self, summary: Summary, files: Sequence[Path], from_ms: int) -> str:
         """Return the SQL of a summary: what is kept of segments that are summarised, and anew of all other rows."""
-        kept = self._kept.get(summary.name, _Kept(summary))
+        kept = self._kept.get(summary.name, _SummaryTable(summary))
         numbers = [str(kept.segments[file]) for file in files if file in kept.segments]
         others = [file for file in files if file not in kept.segments]
         parts = [summarised(summary, rows_in_memory(from_ms))]
@@ -112,7 +112,7 @@ class KeptSummaries:
             for kept, file in gone:
                 cursor.execute(f"DELETE FROM {kept.table} WHERE segment = {kept.segments.pop(file)}")
 
-    def _gone(self) -> Iterator[tuple[_Kept, Path]]:
+    def _gone(self) -> Iterator[tuple[_SummaryTable, Path]]:
         there = set(self._segments.files)
         for kept in list(self._kept.values()):
             oldest_ms = kept.oldest_ms
