@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.archive.columns import REQUESTS
 from gateway.archive.folder import TableFiles
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
+from gateway.console.filters import filter_of
+from gateway.console.views.requests import newest_requests
+from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.ids import new_request_id
+from gateway.telemetry.ledger import TRACES, encode
 from tests.gateway.archive.test_keeper import expected, keep, record
 from tests.gateway.telemetry.conftest import server, store
+from tests.gateway.telemetry.requests_made import escalated
 from tests.support.wait import SLACK
 
 __all__ = ["server", "store"]
@@ -88,3 +95,24 @@ async def test_a_bad_query_says_why(store: RedisStore, tmp_path: Path) -> None:
     async with live(tmp_path, store) as archive:
         with pytest.raises(QueryError, match="nosuch"):
             await archive.ask("SELECT nosuch FROM requests")
+
+
+async def test_a_request_is_found_by_its_id_whatever_time_that_tells(store: RedisStore, tmp_path: Path) -> None:
+    """At the time that our own ids tell; one that a client chose, and that looks like ours, is found too."""
+    own, chosen = new_request_id(), "req_1a20a93d14e0123456789abc"
+    for request_id in (own, chosen):
+        trace, made = escalated(request_id)
+        await store.apply([Append(TRACES, encode(trace, made, DecisionRecorder({})), 100)])
+    await keep(store, tmp_path)
+    with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+        files.rotate()
+    async with live(tmp_path, store) as archive:
+        for request_id in (own, chosen):
+            [row] = await archive.by_id("request_id, entry_ms", request_id)
+            assert row["request_id"] == request_id
+            assert await archive.by_id("request_id", request_id, row["entry_ms"]) == [{"request_id": request_id}]
+            assert await archive.by_id("request_id", request_id, row["entry_ms"] - 60_000) == []
+            for beginning in (request_id, request_id[:-4], request_id[:12]):
+                rows, _ = await newest_requests(archive, filter_of([("q", beginning)]), "", 5)
+                assert request_id in [one["request_id"] for one in rows]
+        assert await archive.by_id("request_id", new_request_id()) == []
