@@ -122,8 +122,8 @@ class NowView:
         """Return the figures of the latest `span`, one of SPANS' names, whose last bucket is under way.
 
         `per_second` and `in_flight`, the mean number of requests under way, are of the last minute: by Little's law the
-        time that all which ended in it took together, in minutes. Percentiles are within 2%, and the
-        quality is of up to ten seconds ago.
+        time that all which ended in it took together, in minutes. Percentiles are within 2%, and the quality is that
+        of up to ten seconds ago.
         """
         now = time.time()
         began = time.perf_counter()
