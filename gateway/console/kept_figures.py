@@ -12,12 +12,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from starlette.requests import Request
+
 log = logging.getLogger("tierline.console")
 
 T = TypeVar("T")
-PATIENCE_S: Final = 0.08
-"""How long a page waits for figures that nobody has asked for before, in seconds."""
+_PATIENCE_S: Final = 0.08
 _MOST: Final = 16
+
+
+def patience_for(request: Request) -> float | None:
+    """Return how many seconds a page waits for figures that nobody has asked for before.
+
+    None, as long as it takes, for a page's data, and where a page that is shown asks for its own rest.
+    """
+    waits = request.url.path.endswith(".json") or "hx-request" in request.headers
+    return None if waits else _PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +45,14 @@ class KeptFigures(Generic[T]):
     Figures that are `fresh_s` seconds old are shown once more while new ones are made, up to `stale_s`.
     """
 
-    def __init__(self, make: Callable[[str], Awaitable[T]], *, fresh_s: float, stale_s: float = 600.0) -> None:
+    def __init__(self, make: Callable[[str], Awaitable[T]], *, fresh_s: float, stale_s: float = 60.0) -> None:
         self._make = make
         self._fresh_s = fresh_s
         self._stale_s = stale_s
         self._made: dict[str, Made[T]] = {}
         self._making: dict[str, asyncio.Task[Made[T]]] = {}
 
-    async def get(self, key: str, patience_s: float | None = PATIENCE_S) -> Made[T] | None:
+    async def get(self, key: str, patience_s: float | None = _PATIENCE_S) -> Made[T] | None:
         """Return the figures; None if they are not made within `patience_s` (None: as long as it takes).
 
         Raises what making them raises.

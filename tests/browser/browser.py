@@ -51,15 +51,18 @@ class Visit:
 
     page: Page
     origin: str
+    scripts: bool = True
     requests: list[Request] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
     def open(self, address: str) -> int:
-        """Open an address of the console and return the status; the page's scripts have run then."""
+        """Open an address of the console and return the status; scripts have run then, and figures are there."""
         self.requests.clear()
         self.complaints.clear()
         reply = self.page.goto(self.origin + address, wait_until="load")
         assert reply is not None
+        if self.scripts:
+            self.page.locator("#being-made").wait_for(state="detached")
         return reply.status
 
     def weight(self) -> int:
@@ -67,8 +70,11 @@ class Visit:
         return sum(request.sizes()["responseBodySize"] for request in self.loaded())
 
     def loaded(self) -> list[Request]:
-        """Return the requests that made the page: all but data in URLs, and the stream of updates that stays open."""
-        asked = [(request, urlsplit(request.url)) for request in self.requests]
+        """Return the requests that made the page: all but data in URLs, and what the page asks for once it is shown.
+
+        That is the stream of updates, which stays open, and figures that take long.
+        """
+        asked = [(one, urlsplit(one.url)) for one in self.requests if "hx-request" not in one.headers]
         return [request for request, url in asked if url.netloc and not url.path.endswith("/live")]
 
     def hosts(self) -> set[str]:
@@ -102,7 +108,7 @@ def visit(
     context = browser.new_context(**options)
     try:
         page = context.new_page()
-        one = Visit(page, origin)
+        one = Visit(page, origin, scripts)
 
         def ask(request: Request) -> None:
             one.requests.append(request)

@@ -75,7 +75,7 @@ def test_every_page_is_whole_without_scripts(browser: Browser, demo: RunningDemo
     })"""
     with visit(browser, demo.console, scripts=False) as plain, visit(browser, demo.console) as scripted:
         for name, address in every.items():
-            assert plain.open(address) == scripted.open(address)
+            assert scripted.open(address) == plain.open(address)  # whose figures are made by then
             without, with_them = plain.page.evaluate(whole), scripted.page.evaluate(whole)
             assert without["words"] > 0.9 * with_them["words"], (name, without, with_them)
             assert without["links"] >= with_them["links"], (name, without, with_them)

@@ -44,20 +44,28 @@
   // Where the views do not fit beside each other, the present one is in sight.
   const views = document.querySelector(".top nav"), view = views?.querySelector("[aria-current]");
   if (view) views.scrollLeft = view.offsetLeft + view.offsetWidth / 2 - views.offsetLeft - views.clientWidth / 2;
-  // What is wider than the window begins with its newest end.
-  for (const one of document.querySelectorAll("[data-newest]")) one.scrollLeft = one.scrollWidth;
-  // A slider and the number that it drags; a form that says so is sent as it changes (What if).
-  for (const range of document.querySelectorAll("input[type=range][data-number]")) {
-    const number = document.getElementById(range.dataset.number);
-    const line = range.parentElement.querySelector(".now");
-    const show = () => {
-      const at = `${Math.max(0, Math.min(1, (number.value - range.min) / (range.max - range.min))) * 100}%`;
-      for (const end of ["x1", "x2"]) line?.setAttribute(end, at);
-    };
-    range.hidden = false;
-    range.addEventListener("input", () => { number.value = range.value; show(); });
-    number.addEventListener("input", () => { range.value = number.value; show(); });
-  }
+  const ready = () => {
+    // What is wider than the window begins with its newest end.
+    for (const one of document.querySelectorAll("[data-newest]")) {
+      one.scrollLeft = one.scrollWidth;
+      one.removeAttribute("data-newest");
+    }
+    // A slider and the number that it drags; a form that says so is sent as it changes (What if).
+    for (const range of document.querySelectorAll("input[type=range][data-number][hidden]")) {
+      const number = document.getElementById(range.dataset.number);
+      const line = range.parentElement.querySelector(".now");
+      const show = () => {
+        const at = `${Math.max(0, Math.min(1, (number.value - range.min) / (range.max - range.min))) * 100}%`;
+        for (const end of ["x1", "x2"]) line?.setAttribute(end, at);
+      };
+      range.hidden = false;
+      range.addEventListener("input", () => { number.value = range.value; show(); });
+      number.addEventListener("input", () => { range.value = number.value; show(); });
+    }
+  };
+  ready();
+  // Figures that take long come after the page.
+  document.addEventListener("htmx:after:swap", ready);
   // A live page does not move under the pointer, unless it is one to watch.
   document.addEventListener("htmx:sse:before:message", (event) => {
     if (event.target.matches?.("[data-moves]")) return;

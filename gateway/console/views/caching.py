@@ -27,7 +27,7 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import Summary
 from gateway.caching.wrong_hits import ServedHit, WrongHits, served_hit
 from gateway.console.access import Role
-from gateway.console.kept_figures import PATIENCE_S, KeptFigures
+from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import Action, BadQuery, Page, PageError, Sources, form_of
 from gateway.telemetry import names
 from gateway.telemetry.cache_view import scope_shown
@@ -120,8 +120,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         span = request.query_params.get("since", "1h")
         if span not in SPANS:
             raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
-        patience_s = None if request.url.path.endswith(".json") else PATIENCE_S
-        data = await view.data(span, request.query_params.get("surface", ""), patience_s)
+        data = await view.data(span, request.query_params.get("surface", ""), patience_for(request))
         return {**data, "may_change": request.state.role is Role.EDITOR}
 
     async def take_back(request: Request) -> Response:

@@ -28,7 +28,7 @@ from gateway.archive.quality import (
     SurfaceLabels,
     surface_labels,
 )
-from gateway.console.kept_figures import PATIENCE_S, KeptFigures
+from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import BadQuery, Page, Sources
 from offline.measures.drift import FEWEST as FEWEST_REQUESTS
 from offline.measures.drift import input_drift, merged
@@ -60,8 +60,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         span = request.query_params.get("since", "7d")
         if span not in SPANS:
             raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
-        patience_s = None if request.url.path.endswith(".json") else PATIENCE_S
-        return await view.data(span, request.query_params.get("surface", ""), patience_s)
+        return await view.data(span, request.query_params.get("surface", ""), patience_for(request))
 
     yield Page("/quality", "quality.html", show, name="Quality", key="q")
 
