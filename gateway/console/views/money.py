@@ -6,12 +6,14 @@ every token was reported by a backend. Its 95% interval is that of the sum of as
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
@@ -20,6 +22,7 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import Summary
 from gateway.comparing.daily_budget import DailyBudget
 from gateway.console.filters import BadFilter, Filter, filter_of
+from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import Page, Sources
 from gateway.console.spending_forecast import MOST_DAYS, SpendingForecast, forecast
 from gateway.console.svg.bars import TONES
@@ -33,6 +36,8 @@ BARS: Final = 48
 _LISTED: Final = 60
 _FRESH_S: Final = 60.0
 """How long the history of a forecast, and what was spent beside the requests, is used again."""
+_SHOWN_S: Final = 5.0
+"""How long a page is shown again."""
 _Z: Final = 1.959964
 _SLOT_MS: Final = 86400 * 1000 // BARS
 """Of the summaries that are kept: a bar of the day. Bars of longer spans are several of it."""
@@ -61,7 +66,8 @@ _BY_KIND: Final = """
 SELECT kind, call_tier AS tier, sum(calls) AS calls, sum(usd) AS usd, sum(tokens) AS tokens FROM {waste} WHERE {where}
 GROUP BY ALL ORDER BY usd DESC, tokens DESC
 """
-_VALUES: Final = "SELECT list(DISTINCT surface) AS surface, list(DISTINCT {other}) AS {other} FROM {sums}"
+_CHOSEN_OF: Final[Mapping[str, Sequence[str]]] = {"owners": ("tenant",), "money": ("surface", "tier", "model")}
+"""By summary, the columns whose values the page offers."""
 _BASES: Final = """
 SELECT surface, arg_max(basis, latest_ms) AS basis FROM {sums} WHERE surface <> '' GROUP BY surface ORDER BY surface
 """
@@ -71,11 +77,9 @@ SELECT (SELECT sum(judge_usd + CASE WHEN small.served THEN strong.cost_usd ELSE 
     (SELECT count(*) FROM labels WHERE entry_ms >= $from_ms) AS compared,
     (SELECT sum(cost_usd) FROM shadows WHERE entry_ms >= $from_ms) AS shadows,
     (SELECT count(*) FROM shadows WHERE entry_ms >= $from_ms) AS shadowed,
-    (SELECT sum(cost_usd) FROM playground WHERE entry_ms >= $from_ms) AS playground,
-    (SELECT count(*) FROM playground WHERE entry_ms >= $from_ms) AS played
+    (SELECT sum(spent) FROM {played}) AS playground,
+    (SELECT coalesce(sum(requests), 0) FROM {played}) AS played
 """
-
-
 _COUNTED: Final = f"coalesce(arm, '') <> '{PLAYGROUND}'"
 
 
@@ -118,6 +122,18 @@ FROM (SELECT {groups}, entry_ms - entry_ms % {slot} AS slot_ms, unnest(calls) AS
 WHERE one.wasted GROUP BY ALL""",
         slot,
         _KEPT_S,
+    )
+
+
+def _played(slot: int) -> Summary:
+    """What the playground's requests cost."""
+    return Summary(
+        f"played_{slot}",
+        f"""SELECT entry_ms - entry_ms % {slot} AS slot_ms, count(*) AS requests, sum(cost_usd) AS spent
+FROM rows WHERE arm = '{PLAYGROUND}' GROUP BY ALL""",
+        slot,
+        _KEPT_S,
+        figures=False,
     )
 
 
@@ -174,6 +190,12 @@ def pages(sources: Sources) -> Iterator[Page]:
     """Yield the page."""
     view = MoneyView(sources.archive, sources.store)
 
+    async def make(key: str) -> dict[str, Any]:
+        by, _, query = key.partition(" ")
+        return await view.data(filter_of(parse_qsl(query), since="24h"), by)
+
+    kept = KeptFigures(make, fresh_s=_SHOWN_S)
+
     async def show(request: Request) -> Mapping[str, Any]:
         query = request.query_params
         wanted = filter_of(query.multi_items(), since="24h")
@@ -184,7 +206,8 @@ def pages(sources: Sources) -> Iterator[Page]:
             raise BadFilter(f"Money is filtered by {', '.join(BY)}; /requests takes the other filters.")
         if wanted.since not in SPANS:
             raise BadFilter(f"Money is shown of a time span that ends now: since={', '.join(SPANS)}")
-        return await view.data(wanted, by)
+        made = await kept.get(f"{by} {wanted.query}", patience_for(request))
+        return {**_shown(wanted, by), "choices": dict.fromkeys(BY, ()), "total": None} if made is None else made.value
 
     yield Page("/money", "money.html", show, name="Money", key="m")
 
@@ -196,9 +219,11 @@ class MoneyView:
         self._archive = archive
         self._budget = DailyBudget(store)
         self._known: dict[str, tuple[float, Any]] = {}
+        self._caps: dict[str, float | None] = {}
         for name, columns in _GROUPS.items():
             archive.keep(_sums(_SLOT_MS, name, columns))
             archive.keep(_waste(_SLOT_MS, name, columns))
+        archive.keep(_played(_SLOT_MS))
 
     async def data(self, wanted: Filter, by: str, now_s: float | None = None) -> dict[str, Any]:
         """Return the money of the requests of a filter, which has a time span, by a column of BY.
@@ -211,17 +236,20 @@ class MoneyView:
         slot = min(span_ms // BARS, _SLOT_MS)
         from_ms = (int(now * 1000) // slot + 1) * slot - span_ms
         read = _MoneyQueries(self._archive, wanted, by, from_ms, slot)
-        sums = await read.by_name()
+        sums, waste, hours, choices, reserved, beside = await asyncio.gather(
+            read.by_name(),
+            read.by_kind(),
+            self._hours(wanted, now),
+            self._choices(wanted.since, from_ms),
+            self._reserved(wanted.since, from_ms),
+            self._beside(wanted.since, from_ms, slot),
+        )
         ranked = sorted(sums, key=lambda row: (-(row["spent"] or 0), -row["requests"], str(row["name"] or "")))
         top = [row["name"] for row in ranked[: TONES - 1]]
         rows = [_row(row, wanted, by, place) for place, row in enumerate(ranked[:_LISTED])]
         return {
-            "by": by,
-            "columns": BY,
-            "since": wanted.since,
-            "spans": tuple(SPANS),
-            "filter": {"query": wanted.query, "words": wanted.words, "texts": wanted.texts},
-            "choices": await self._choices(from_ms),
+            **_shown(wanted, by),
+            "choices": choices,
             "total": _money(sums, "all", 0, wanted.query),
             "rows": rows,
             "more": len(ranked) - len(rows),
@@ -229,10 +257,10 @@ class MoneyView:
             "bars": _bars(await read.by_bar(top, span_ms // BARS), len(top) + (len(ranked) > len(top))),
             "from_s": from_ms / 1000,
             "step_s": span_ms / BARS / 1000,
-            "waste": await read.by_kind(),
-            "forecasts": _forecasts(await self._hours(wanted, now), now),
-            "reserved": await self._reserved(from_ms),
-            "beside": await self._beside(wanted.since, from_ms),
+            "waste": waste,
+            "forecasts": _forecasts(hours, now),
+            "reserved": reserved,
+            "beside": beside,
             "query_ms": (time.perf_counter() - began) * 1000,
         }
 
@@ -245,10 +273,16 @@ class MoneyView:
         read = _MoneyQueries(self._archive, ever, by, from_ms, _SLOT_MS)
         return await self._once(f"hours {ever.query}", read.by_hour)
 
-    async def _beside(self, since: str, from_ms: int) -> Mapping[str, Any]:
+    async def _beside(self, since: str, from_ms: int, slot: int) -> Mapping[str, Any]:
         """Return what comparisons, shadows and the playground cost, which are of no client's request."""
-        rows = await self._once(f"beside {since}", lambda: self._archive.ask(_BESIDE, {"from_ms": from_ms}))
-        return rows[0]
+        played = _played(slot)
+        sql = _BESIDE.format(played=played.name)
+
+        def ask() -> Awaitable[list[dict[str, Any]]]:
+            return self._archive.ask(sql, {"from_ms": from_ms}, from_ms=from_ms, summaries=(played,))
+
+        [row] = await self._once(f"beside {since}", ask)
+        return row
 
     async def _once(self, key: str, ask: Callable[[], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
         """Return what a query found within the last minute, else what it finds now."""
@@ -261,24 +295,26 @@ class MoneyView:
         rows: list[dict[str, Any]] = known[1]
         return rows
 
-    async def _choices(self, from_ms: int) -> Mapping[str, Sequence[str]]:
+    async def _choices(self, since: str, from_ms: int) -> Mapping[str, Sequence[str]]:
         """Return the values of columns that occur since a time."""
         found: dict[str, Sequence[str]] = {}
-        for name, other in (("owners", "tenant"), ("money", "tier"), ("money", "model")):
-            [row] = await self._of_kept(name, _VALUES.format(other=other, sums=f"{name}_{_SLOT_MS}"), from_ms)
-            found |= {column: sorted(filter(None, values or ())) for column, values in row.items()}
+        for name, columns in _CHOSEN_OF.items():
+            values = ", ".join(f"list(DISTINCT {column}) AS {column}" for column in columns)
+            [row] = await self._of_kept(name, f"SELECT {values} FROM {name}_{_SLOT_MS}", since, from_ms)
+            found |= {column: sorted(filter(None, row[column] or ())) for column in columns}
         return found
 
-    async def _of_kept(self, name: str, sql: str, from_ms: int) -> list[dict[str, Any]]:
+    async def _of_kept(self, name: str, sql: str, since: str, from_ms: int) -> list[dict[str, Any]]:
         summary = _sums(_SLOT_MS, name, _GROUPS[name])
-        return await self._archive.ask(sql, from_ms=from_ms // _SLOT_MS * _SLOT_MS, summaries=(summary,))
+        begins = from_ms // _SLOT_MS * _SLOT_MS
+        return await self._once(f"{sql} {since}", lambda: self._archive.ask(sql, from_ms=begins, summaries=(summary,)))
 
-    async def _reserved(self, from_ms: int) -> list[DayReserve] | None:
+    async def _reserved(self, since: str, from_ms: int) -> list[DayReserve] | None:
         """Return what the store has for the comparisons of today, of the surfaces that were asked since a time.
 
         None if the store does not answer.
         """
-        rows = await self._of_kept("money", _BASES.format(sums=f"money_{_SLOT_MS}"), from_ms)
+        rows = await self._of_kept("money", _BASES.format(sums=f"money_{_SLOT_MS}"), since, from_ms)
         latest = {row["surface"]: row["basis"] for row in rows}
         found = []
         for surface, basis in latest.items():
@@ -298,6 +334,11 @@ class MoneyView:
         """Return the most that the comparisons of a decision's policy may cost in a day; None if it has none."""
         if basis is None:
             return None
+        if basis not in self._caps:
+            self._caps[basis] = await self._cap_of(basis)
+        return self._caps[basis]
+
+    async def _cap_of(self, basis: str) -> float | None:
         rows = await self._archive.ask("SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id", {"id": basis})
         try:
             learn = DecisionBasis.decode(rows[0]["basis"].encode()).policy.learn if rows else None
@@ -309,43 +350,57 @@ class MoneyView:
 class _MoneyQueries:
     """Ask for the money of a filter's requests from a time on, by one column.
 
-    They are read from a summary that tells apart all columns that are asked for, else from the requests themselves.
+    Each is read from a summary that tells apart all columns that it is about, else from the requests themselves.
     """
 
     def __init__(self, archive: LiveArchive, wanted: Filter, by: str, from_ms: int, slot: int) -> None:
         self._archive = archive
         self._by = by
         self._from_ms = from_ms
-        where, self._values = replace(wanted, since="").where(0.0)
-        needed = {by, *wanted.texts}
-        name = next((name for name, columns in _GROUPS.items() if needed <= {*columns}), None)
-        if name is None:
-            self._where, given = "true", (slot, "some", (by,), where)
-            self._sums, self._waste = _sums(*given), _waste(*given)
-        else:
-            self._where = where
-            self._sums, self._waste = _sums(slot, name, _GROUPS[name]), _waste(slot, name, _GROUPS[name])
+        self._slot = slot
+        self._where, self._values = replace(wanted, since="").where(0.0)
+        self._sums, self._of_sums = self._summary(_sums, {by, *wanted.texts})
+        self._waste, self._of_waste = self._summary(_waste, {*wanted.texts})
+
+    def _summary(self, make: Callable[..., Summary], needed: set[str]) -> tuple[Summary, str]:
+        """Return a summary for these columns, and the condition that its rows must fulfil."""
+        for name, columns in _GROUPS.items():
+            if needed <= {*columns}:
+                return make(self._slot, name, columns), self._where
+        return make(self._slot, "some", (self._by,), self._where), "true"
 
     async def by_name(self) -> list[dict[str, Any]]:
         """Return the sums of each value of the column."""
-        return await self._ask(_BY_NAME.format(by=self._by, sums=self._sums.name, where=self._where), self._sums)
+        sql = _BY_NAME.format(by=self._by, sums=self._sums.name, where=self._of_sums)
+        return await self._ask(sql, self._sums)
 
     async def by_bar(self, top: Sequence[str], bar_ms: int) -> list[dict[str, Any]]:
         """Return what was spent in each bar, by the place in `top` of the column's value; None for other values."""
-        sql = _BY_BAR.format(by=self._by, sums=self._sums.name, where=self._where)
+        sql = _BY_BAR.format(by=self._by, sums=self._sums.name, where=self._of_sums)
         return await self._ask(sql, self._sums, from_ms=self._from_ms, top=list(top), bar_ms=bar_ms)
 
     async def by_hour(self) -> list[dict[str, Any]]:
         """Return what was spent in each hour since 1970, and when its first request was."""
-        return await self._ask(_BY_HOUR.format(sums=self._sums.name, where=self._where), self._sums)
+        return await self._ask(_BY_HOUR.format(sums=self._sums.name, where=self._of_sums), self._sums)
 
     async def by_kind(self) -> list[dict[str, Any]]:
         """Return the calls whose answer nobody got, by why and by tier, the dearest first."""
-        return await self._ask(_BY_KIND.format(waste=self._waste.name, where=self._where), self._waste)
+        return await self._ask(_BY_KIND.format(waste=self._waste.name, where=self._of_waste), self._waste)
 
     async def _ask(self, sql: str, summary: Summary, **values: Any) -> list[dict[str, Any]]:
         given = {**self._values, **values}
         return await self._archive.ask(sql, given, from_ms=self._from_ms, summaries=(summary,))
+
+
+def _shown(wanted: Filter, by: str) -> dict[str, Any]:
+    """Return what the page says of the requests that are asked for."""
+    return {
+        "by": by,
+        "columns": BY,
+        "since": wanted.since,
+        "spans": tuple(SPANS),
+        "filter": {"query": wanted.query, "words": wanted.words, "texts": wanted.texts},
+    }
 
 
 def _row(row: Mapping[str, Any], wanted: Filter, by: str, place: int) -> MoneyRow:

@@ -157,7 +157,7 @@ async def test_what_is_reserved_stands_in_the_store(store: RedisStore, tmp_path:
         budget = DailyBudget(store)
         assert await budget.reserve("chat", 0.25, 2.0) is not None
         assert await budget.reserve("shadow:chat", 0.5, 2.0) is not None
-        data = (await client.get("/money.json")).json()
+        data = (await client.get("/money.json?by=tier")).json()
         assert [(one["purpose"], one["usd"]) for one in data["reserved"]] == [("comparisons", 0.25), ("shadows", 0.5)]
 
 
