@@ -12,6 +12,7 @@ from gateway.archive.live import LiveArchive
 from gateway.config.prices import Price
 from gateway.config.schema import Deployment
 from gateway.console.flips import Row, conversations_in, sums_of, turns_of
+from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import BadQuery, Page, PageError, Sources
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400}
@@ -33,14 +34,10 @@ _LADDERS: Final = "SELECT id, (basis ->> '$.ladder[*]') AS ladder FROM bases WHE
 _MOST_FLIPS: Final = f"""
 SELECT conversation FROM (
     SELECT conversation, tier, lag(tier) OVER (PARTITION BY conversation ORDER BY started_s) AS before, entry_ms
-    FROM requests WHERE entry_ms >= $from_ms AND conversation IN (
-        SELECT conversation FROM requests WHERE entry_ms >= $from_ms AND conversation <> '' AND len(served) > 0
+    FROM requests WHERE conversation IN (
+        SELECT conversation FROM requests WHERE conversation <> '' AND len(served) > 0
         GROUP BY conversation HAVING min(tier) <> max(tier)) AND len(served) > 0)
 GROUP BY conversation ORDER BY count(*) FILTER (tier <> before) DESC, max(entry_ms) DESC LIMIT {_LISTED}
-"""
-_THEIRS: Final = f"""
-SELECT {_COLUMNS} FROM requests WHERE entry_ms >= $from_ms AND conversation IN (SELECT unnest($names))
-ORDER BY started_s DESC LIMIT {_LIST_ROWS}
 """
 
 
@@ -64,7 +61,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         since = request.query_params.get("since", "1h")
         if since not in SPANS:
             raise BadQuery(f"since={since} is not a time span of this page; there are {', '.join(SPANS)}")
-        return await view.most_flips(since)
+        return await view.most_flips(since, patience_for(request))
 
     yield Page("/conversations", "conversations.html", show_list)
     yield Page("/conversations/{id}", "conversation.html", show)
@@ -75,6 +72,7 @@ class ConversationView:
 
     def __init__(self, archive: LiveArchive, deployment: Deployment) -> None:
         self._archive = archive
+        self._kept = KeptFigures(self._most_flips, fresh_s=_FRESH_S)
         self._tiers = [tier.name for tier in deployment.tiers]
         self._prices: dict[str, Price | None] = {
             backend.name: backend.price for tier in deployment.tiers for backend in tier.backends
@@ -97,7 +95,7 @@ class ConversationView:
                 f"No request of a conversation {name!r} is recorded here. It may be older than what is kept "
                 "(`ledger.keep`), or be recorded by a gateway that did not name conversations yet."
             )
-        rows = sorted(found, key=lambda row: (row["started_s"], row["entry_ms"], row["entry_seq"]))
+        rows = sorted(found, key=_in_order)
         several = conversations_in(rows)
         own = next((one for one in several if any(row["entry_ms"] == at_ms for row in one)), several[-1])
         ladders = await self._ladders_of(own)
@@ -117,15 +115,26 @@ class ConversationView:
             "query_ms": (time.perf_counter() - began) * 1000,
         }
 
-    async def most_flips(self, since: str) -> dict[str, Any]:
-        """Return the conversations that changed tiers most often, of the latest `since`, one of SPANS' names."""
-        began = time.perf_counter()
-        given = {"from_ms": int((time.time() - SPANS[since]) * 1000)}
-        names = [row["conversation"] for row in await self._archive.ask(_MOST_FLIPS, given)]
-        rows = await self._archive.ask(_THEIRS, {**given, "names": names}) if names else []
+    async def most_flips(self, since: str, patience_s: float | None = None) -> dict[str, Any]:
+        """Return the conversations that changed tiers most often, of the latest `since`, one of SPANS' names.
+
+        `listed` is None if they are not found within `patience_s` seconds; None waits for them.
+        """
+        made = await self._kept.get(since, patience_s)
+        return {
+            "since": since,
+            "spans": tuple(SPANS),
+            "listed": None if made is None else made.value,
+            "query_ms": 0.0 if made is None else made.took_ms,
+        }
+
+    async def _most_flips(self, since: str) -> list[dict[str, Any]]:
+        from_ms = int((time.time() - SPANS[since]) * 1000)
+        most = await self._archive.ask(_MOST_FLIPS, from_ms=from_ms)
+        rows = await self._turns_of([row["conversation"] for row in most], from_ms)
         ladders = await self._ladders_of(rows)
         by_name: dict[str, list[Row]] = {}
-        for row in reversed(rows):
+        for row in rows:
             by_name.setdefault(row["conversation"], []).append(row)
         listed = []
         for found in by_name.values():
@@ -137,12 +146,16 @@ class ConversationView:
                     tiers = [turn.tier for turn in turns if turn.backend]
                     listed.append({**_link(own), "surface": own[-1]["surface"], "tiers": tiers[-24:], "sums": sums})
         listed.sort(key=lambda one: (-one["sums"].flips, -one["at"]))
-        return {
-            "since": since,
-            "spans": tuple(SPANS),
-            "listed": listed[:_LISTED],
-            "query_ms": (time.perf_counter() - began) * 1000,
-        }
+        return listed[:_LISTED]
+
+    async def _turns_of(self, names: Sequence[str], from_ms: int) -> list[Row]:
+        """Return the requests of some conversations from a time on, the latest _LIST_ROWS, in their order."""
+        if not names:
+            return []
+        values = {f"name{number}": name for number, name in enumerate(names)}
+        among = f"entry_ms >= {from_ms} AND conversation IN ({', '.join(f'${name}' for name in values)})"
+        found = await self._archive.newest(_COLUMNS, among, values, _LIST_ROWS, between_ms=(from_ms, None))
+        return sorted(found, key=_in_order)
 
     async def _ladders_of(self, rows: Sequence[Row]) -> Mapping[str, Sequence[str]]:
         """Return the ladder of each basis that rows name; each is read once."""
@@ -159,6 +172,10 @@ class ConversationView:
             recent = await self._archive.newest("calls", "surface = $surface", {"surface": surface}, _RECENT)
             known = self._telling[surface] = time.monotonic(), _telling(recent)
         return known[1] | _telling(rows)
+
+
+def _in_order(row: Row) -> tuple[float, int, int]:
+    return row["started_s"], row["entry_ms"], row["entry_seq"]
 
 
 def _telling(rows: Sequence[Row]) -> frozenset[str]:
