@@ -21,6 +21,7 @@ from starlette.requests import Request
 
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
+from gateway.console.kept_figures import patience_for
 from gateway.console.page import BadQuery, Page, Sources
 from gateway.console.policy_check import PolicyChecker
 from gateway.console.policy_desk import PolicyDesk
@@ -68,7 +69,7 @@ def pages(sources: Sources) -> Iterator[Page]:
             raise BadQuery(f"to={to} is no ordinal of a request; leave it out for the newest.")
         in_force = await policies.policy(surface) if surface else None
         data: dict[str, Any] = {"surfaces": surfaces, "surface": surface, "to": to, "numbers": [], "tried": None}
-        data |= {"version": "", "policy": "", "edited": "", "wrong": [], "nothing": "", "changes": []}
+        data |= {"version": "", "policy": "", "edited": "", "wrong": [], "nothing": "", "changes": [], "reading": False}
         if in_force is None:
             return data | {"nothing": "No policy is in force, so there is no number to change."}
         text = in_force["text"].replace("\r\n", "\n")
@@ -83,9 +84,11 @@ def pages(sources: Sources) -> Iterator[Page]:
         if checked.policy is None:
             return data | {"wrong": [problem.message for problem in checked.problems]}
         try:
-            tried = await tries.of(checked.policy, int(to) if to else None, numbers)
+            tried = await tries.of(checked.policy, int(to) if to else None, numbers, patience_for(request))
         except (NothingRecordedError, BasisError) as error:
             return data | {"nothing": f"There is nothing to try this on: {error}."}
+        if tried is None:
+            return data | {"reading": True}
         counts = tried.counts
         return data | {
             "to": str(tried.to), "tried": _shown(tried.replayed),
@@ -118,6 +121,21 @@ class _KeptRecording:
     counts: Mapping[str, Sequence[int]]
 
 
+@dataclass(frozen=True, slots=True)
+class _LatestTry:
+    """The latest try, which may still be made: of which surface and version, and up to which request."""
+
+    key: tuple[str, str, int | None]
+    began_s: float
+    """In seconds of the monotonic clock."""
+    making: asyncio.Future[PolicyTry]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self.making.done() and self.making.exception() is not None
+
+
 class PolicyTries:
     """Try policies on the latest requests of their surfaces, a few of which are kept in memory."""
 
@@ -125,22 +143,36 @@ class PolicyTries:
         self._archive = archive
         self._kept: OrderedDict[tuple[str, int], _KeptRecording] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="what-if")
+        self._latest: _LatestTry | None = None
 
-    async def of(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber] = ()) -> PolicyTry:
+    async def of(
+        self,
+        candidate: Policy,
+        to: int | None,
+        numbers: Sequence[PolicyNumber] = (),
+        patience_s: float | None = None,
+    ) -> PolicyTry | None:
         """Try a candidate on the requests up to the ordinal `to`; None for the newest, or those just read.
 
-        Raises NothingRecordedError, BasisError and QueryError.
+        Returns None if that takes longer than `patience_s` seconds (None: as long as it takes): it goes on, and who
+        asks for the same again gets it. Raises NothingRecordedError, BasisError and QueryError.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._thread, self._try, candidate, to, numbers)
-        except duckdb.Error as error:
-            raise QueryError(str(error)) from None
+        key, began = (candidate.surface, candidate.version, to), time.monotonic()
+        latest = self._latest
+        if latest is None or latest.key != key or latest.failed or began - latest.began_s > _FRESH_S:
+            making = asyncio.get_running_loop().run_in_executor(self._thread, self._try, candidate, to, numbers)
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())  # for who no longer waits
+            latest = self._latest = _LatestTry(key, began, making)
+        done, _ = await asyncio.wait({latest.making}, timeout=patience_s)
+        return latest.making.result() if done else None
 
     def _try(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber]) -> PolicyTry:
-        kept = self._recorded(candidate, to, numbers)
-        began = time.perf_counter()
-        replayed = replay_again(kept.recording, candidate)
+        try:
+            kept = self._recorded(candidate, to, numbers)
+            began = time.perf_counter()
+            replayed = replay_again(kept.recording, candidate)
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from None
         return PolicyTry(replayed, kept.to, kept.counts, kept.read_s, time.perf_counter() - began)
 
     def _recorded(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber]) -> _KeptRecording:

@@ -15,6 +15,7 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.cli.main import main
 from gateway.config.launch import Launch
+from gateway.console import kept_figures
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.page import PolicyPlaces
@@ -130,6 +131,21 @@ async def test_the_page_names_who_goes_where_and_links_to_them(ledger: Path, sto
         stricter = (await client.get("/what-if.json?surface=chat&escalate.when.confidence_below=0.8")).json()
         edit = {"text": stricter["edited"], "do": "check", "base": stricter["version"]}
         assert "confidence_below: 0.8}" in (await client.post("/policies/chat", data=edit)).text
+
+
+async def test_a_page_does_not_wait_for_requests_that_are_being_read(
+    ledger: Path, store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows the numbers, says so, and asks for the rest, which is made once."""
+    monkeypatch.setattr(kept_figures, "_PATIENCE_S", 0.0)
+    query = "/what-if?surface=chat&escalate.when.confidence_below=0.8"
+    async with what_if(ledger, store, tmp_path) as client:
+        page = (await client.get(query)).text
+        assert "These figures are being made" in page and 'name="escalate.when.confidence_below" type="number"' in page
+        assert 'hx-get="/what-if?surface=chat&amp;escalate.when.confidence_below=0.8" hx-trigger="load"' in page
+        rest = await client.get(query, headers={"hx-request": "true"})  # which htmx sends
+        assert "take another course" in rest.text
+        assert "take another course" in (await client.get(query)).text
 
 
 async def test_what_cannot_be_tried_is_said(ledger: Path, store: RedisStore, tmp_path: Path) -> None:
