@@ -17,7 +17,7 @@ from starlette.requests import Request
 log = logging.getLogger("tierline.console")
 
 T = TypeVar("T")
-_PATIENCE_S: Final = 0.08
+_PATIENCE_S: Final = 0.05
 _MOST: Final = 16
 
 

@@ -3,7 +3,8 @@
 Sends a minute of the demo's traffic for a few hundred true records, makes a ledger of N requests (10,000,000) over 30
 days of them (`tests.bench.console_files`; ten minutes and 1.3 GB), starts the console on it as users do, with a store,
 and asks for each page as a browser does, from the opening of a connection to the first byte of the reply. Each figure
-is the median of `--rounds` (5), after one that does not count; `--ledger` measures a folder that `--keep` has kept.
+is the median of `--rounds` (5), after a first visit that does not count and stands beside it. `--ledger` measures a
+folder that `--keep` has kept.
 
 Goals: the first byte of a page within 100 ms, of a filtered list within 300 ms, and what a drag over the heat map
 ranks within 500 ms. Where the machine does other things besides, read the CPU time of the console's process, which has
@@ -62,10 +63,14 @@ class Console:
 
 @dataclass(frozen=True, slots=True)
 class FirstByte:
-    """Milliseconds until the first byte of a page, those of CPU that it took, and its kilobytes."""
+    """Milliseconds until the first byte of a page, those of CPU that it took, and its kilobytes.
+
+    `first_ms` is for the first visit, when a page may say that its figures are being made; it does not count.
+    """
 
     name: str
     url: str
+    first_ms: float
     median_ms: float
     worst_ms: float
     cpu_ms: float
@@ -117,13 +122,13 @@ def measure(served: Console, asked: Sequence[Asked], rounds: int, say: Say) -> l
     rows = []
     for one in asked:
         say(f"{one.name}: {one.url}")
-        first_byte(served.port, one.url)
+        first_ms, _ = first_byte(served.port, one.url)
         before = cpu_s(served.pid)
         took = [first_byte(served.port, one.url) for _ in range(rounds)]
         cpu_ms = (cpu_s(served.pid) - before) * 1000 / rounds
         times = [ms for ms, _ in took]
         row = FirstByte(
-            one.name, one.url, statistics.median(times), max(times), cpu_ms, took[-1][1] / 1024, one.goal_ms
+            one.name, one.url, first_ms, statistics.median(times), max(times), cpu_ms, took[-1][1] / 1024, one.goal_ms
         )
         rows.append(row)
     return rows
@@ -189,9 +194,9 @@ def record(folder: Path) -> Path:
 
 def as_text(rows: Sequence[FirstByte]) -> str:
     """Return the table."""
-    lines = [f"{'first byte':34}{'median':>10}{'worst':>10}{'CPU':>10}{'gzip':>9}{'goal':>9}"]
+    lines = [f"{'first byte':34}{'first':>10}{'median':>10}{'worst':>10}{'CPU':>10}{'gzip':>9}{'goal':>9}"]
     for row in rows:
-        times = "".join(f"{ms:7.0f} ms" for ms in (row.median_ms, row.worst_ms, row.cpu_ms))
+        times = "".join(f"{ms:7.0f} ms" for ms in (row.first_ms, row.median_ms, row.worst_ms, row.cpu_ms))
         lines.append(f"{row.name:34}{times}{row.kb:6.1f} KB{row.goal_ms:6.0f} ms  {'met' if row.met else 'OVER'}")
     return "\n".join(lines)
 
