@@ -293,6 +293,12 @@ def mixed(columns: Sequence[Ints], rows: int) -> Ints:
     return keys.astype(np.int64)
 
 
+def numbered(keys: NDArray[np.integer[Any]]) -> Ints:
+    """Return the keys numbered from 0 in their order."""
+    _, numbers = np.unique(keys, return_inverse=True)
+    return np.asarray(numbers, np.int64)
+
+
 def verdict_of(decision: Decision) -> CellVerdict:
     """Return what cells compare of a decision."""
     rule = decision.reason.split("; ", 1)[0]

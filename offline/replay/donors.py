@@ -18,12 +18,12 @@ the same then correlate by 1 / (1 + a), and a is taken from how much the recorde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offline.replay.cells import Bools, Floats, Ints
+from offline.replay.cells import Bools, Floats, Ints, numbered
 from offline.replay.history import History
 
 FEWEST: Final = 5
@@ -33,10 +33,15 @@ _ENOUGH: Final = 30
 APART: Final = 1e9
 """The urn's parameter where those that ask the same have nothing in common."""
 _LEAST_ALIKE: Final = 1e-6
+_LENGTHS: Final = 32
+_MOST_KEYS: Final = 4_000_000
 _MOST: Final = 1000
 """Most donors of one stratum: more would not narrow any interval noticeably."""
 
-Strata = tuple[Ints, ...]
+Salts = NDArray[np.uint64]
+"""One for each imputation."""
+Keys = NDArray[np.integer[Any]]
+Strata = tuple[Keys, ...]
 """The stratum of each request, from the finest division to the coarsest."""
 
 
@@ -44,18 +49,30 @@ def strata_of(history: History) -> Strata:
     """Return the strata of all requests."""
     stream = history.stream.astype(np.int64)
     tenth = np.where(np.isnan(history.quantile), 10, np.minimum(history.quantile * 10, 9)).astype(np.int64)
-    length = np.log2(np.nan_to_num(history.tokens, nan=1.0).clip(1, 1 << 20)).astype(np.int64)
-    coarse = _numbered(history.rules) * 2 + stream
+    coarse = history.rules * 2 + stream
     middle = coarse * 11 + tenth
-    fine = (middle * 128 + history.kind) * 32 + length
-    return fine, middle, coarse
+    fine = (middle * 128 + history.kind) * _LENGTHS + _length_of(history)
+    return tuple(map(_short, (fine, middle, coarse)))
 
 
 def hit_strata_of(history: History) -> Strata:
     """Return strata by what is known of cache hits, which were never decided upon: prompt length and stream."""
     stream = history.stream.astype(np.int64)
-    length = np.log2(np.nan_to_num(history.tokens, nan=1.0).clip(1, 1 << 20)).astype(np.int64)
-    return length * 2 + stream, stream
+    return tuple(map(_short, (_length_of(history) * 2 + stream, stream)))
+
+
+def _length_of(history: History) -> Ints:
+    """Return the binary logarithm of each prompt's tokens."""
+    lengths: Ints = np.log2(np.nan_to_num(history.tokens, nan=1.0).clip(1, 1 << 20)).astype(np.int64)
+    return lengths
+
+
+def _short(keys: Ints) -> Keys:
+    """Return the keys numbered in their order, if that is enough in two bytes, which sort ten times as fast."""
+    small = keys if int(keys.max(initial=0)) < _MOST_KEYS else numbered(keys)
+    there = _marked(small, int(small.max(initial=0)) + 1)
+    numbers: Ints = (np.cumsum(there) - 1)[small]
+    return numbers.astype(np.uint16) if there.sum() <= 1 << 16 else numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +112,28 @@ class Pool:
         `question` is what each request asks; with `one_each` a stratum has one donor of those that ask the same.
         """
         every = np.flatnonzero(is_donor)
-        asked, number = np.unique(question[targets], return_inverse=True)
-        place = np.minimum(np.searchsorted(asked, question[every]), max(len(asked) - 1, 0))
-        same = every[asked[place] == question[every]] if len(asked) else every[:0]
+        questions = int(question.max(initial=0)) + 1
+        asked = _marked(question[targets], questions)
+        number = (np.cumsum(asked) - 1)[question[targets]]
+        same = every[asked[question[every]]]
         same = same[np.argsort(question[same], kind="stable")]
-        same_start = np.searchsorted(question[same], asked)
-        same_size = np.searchsorted(question[same], asked, "right") - same_start
+        different = np.flatnonzero(asked)
+        same_start = np.searchsorted(question[same], different)
+        same_size = np.searchsorted(question[same], different, "right") - same_start
         every = every[np.isin(strata[-1][every], strata[-1][targets])]
         every = every[draw.permutation(len(every))]
         if one_each:
-            _, one = np.unique(question[every], return_index=True)
-            every = every[np.sort(one)]
+            first_at = np.empty(questions, np.int64)
+            first_at[question[every[::-1]]] = np.arange(len(every))[::-1]  # the last that is written stays
+            every = every[first_at[question[every]] == np.arange(len(every))]
         start, size = np.zeros(len(targets), np.int64), np.zeros(len(targets), np.int64)
         donors, starts, sizes, offset = [], [], [], 0
         for level, keys in enumerate(strata):
             least = FEWEST if level == len(strata) - 1 else _ENOUGH
             order = np.argsort(keys[every], kind="stable")
             own = every[order]
-            groups, first, count = np.unique(keys[own], return_index=True, return_counts=True)
+            first = _begins(keys[own])
+            groups, count = keys[own][first], np.diff(first, append=len(own))
             rank = np.arange(len(own)) - np.repeat(first, count)
             open_ = np.flatnonzero(size == 0)
             wanted = keys[targets[open_]]
@@ -134,31 +155,34 @@ class Pool:
             group_size=np.concatenate(sizes),
             start=start,
             size=size,
-            question=number.astype(np.int64),
+            question=number,
             same=same,
             same_start=same_start[number],
             same_size=same_size[number],
-            alone=(same_size[number] == 0) & (np.bincount(number, minlength=len(asked))[number] == 1),
+            alone=(same_size[number] == 0) & (np.bincount(number)[number] == 1),
         )
 
-    def resampled(self, draw: np.random.Generator, count: int = 1) -> Ints:
-        """Return the donors of each of `count` imputations: each stratum's drawn from it with replacement."""
-        within = (draw.random((count, len(self.donors)), np.float32) * self.group_size).astype(np.int64)
-        donors: Ints = self.donors[within + self.group_start]
-        return donors
+    def resampled(self, draw: np.random.Generator, count: int = 1) -> Salts:
+        """Return the donors of each of `count` imputations: each stratum's drawn from it with replacement.
 
-    def drawn(self, resampled: Ints, targets: Ints, draw: np.random.Generator, which: Ints | int = 0) -> Ints:
+        They are not drawn one by one: an imputation's salt tells, by a hash, which donor stands at a place.
+        """
+        salts: Salts = draw.integers(0, 1 << 63, count, np.uint64)
+        return salts
+
+    def drawn(self, resampled: Salts, targets: Ints, draw: np.random.Generator, which: Ints | int = 0) -> Ints:
         """Return a donor for each of these targets (positions among the targets), which must have some.
 
         `which` is the imputation of each.
         """
         at = self.start[targets] + (draw.random(len(targets)) * self.size[targets]).astype(np.int64)
-        donors: Ints = resampled[which, at]
+        within = (_shares(resampled[which], at) * self.group_size[at]).astype(np.int64)
+        donors: Ints = self.donors[self.group_start[at] + within]
         return donors
 
     def shared(
         self,
-        resampled: Ints,
+        resampled: Salts,
         targets: Ints,
         concentration: Floats | float,
         draw: np.random.Generator,
@@ -185,7 +209,7 @@ class Pool:
         question = self.question[targets] + which * (int(self.question.max(initial=0)) + 1)
         order = np.argsort(question, kind="stable")
         asked = question[order]
-        first = np.flatnonzero(np.concatenate([[True], asked[1:] != asked[:-1]])) if n else order
+        first = _begins(asked)
         begin = np.repeat(first, np.diff(np.concatenate([first, [n]])))
         before = np.arange(n) - begin
         recorded = self.same_size[targets][order]
@@ -216,13 +240,13 @@ class Likeness:
     """Variance of the values of one stratum."""
 
     @classmethod
-    def of(cls, values: Floats, question: Ints, stratum: Ints) -> Likeness:
+    def of(cls, values: Floats, question: Ints, stratum: Keys) -> Likeness:
         """Compare the values of donors; the arrays are of one length."""
         known = np.isfinite(values)
-        values, question = values[known], _numbered(question[known])
+        values, question = values[known], numbered(question[known])
         if len(values) < 2:
             return cls(0.0, 0, 0.0)
-        stratum = _numbered(stratum[known])
+        stratum = numbered(stratum[known])
         total, strata = _squares(values, stratum)
         within, questions = _squares(values, question)
         freedom = len(values) - questions
@@ -245,6 +269,25 @@ def _squares(values: Floats, group: Ints) -> tuple[float, int]:
     return float(((values - means[group]) ** 2).sum()), len(sizes)
 
 
-def _numbered(keys: NDArray[np.int64]) -> Ints:
-    _, numbers = np.unique(keys, return_inverse=True)
-    return numbers.astype(np.int64)
+def _shares(salt: Salts | np.uint64, place: Ints) -> Floats:
+    """Return a number from 0 up to 1 for each salt and place, as if drawn: SplitMix64 (Steele, Lea and Flood 2014)."""
+    mixed = (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed += salt
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    shares: Floats = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return shares
+
+
+def _begins(ordered: Keys) -> Ints:
+    """Return where each run of equal numbers begins."""
+    return np.flatnonzero(np.concatenate([np.ones(min(len(ordered), 1), np.bool_), ordered[1:] != ordered[:-1]]))
+
+
+def _marked(keys: Keys, size: int) -> Bools:
+    """Return which numbers below `size` are among the keys."""
+    there = np.zeros(size, np.bool_)
+    there[keys] = True
+    return there

@@ -22,6 +22,7 @@ from offline.replay.cells import (
     Ints,
     VerdictTable,
     lasting_cells,
+    numbered,
     policy_on,
     questions_of,
     rule_cells,
@@ -76,14 +77,14 @@ class History:
     answer_out: Singles
     """Tokens of the answer, likewise."""
     question: Ints
-    """Equal for requests that ask the same; a number of its own where that is not known."""
+    """Number from 0, equal for requests that ask the same; a number of its own where that is not known."""
     budget_s: Singles
     limit_s: Singles
     kind: Tiny
     """Number of its kind of task from 1, 0 outside the classifier's domain."""
     quantile: Singles
     rules: Ints
-    """Hash of where the request lies between the constants of the recorded policies' start rules."""
+    """Number from 0 of where the request lies between the constants of the recorded policies' start rules."""
     lasting: Ints
     """Hash of what the candidate's decision is made of, but for the moment and whether it streams."""
     state: Tiny
@@ -180,6 +181,8 @@ def read_history(
     )
     unknown = np.flatnonzero(columns["question"] == 0)
     columns["question"][unknown] = -1 - unknown
+    for name in ("question", "rules"):
+        columns[name] = numbered(columns[name])
     return Read(History(**columns), tiers, table, sum(one.cells for one in (*own, *other)), tuple(kept))
 
 

@@ -119,7 +119,7 @@ def as_asked(history: History, lost: LostHits) -> History:
     for name in _OF_QUESTION_BY_TIER:
         columns[name] = getattr(history, name).copy()
         columns[name][:, rows] = columns[name][:, origin]
-    columns["question"][lost.rows[~lost.linked]] = -1 - len(history) - lost.entry[~lost.linked]
+    columns["question"][lost.rows[~lost.linked]] = history.question.max() + 1 + lost.entry[~lost.linked]
     return replace(history, **columns)
 
 

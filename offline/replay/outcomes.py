@@ -148,7 +148,7 @@ class CourseFollower:
             np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
             np.zeros(n, np.bool_), np.zeros(n, np.bool_),
         )  # fmt: skip
-        resampled: dict[tuple[str, int], Ints] = {}
+        resampled: dict[tuple[str, int], Any] = {}
         base = self._covariate(resampled)
         active = np.flatnonzero(path[:, 0] >= 0)
         failed_before = np.zeros(n, np.bool_)
@@ -243,7 +243,7 @@ class CourseFollower:
         out.path[drafted], out.tier[drafted] = DEGRADED, self._path_of[self._numbers[drafted], 0]
 
     def _attempt(
-        self, tier: int, at: Ints, judged: Bools, resampled: dict[tuple[str, int], Ints], base: tuple[Floats, Floats]
+        self, tier: int, at: Ints, judged: Bools, resampled: dict[tuple[str, int], Any], base: tuple[Floats, Floats]
     ) -> dict[str, Any]:
         """Return what the tier does with the requests at these positions, drawing what is not recorded."""
         history, rows = self.history, self._row[at]
@@ -301,7 +301,7 @@ class CourseFollower:
             "draft_ms": np.where(drafted, history.call_total_ms[tier, rows], first_ms).astype(np.float64),
         }
 
-    def _donors(self, what: str, tier: int, at: Ints, resampled: dict[tuple[str, int], Ints]) -> Ints:
+    def _donors(self, what: str, tier: int, at: Ints, resampled: dict[tuple[str, int], Any]) -> Ints:
         """Return a donor for each position; the request itself where there is none: it then is without evidence."""
         if not len(at):
             return at
@@ -464,7 +464,7 @@ class CourseFollower:
         found: Floats = resampled[key]
         return found
 
-    def _covariate(self, resampled: dict[tuple[str, int], Ints]) -> tuple[Floats, Floats]:
+    def _covariate(self, resampled: dict[tuple[str, int], Any]) -> tuple[Floats, Floats]:
         """Return the first tier's confidence in each followed request, NaN if unknown, and one drawn from its likes.
 
         Where it is not recorded the first is drawn too.

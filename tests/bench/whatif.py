@@ -110,7 +110,7 @@ async def measured(ledger: Path, folder: Path) -> tuple[list[float], int]:
 
         async def ask(path: str, query: dict[str, str]) -> tuple[httpx2.Response, float]:
             began = time.process_time()
-            reply = await client.get(path, params={"surface": "chat", **query})
+            reply = await client.get(path, params={"surface": "chat", **query}, headers={"hx-request": "true"})
             reply.raise_for_status()
             return reply, (time.process_time() - began) * 1000
 

@@ -47,8 +47,22 @@ def test_a_question_with_a_record_needs_no_others_alike() -> None:
 def test_a_stratum_has_one_donor_for_each_question() -> None:
     """A popular question's many records count once, so drawing donors draws questions."""
     draw = np.random.default_rng(4)
-    question = [-1, *[5] * 500, *range(100, 200)]
+    question = [0, *[5] * 500, *range(100, 200)]
     assert _pool(question, 1, draw).size[0] == 101
+
+
+def test_an_imputation_draws_its_donors_with_replacement() -> None:
+    """So 1 - 1/e of them are left in one imputation, others in the next, and each as often as chance has it."""
+    draw = np.random.default_rng(7)
+    donors, times = 1000, 300
+    pool = _pool([*range(1 + donors)], 1, draw)
+    resampled = pool.resampled(draw, 40)
+    targets = np.zeros(donors * times, np.int64)
+    seen = [np.bincount(pool.drawn(resampled, targets, draw, which) - 1, minlength=donors) for which in range(40)]
+    left = [np.count_nonzero(counts > times / 2) / donors for counts in seen]
+    assert np.mean(left) == pytest.approx(1 - 1 / np.e, abs=0.01)
+    # How often a donor was drawn varies as in a bootstrap: by one time the mean between imputations.
+    assert np.stack(seen).mean(axis=0).std() / times == pytest.approx(1 / np.sqrt(40), rel=0.15)
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.5, 0.9])
