@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser.browser import AXE, NARROW, WIDE, visit
 from tests.browser.demo import RunningDemo
-from tests.browser.pages import addresses
+from tests.browser.pages import ESCALATED, addresses
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -81,3 +81,15 @@ def test_every_page_is_whole_without_scripts(browser: Browser, demo: RunningDemo
             assert without["links"] >= with_them["links"], (name, without, with_them)
             assert without["dead"] == 0 and without["formless"] == [], (name, without)
             assert plain.page.locator("h1").count() == 1 or name in ("nowhere",), name
+
+
+def test_a_page_is_printed_dark_on_light_and_without_what_is_clicked(browser: Browser, demo: RunningDemo) -> None:
+    with visit(browser, demo.console, scheme="dark") as one:
+        one.open(f"/requests/{demo.request_id(ESCALATED)}")
+        lightness = (
+            "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((sum, one) => sum + +one, 0)"
+        )
+        assert one.page.evaluate(lightness) < 150
+        one.page.emulate_media(media="print")
+        assert one.page.evaluate(lightness) > 600
+        assert not one.page.locator("header.top").is_visible() and one.page.locator("h1").is_visible()
