@@ -92,13 +92,15 @@ def test_one_tier_alone_answers_directly_and_is_remembered(at: Deployments, stor
 
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 def test_a_doubtful_answer_of_the_last_configured_tier_goes_out_unjudged(
-    at: Deployments, local_upstream: Upstream, stream: bool
+    at: Deployments, store: LocalStore, local_upstream: Upstream, stream: bool
 ) -> None:
     """Nothing could replace it, so it is no worse than any last tier's: direct, and kept."""
     local_upstream.default = Reply(text="um, er, ah", logprob=-2.0)
     answers = [ask(at.alone, question, stream=stream) for question in (HARD, "Say it wrong.")]
     assert [(one.headers["x-tierline-path"], text_of(one)) for one in answers] == [("direct", "um, er, ah")] * 2
-    kept(at.alone, HARD)
+    writes = [traced(store, one)["hops"][-1]["attributes"] for one in answers]
+    assert [write["tierline.cache.outcome"] for write in writes] == ["stored"] * 2
+    assert path(at.alone, HARD) == "cache-exact"
     assert "logprobs" not in local_upstream.requests[0].body
 
 
