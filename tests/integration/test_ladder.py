@@ -98,9 +98,9 @@ def test_a_doubtful_answer_of_the_last_configured_tier_goes_out_unjudged(
     local_upstream.default = Reply(text="um, er, ah", logprob=-2.0)
     answers = [ask(at.alone, question, stream=stream) for question in (HARD, "Say it wrong.")]
     assert [(one.headers["x-tierline-path"], text_of(one)) for one in answers] == [("direct", "um, er, ah")] * 2
-    writes = [traced(store, one)["hops"][-1]["attributes"] for one in answers]
-    assert [write["tierline.cache.outcome"] for write in writes] == ["stored"] * 2
-    assert path(at.alone, HARD) == "cache-exact"
+    for answer in answers:
+        traced(store, answer)  # its write to the cache is done, and cannot come into the next test
+    kept(at.alone, HARD)
     assert "logprobs" not in local_upstream.requests[0].body
 
 
