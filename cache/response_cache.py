@@ -232,10 +232,10 @@ class ResponseCache:
 
     async def write_all(self, keeps: Sequence[CacheWrite]) -> list[WriteOutcome]:
         """Store several answers in one round trip; return the outcome of each, in order."""
-        prepared = [
-            PlannedWrite(refused="weaker") if keep.contested and await self._outranked(keep) else self._prepared(keep)
-            for keep in keeps
-        ]
+        prepared: list[PlannedWrite] = []
+        for number, keep in enumerate(keeps):
+            refused = await self._outranked(keep, keeps[:number]) if keep.contested else ""
+            prepared.append(PlannedWrite(refused=refused) if refused else self._prepared(keep))
         if self.audits is not None:
             for keep in keeps:
                 question = keep.plan.keys.question if keep.plan.keys is not None else None
@@ -245,13 +245,23 @@ class ResponseCache:
         reasons = [one.refused or failure for one in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
 
-    async def _outranked(self, keep: CacheWrite) -> bool:
-        """Return whether a stronger tier's answer is still stored under the key."""
+    async def _outranked(self, keep: CacheWrite, before: Sequence[CacheWrite]) -> str:
+        """Return why an answer may not take the stored one's place, which may be of a stronger tier; '' if it may.
+
+        `before` are the answers that are written before it: the store does not have them yet. A store that does not
+        say what it has keeps it.
+        """
         if keep.plan.keys is None:
-            return False
+            return ""
+        key = keep.plan.keys.key
+        same = (one for one in before if one.plan.keys is not None and one.plan.keys.key == key)
+        if any(keep.plan.outranks(one.answer.tier, keep.answer.tier) for one in same):
+            return "weaker"
         plan = replace(keep.plan, demands=NO_DEMANDS, tags=None)
-        entry = await self._entries.under(plan, keep.plan.keys.key, math.inf, None)
-        return isinstance(entry, CacheEntry) and keep.plan.outranks(entry.tier, keep.answer.tier)
+        entry = await self._entries.under(plan, key, math.inf, None)
+        if isinstance(entry, CacheEntry):
+            return "weaker" if keep.plan.outranks(entry.tier, keep.answer.tier) else ""
+        return "" if entry.outcome == "miss" else entry.reason or entry.outcome
 
     def _prepared(self, keep: CacheWrite) -> PlannedWrite:
         try:

@@ -152,6 +152,18 @@ async def test_a_weaker_answer_takes_no_stronger_ones_place(
     assert (b"new" in hit.entry.body, hit.entry.tier) == (stored, new if stored else there)
 
 
+async def test_a_weaker_answer_takes_no_stronger_ones_place_that_is_written_with_it(cache: ResponseCache) -> None:
+    """Answers that wait together are written in one round trip, in which the store has none of them yet."""
+    plan = cache.plan(body(ITALY), policy(), "t", Facts())
+    await cache.write(plan, answer("old", "local"))
+    keeps = [
+        CacheWrite(plan, answer(text, tier), contested=True) for text, tier in (("strong", "hosted"), ("new", "local"))
+    ]
+    assert [outcome.reason for outcome in await cache.write_all(keeps)] == ["", "weaker"]
+    hit = (await cache.exact(plan)).hit
+    assert hit is not None and hit.entry.tier == "hosted"
+
+
 async def test_the_pace_of_an_answer_is_kept_with_it(cache: ResponseCache) -> None:
     """How fast it came is there for a replay to go by."""
     plan = cache.plan(body(ITALY), policy(), "t", Facts())
