@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 import orjson
+from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from gateway.telemetry.reasons import milliseconds
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _LEAST_USD: Final = 1e-9
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_WRITTEN: Final[Mapping[str, str]] = {
+    "clock": "%H:%M:%S", "date": "%Y-%m-%d %H:%M:%S", "minute": "%H:%M", "day": "%a %d %b %H:%M", "month": "%b %d",
+}  # fmt: skip
+"""How times are written, by form; `console.js` has the same forms for the browser's zone."""
 
 
 class Renderer:
@@ -38,12 +44,12 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.globals |= {"asset": assets.url, **shared}
+        environment.globals |= {"asset": assets.url, "utc": utc, "form_for": form_for, **shared}
         self._scripted = list(shared.get("scripted", ()))
         environment.filters |= {
-            "ms": _ms, "usd": usd, "ago": ago, "clock": clock, "date": date, "iso": _iso, "percent": percent,
+            "ms": _ms, "usd": usd, "ago": ago, "clock": shown, "stamp": _stamp, "percent": percent,
             "count": _count, "either": _either, "unit": _unit, "shown_of": _guarded,
-            "moment": _moment,
+            "date": partial(shown, form="date"), "moment": lambda at, span: shown(at, form_for(span)),
         }  # fmt: skip
         environment.filters |= {"ms_signed": _ms_signed, "bytes": _bytes}
         self._environment = environment
@@ -159,21 +165,30 @@ def ago(started_s: float) -> str:
     return f"{age / _HOUR:.0f} h ago" if age < 2 * _DAY else f"{age / _DAY:.0f} days ago"
 
 
-def clock(started_s: float) -> str:
-    """Format the local time of day of a Unix time."""
-    return time.strftime("%H:%M:%S", time.localtime(started_s))
+def utc(at_s: float, form: str = "clock") -> str:
+    """Format a Unix time in UTC, in one of the forms clock, date, minute, day and month."""
+    return time.strftime(_WRITTEN[form], time.gmtime(at_s))
 
 
-def date(started_s: float) -> str:
-    """Format a Unix time in local time, to the second."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started_s))
+def stamp(at_s: float, form: str = "clock") -> dict[str, str]:
+    """Return the attributes by which the script writes an element's `utc` text again in the browser's own zone."""
+    return {"data_at": form, "data_time": datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")}
 
 
-def _moment(started_s: float, span: str) -> str:
-    """Format a Unix time in local time as far as a page over `span`, such as 7d, needs it."""
-    local = time.localtime(started_s)
-    return time.strftime("%a %d %b %H:%M" if span.endswith("d") else "%H:%M", local)
+def shown(at_s: float, form: str = "clock") -> Markup:
+    """Return an element that shows a Unix time: in UTC, or in the browser's own zone where scripts run."""
+    iso = stamp(at_s)["data_time"]
+    whole = f"{utc(at_s, 'date')} UTC"
+    return Markup('<time datetime="{}" data-at="{}" title="{}">{}</time>').format(iso, form, whole, utc(at_s, form))
 
 
-def _iso(started_s: float) -> str:
-    return datetime.fromtimestamp(started_s, UTC).isoformat(timespec="milliseconds")
+def form_for(span: str) -> str:
+    """Return the form of times that a page over a span, such as 7d, needs."""
+    return "day" if span.endswith("d") else "minute"
+
+
+def _stamp(at_s: float, form: str) -> Markup:
+    """Return the attributes of `stamp` for an element that can hold no other, such as an option."""
+    return Markup(" ").join(
+        Markup('{}="{}"').format(name.replace("_", "-"), value) for name, value in stamp(at_s, form).items()
+    )

@@ -96,14 +96,21 @@ class Visit:
 
 @contextlib.contextmanager
 def visit(
-    browser: Browser, origin: str, width: int = WIDE, scheme: str = "light", *, scripts: bool = True
+    browser: Browser,
+    origin: str,
+    width: int = WIDE,
+    scheme: str = "light",
+    *,
+    scripts: bool = True,
+    zone: str = "UTC",
 ) -> Iterator[Visit]:
-    """Open a window of that width, whose person likes light or dark pages; it shares nothing with others."""
+    """Open a window of that width, in a time zone, whose person likes light or dark pages; it shares nothing."""
     options: Mapping[str, Any] = {
         "viewport": {"width": width, "height": HEIGHT},
         "color_scheme": scheme,
         "java_script_enabled": scripts,
         "reduced_motion": "reduce",
+        "timezone_id": zone,
     }
     context = browser.new_context(**options)
     try:

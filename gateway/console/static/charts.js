@@ -1,7 +1,6 @@
 // Draw the charts over time again with uPlot: the values under the pointer, and a drag that looks closer.
 (() => {
-  const WRITTEN = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
-  const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { ...WRITTEN, timeZone: "UTC" });
+  const { zone, local } = clockOfBrowser;
   const duration = (ms) => (ms == null ? "–" : ms < 1000 ? `${+ms.toPrecision(3)} ms` : `${+(ms / 1000).toPrecision(3)} s`);
 
   const draw = (figure) => {
@@ -45,11 +44,11 @@
         scales: { x: { range: [from, to] }, y: { range: (_, __, most) => [0, Math.max(most || 1, 1) * 1.08] } },
         cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         series: [
-          { label: "UTC", value: (_, seconds) => (seconds == null ? "–" : clock(seconds)) },
+          { label: zone, value: (_, seconds) => (seconds == null ? "–" : local(seconds * 1000, "clock")) },
           ...names.map((name) => ({ label: name, stroke: colour(name), width: 1.5, points: { show: false }, value: (_, ms) => duration(ms) })),
         ],
         axes: [
-          { ...axis, values: (_, ticks) => ticks.map((seconds) => clock(seconds).slice(0, 5)) },
+          { ...axis, values: (_, ticks) => ticks.map((seconds) => local(seconds * 1000, "minute")) },
           { ...axis, size: 62, values: (_, ticks) => ticks.map(duration) },
         ],
         hooks: { draw: [across], setSelect: [closer] },

@@ -10,6 +10,38 @@
       document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
     });
   }
+  // One clock: times come in UTC, and are shown in the browser's own zone, which is named.
+  const zone = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName").value;
+  const written = {
+    clock: (iso) => iso.slice(11, 19),
+    minute: (iso) => iso.slice(11, 16),
+    date: (iso) => iso.slice(0, 19).replace("T", " "),
+    day: (_, text) => text.slice(0, 3) + text.slice(4, 11) + text.slice(16, 22),
+    month: (_, text) => `${text.slice(8, 11)} ${text.slice(5, 7)}`,
+  };
+  const write = (ms, form, moved) => {
+    const at = new Date(ms - moved * 60000);
+    return written[form](at.toISOString(), at.toUTCString());
+  };
+  const local = (ms, form) => write(ms, form, new Date(ms).getTimezoneOffset());
+  globalThis.clockOfBrowser = { zone, local };
+  const localise = () => {
+    for (const one of document.querySelectorAll("[data-at]")) {
+      const ms = Date.parse(one.dateTime || one.dataset.time);
+      one.textContent = one.textContent.replace(write(ms, one.dataset.at, 0), local(ms, one.dataset.at));
+      if (one.title) one.title = `${local(ms, "date")} ${zone}`;
+      one.removeAttribute("data-at");
+    }
+    if (zone === "UTC") return;
+    for (const one of document.querySelectorAll("[data-zone]")) {
+      if (!one.textContent.includes("UTC")) continue;
+      one.textContent = one.textContent
+        .replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) => `${local(Date.parse(`${day}T${time}Z`), "date")} ${zone}`)
+        .replace("UTC", zone);
+    }
+  };
+  localise();
+  new MutationObserver(localise).observe(document.body, { subtree: true, childList: true, characterData: true, attributeFilter: ["data-at"] });
   let going = false;
   const rows = () => [...document.querySelectorAll("[data-row]")];
   const step = (by) => {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Final
 
 from markupsafe import Markup
 
-from gateway.console.render import usd
+from gateway.console.render import stamp, usd, utc
 from gateway.console.svg import joined, tag
 
 _WIDTH: Final = 1000
@@ -42,8 +41,8 @@ def stacked_bars(
     labels = max(1, math.ceil(len(bars) / 8))
     for place in range(0, len(bars), labels):
         at = start_s + place * step_s
-        x = f"{_LEFT + (place + 0.5) * pitch:.1f}"
-        shapes.append(tag("text", _time(at, step_s * len(bars)), x=x, y=_HEIGHT - 4, class_="tick"))
+        x, form = f"{_LEFT + (place + 0.5) * pitch:.1f}", "minute" if step_s * len(bars) <= 2 * _DAY else "month"
+        shapes.append(tag("text", utc(at, form), x=x, y=_HEIGHT - 4, class_="tick", **stamp(at, form)))
     return tag(
         "svg", joined(shapes), class_="bars", width="100%", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img",
         aria_label=text,
@@ -53,7 +52,7 @@ def stacked_bars(
 def _bar(bar: Sequence[float], names: Sequence[str], x: float, pitch: float, most: float, at: float) -> Markup:
     room = _HEIGHT - _TOP - _FOOT
     y = float(_HEIGHT - _FOOT)
-    told = [f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(at))}: {usd(math.fsum(bar))}"]
+    told = [f"{utc(at, 'date')}: {usd(math.fsum(bar))}"]
     shapes = []
     for place, value in enumerate(bar):
         if value <= 0:
@@ -65,7 +64,7 @@ def _bar(bar: Sequence[float], names: Sequence[str], x: float, pitch: float, mos
             tag("rect", x=f"{x + pitch * 0.12:.1f}", width=f"{pitch * 0.76:.1f}", y=f"{y:.2f}", height=f"{height:.2f}",
                 class_=f"tone{min(place, TONES - 1)}")
         )  # fmt: skip
-    return tag("g", joined([tag("title", "\n".join(told)), *shapes]))
+    return tag("g", joined([tag("title", "\n".join(told), **stamp(at, "date")), *shapes]))
 
 
 def _nice(value: float) -> float:
@@ -74,7 +73,3 @@ def _nice(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in (1, 2, 4, 5, 8, 10, 20) if power * step >= value)
-
-
-def _time(at: float, span_s: float) -> str:
-    return time.strftime("%H:%M" if span_s <= 2 * _DAY else "%b %d", time.localtime(at))

@@ -21,6 +21,7 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.console.access import Role
 from gateway.console.page import Action, BadQuery, Page, PageError, PolicyPlaces, Sources, form_of
 from gateway.console.race import KEPT_S, LaneChoice, Prompt, PromptRace, RaceLane, TooManyRaces
+from gateway.console.render import utc
 from gateway.console.svg.race import Segment
 from gateway.console.timeline import Bar, timeline_of
 from gateway.console.views.request import record_of
@@ -272,8 +273,7 @@ class LaneOffer:
 
 def _version(surface: str, version: str, at: float) -> LaneChoice:
     short = version[:12]
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-    label = f"version {surface}@{version[:7]} ({when})"
+    label = f"version {surface}@{version[:7]} ({utc(at, 'date')} UTC)"
     return LaneChoice(f"{surface}/version/{short}", surface, label, short)
 
 
