@@ -172,14 +172,14 @@ def utc(at_s: float, form: str = "clock") -> str:
 
 def stamp(at_s: float, form: str = "clock") -> dict[str, str]:
     """Return the attributes by which the script writes an element's `utc` text again in the browser's own zone."""
-    return {"data_at": form, "data_time": datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")}
+    return {"data_utc": form, "data_time": datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")}
 
 
 def shown(at_s: float, form: str = "clock") -> Markup:
     """Return an element that shows a Unix time: in UTC, or in the browser's own zone where scripts run."""
     iso = stamp(at_s)["data_time"]
     whole = f"{utc(at_s, 'date')} UTC"
-    return Markup('<time datetime="{}" data-at="{}" title="{}">{}</time>').format(iso, form, whole, utc(at_s, form))
+    return Markup('<time datetime="{}" data-utc="{}" title="{}">{}</time>').format(iso, form, whole, utc(at_s, form))
 
 
 def form_for(span: str) -> str:

@@ -27,7 +27,7 @@ def test_every_time_is_in_the_zone_of_the_browser(browser: Browser, demo: Runnin
     with visit(browser, demo.console, zone=_ZONE) as seen:
         for address in _PAGES:
             seen.open(address)
-            assert seen.page.locator("[data-at]").count() == 0, address
+            assert seen.page.locator("[data-utc]").count() == 0, address
             assert seen.page.locator("footer [data-zone]").inner_text() == f"Times are in {_NAMED}", address
         seen.open("/requests?since=all")
         link = seen.page.locator(f"a[href*='{name}']")
@@ -39,7 +39,7 @@ def test_every_time_is_in_the_zone_of_the_browser(browser: Browser, demo: Runnin
         assert seen.page.locator(".u-legend").get_by_text(_NAMED).count() == 1
         seen.open("/now?since=15m")  # a part that is put in again later
         seen.page.evaluate(
-            "document.querySelector('#live').innerHTML = '<time datetime=\"2026-01-01T00:00:00.000Z\" data-at=\"date\"'"
+            "document.querySelector('#live').innerHTML = '<time datetime=\"2026-01-01T00:00:00Z\" data-utc=\"date\"'"
             " + ' title=\"x\">2026-01-01 00:00:00</time>'"
         )
         assert seen.page.locator("#live time").inner_text() == "2026-01-01 05:30:00"

@@ -26,11 +26,11 @@
   const local = (ms, form) => write(ms, form, new Date(ms).getTimezoneOffset());
   globalThis.clockOfBrowser = { zone, local };
   const localise = () => {
-    for (const one of document.querySelectorAll("[data-at]")) {
+    for (const one of document.querySelectorAll("[data-utc]")) {
       const ms = Date.parse(one.dateTime || one.dataset.time);
-      one.textContent = one.textContent.replace(write(ms, one.dataset.at, 0), local(ms, one.dataset.at));
+      one.textContent = one.textContent.replace(write(ms, one.dataset.utc, 0), local(ms, one.dataset.utc));
       if (one.title) one.title = `${local(ms, "date")} ${zone}`;
-      one.removeAttribute("data-at");
+      one.removeAttribute("data-utc");
     }
     if (zone === "UTC") return;
     for (const one of document.querySelectorAll("[data-zone]")) {
@@ -41,7 +41,7 @@
     }
   };
   localise();
-  new MutationObserver(localise).observe(document.body, { subtree: true, childList: true, characterData: true, attributeFilter: ["data-at"] });
+  new MutationObserver(localise).observe(document.body, { subtree: true, childList: true, characterData: true, attributeFilter: ["data-utc"] });
   let going = false;
   const rows = () => [...document.querySelectorAll("[data-row]")];
   const step = (by) => {
