@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.chat.completions import Usage
+from gateway.chat.usage import Usage
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
 from routing.load.budgets import SpendBudget
@@ -31,21 +31,22 @@ _USAGE_BYTES: Final = 1024
 
 
 def cost(price: Price | None, usage: Usage) -> float | None:
-    """Return the cost of one call in US dollars; None if its price is unknown."""
+    """Return the cost of one call in US dollars: the provider's own figure, or by its price; None if unknown."""
+    if usage.cost_usd is not None:
+        return usage.cost_usd
     return None if price is None else price.of(usage)
 
 
 def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage) -> float:
-    """Record one call in the ledger and on its hop; return its cost in US dollars, 0 if its price is unknown.
+    """Record one call in the ledger and on its hop; return its cost in US dollars, 0 if it is unknown.
 
     How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
     alone.
     """
-    dollars = 0.0
-    if price is None:
+    known = cost(price, usage)
+    dollars = known or 0.0
+    if known is None:
         ledger.cost_unknown = True
-    else:
-        dollars = price.of(usage)
     ledger.cost_usd += dollars
     ledger.tokens_in += usage.tokens_in
     ledger.tokens_out += usage.tokens_out
@@ -56,7 +57,7 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage) -> float
         attributes[names.GEN_AI_TOKENS_CACHED] = usage.tokens_cached
     if usage.tokens_cache_write:
         attributes[names.GEN_AI_TOKENS_CACHE_WRITE] = usage.tokens_cache_write
-    if price is None:
+    if known is None:
         attributes[names.COST_UNKNOWN] = True
     else:
         attributes[names.COST] = dollars

@@ -40,8 +40,9 @@ from gateway.backends.base import (
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
-from gateway.chat.completions import chunks_of, fill_in, usage_of
+from gateway.chat.completions import chunks_of, fill_in
 from gateway.chat.stream_state import StreamState
+from gateway.chat.usage import standardise, usage_of
 from gateway.off_loop import off_loop
 
 log = logging.getLogger("tierline.backends")
@@ -324,6 +325,7 @@ def translated_completion(value: dict[str, Any], model: str) -> Completion:
     Impossible token counts are dropped, because clients add them up.
     """
     fill_in(value, model)
+    standardise(value)
     sound = value.get("usage") is None or usage_of(value) is not None
     if not sound:
         value["usage"] = None

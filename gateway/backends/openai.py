@@ -20,7 +20,8 @@ from gateway.backends.base import (
 from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
 from gateway.backends.quota import Quota
 from gateway.backends.tool_calls import ToolCallDeltas
-from gateway.chat.completions import fill_in, usage_of
+from gateway.chat.completions import fill_in
+from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.chat_reasoning import (
     MAY_HOLD_REASONING,
     TranslatedReasoning,
@@ -137,6 +138,7 @@ class _ChatReader:
                 changed = translated.turn(choice["message"]) or changed
             changed = restore_names(choice["message"], self._names) or changed
             changed = seal_reasoning(choice["message"], self._maker) or changed
+        changed = standardise(value) or changed
         if value.get("usage") is not None and usage_of(value) is None:
             # Drop impossible token counts, because clients add them up.
             value["usage"] = None
@@ -166,12 +168,13 @@ class _ChatStream(SseReply):
         if choices is None:
             # A chunk with the usage alone: clients expect the `choices` list, even if empty.
             value["choices"] = []
+            standardise(value)
             events.append(Event(orjson.dumps(value), value))
             return
         if not isinstance(choices, list):
             raise InvalidReply(_NO_CHOICES)
         # SSE needs a `data:` on each line of JSON; re-encoded on one line it needs only one.
-        changed = b"\n" in data
+        changed = ("usage" in value and standardise(value)) or b"\n" in data
         calls_tools = False
         for choice in choices:
             if not isinstance(choice, dict) or type(choice.get("index")) not in _INDEX:

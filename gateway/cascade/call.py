@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, Event, EventStream
-from gateway.chat.completions import Usage, usage_of
 from gateway.chat.stream_state import StreamState
+from gateway.chat.usage import Usage, usage_of
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -143,13 +144,19 @@ class BackendCall:
 
     def used(self) -> Usage:
         """Return the usage that the backend reported, else our own count, marked as estimated."""
-        return self.usage or self.state.usage or Usage(self.tokens_in, self.state.tokens, estimated=True)
+        usage = self.usage or self.state.usage
+        if usage is None:
+            return Usage(self.tokens_in, self.state.tokens, estimated=True)
+        if usage.estimated:  # of the two counts, one was not told
+            tokens_in, tokens_out = usage.tokens_in or self.tokens_in, usage.tokens_out or self.state.tokens
+            return replace(usage, tokens_in=tokens_in, tokens_out=tokens_out)
+        return usage
 
     def _settle(self, outcome: CallOutcome) -> None:
         self._settled = True
         if self.source is not _UNOPENED:
             self.source.close()
-        used = self.usage or self.used()
+        used = self.used()
         if isinstance(outcome, BackendError):
             self.slot.failed(outcome)
         elif outcome in ("answered", "rejected"):

@@ -16,8 +16,9 @@ import orjson
 
 from gateway.accounting import settle
 from gateway.backends.base import BackendError, DeadlinePassed, Degenerate, Event, InvalidReply, TimedOut, Truncated
-from gateway.chat.completions import DONE_EVENT, Usage, wants_usage
+from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
+from gateway.chat.usage import Usage
 from gateway.errors import stream_error
 from gateway.telemetry import names
 

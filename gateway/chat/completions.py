@@ -1,4 +1,4 @@
-"""Read usage and evidence for the judge from chat completions; convert between completions and stream chunks.
+"""Read evidence for the judge from chat completions; convert between completions and stream chunks.
 
 `assemble` and `chunks_of` are each other's inverse for everything a client sees, so that an answer stored from a stream
 replays as JSON, and one stored from JSON replays as a stream.
@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from policies.value_type import value_type
 from routing.confidence.judge import Evidence
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
@@ -23,44 +22,6 @@ _NOTHING = (None, "")
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 _OWN_CHOICE_KEYS = frozenset({"index", "message"})
 _NAMES = frozenset({"id", "role", "type"})  # fields that every part repeats whole
-
-
-@value_type
-class Usage:
-    """Token counts of one backend call. `estimated`: counted by the gateway, because the backend reported none.
-
-    Of `tokens_in`, `tokens_cached` were read from the provider's prompt cache, and `tokens_cache_write` written to it.
-    `service_tier` is the provider's, such as `flex`; '' if it names none.
-    """
-
-    tokens_in: int
-    tokens_out: int
-    estimated: bool = False
-    tokens_cached: int = 0
-    tokens_cache_write: int = 0
-    service_tier: str = ""
-
-
-def usage_of(value: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that a completion or chunk reports; None if it is missing or invalid."""
-    usage = value.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
-        return None
-    details, tier = usage.get("prompt_tokens_details"), value.get("service_tier")
-    if not details and not tier:
-        return Usage(tokens_in, tokens_out)
-    cached, written = _part(details, "cached_tokens", tokens_in), _part(details, "cache_write_tokens", tokens_in)
-    tier = tier if isinstance(tier, str) else ""
-    return Usage(tokens_in, tokens_out, False, cached, min(written, tokens_in - cached), tier)
-
-
-def _part(details: object, name: str, most: int) -> int:
-    """Return a count of details, at most `most`; 0 if it is missing or invalid."""
-    count = details.get(name) if isinstance(details, dict) else None
-    return min(count, most) if type(count) is int and count > 0 else 0
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:

@@ -16,13 +16,12 @@ import orjson
 from gateway.chat.completions import (
     NUMBER,
     Assembler,
-    Usage,
     function_pieces,
     new_completion_id,
     says_more_than_text,
     top_logprobs,
-    usage_of,
 )
+from gateway.chat.usage import Usage, usage_of
 from routing.confidence.judge import Evidence, is_loop
 
 LOOP_CHECK_TOKENS: Final = 32

@@ -24,7 +24,8 @@ from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.judge import alternatives_for
-from gateway.chat.completions import Usage, evidence_of, usage_of
+from gateway.chat.completions import evidence_of
+from gateway.chat.usage import Usage, usage_of
 from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.model_call import call_model
 from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer

@@ -22,7 +22,7 @@ from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets, cost
 from gateway.cascade.attempt import JsonAnswer
 from gateway.cascade.runner import CascadeRunner
-from gateway.chat.completions import Usage
+from gateway.chat.usage import Usage
 from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.comparing.room import is_quiet

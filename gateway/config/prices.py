@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from gateway.chat.completions import Usage
+from gateway.chat.usage import Usage
 from policies.validation import Section, Whole
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]

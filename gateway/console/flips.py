@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gateway.chat.completions import Usage
+from gateway.chat.usage import Usage
 from gateway.config.prices import Price
 
 Row = Mapping[str, Any]

@@ -164,6 +164,12 @@ class Answer:
         chunks = [event for event in self.events if event != "[DONE]" and event.get("choices")]
         return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
 
+    def event(self, kind: str) -> dict[str, Any]:
+        """The one event of this type in a stream of another API."""
+        lines = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: {")]
+        (found,) = [event for event in map(json.loads, lines) if event.get("type") == kind]
+        return dict(found)
+
     @property
     def broken(self) -> dict[str, Any]:
         """The error of a stream that broke: its one error is the last event, no [DONE] follows, and the body ends."""
@@ -221,6 +227,10 @@ class Rig:
     def stream(self, model: str, headers: Mapping[str, str] | None = None, **changes: Any) -> Answer:
         """One streamed chat completion."""
         return self.ask(model, headers, stream=True, **changes)
+
+    def send(self, path: str, body: Mapping[str, Any]) -> Answer:
+        """A POST of this body to any of the APIs."""
+        return self.request("POST", path, json.dumps(body).encode(), {"content-type": "application/json"})
 
     def post(self, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """A POST of these bytes as JSON."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.accounting import Finalizer, HedgeBudgets, charge, cost, replayed, settle
-from gateway.chat.completions import Usage
+from gateway.chat.usage import Usage
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
 from gateway.telemetry import names

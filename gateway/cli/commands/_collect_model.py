@@ -24,7 +24,8 @@ from gateway.backends.base import (
     TimedOut,
     Unreachable,
 )
-from gateway.chat.completions import token_logprobs, top_logprobs, usage_of
+from gateway.chat.completions import token_logprobs, top_logprobs
+from gateway.chat.usage import usage_of
 from gateway.cli.commands._collect_rows import CollectTask
 from offline.datasets import Json
 from offline.grading import grade

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.chat.usage import COST_WORDS, count_in, standardise
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
@@ -50,6 +51,7 @@ _STATUS: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+_COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _OBJECT: Final = "chat.completion.chunk"
 _NO_BLOCK: Final = ("", 0)
 
@@ -67,18 +69,18 @@ def finish_reason_of(stop_reason: str) -> str:
 
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage as chat completions report it: the prompt's tokens include those of the prompt cache."""
-    read, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
-    tokens_in = (usage.get("input_tokens") or 0) + read + written
-    tokens_out = usage.get("output_tokens") or 0
+    fresh, read, written, tokens_out = (count_in(usage.get(name)) for name in _COUNTS)
+    cached = (read or 0) + (written or 0)
     made: dict[str, Any] = {
-        "prompt_tokens": tokens_in,
+        "prompt_tokens": cached + (fresh or 0) if cached or fresh is not None else None,
         "completion_tokens": tokens_out,
-        "total_tokens": tokens_in + tokens_out,
-        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+        "prompt_tokens_details": {"cached_tokens": read or 0, "cache_write_tokens": written or 0},
     }
     thought = usage.get("output_tokens_details")
     if isinstance(thought, dict) and "thinking_tokens" in thought:
         made["completion_tokens_details"] = {"reasoning_tokens": thought["thinking_tokens"]}
+    made.update({name: usage[name] for name in COST_WORDS if name in usage})
+    standardise({"usage": made})
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import Assembler, new_completion_id
+from gateway.chat.usage import count_in, part_of
 from gateway.dialects.messages.replies import STOPPED_BY, TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
@@ -82,14 +83,16 @@ def messages_usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
     Counts that are not known are zeros, and details None.
     """
     usage = usage or {}
-    details = usage.get("prompt_tokens_details") or {}
-    read, written = details.get("cached_tokens") or 0, details.get("cache_write_tokens") or 0
+    tokens_in, tokens_out = count_in(usage.get("prompt_tokens")) or 0, count_in(usage.get("completion_tokens")) or 0
+    details = usage.get("prompt_tokens_details")
+    read = part_of(details, "cached_tokens", tokens_in)
+    written = part_of(details, "cache_write_tokens", tokens_in - read)
     thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
     return {
-        "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - read - written),
+        "input_tokens": tokens_in - read - written,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": read,
-        "output_tokens": usage.get("completion_tokens") or 0,
+        "output_tokens": tokens_out,
         "output_tokens_details": None if thought is None else {"thinking_tokens": thought},
         "server_tool_use": None,
     }

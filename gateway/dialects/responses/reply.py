@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.chat.usage import standardise
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.dialects.responses.backend import ResponsesRequest
@@ -24,6 +25,13 @@ from gateway.dialects.responses.input_items import ENCRYPTED_ITEMS, placed_befor
 _FORMAT: Final = "openai-responses-v1"
 """Name in OpenRouter's `format` for the reasoning of this API."""
 PARAGRAPH: Final = "\n\n"
+_CHAT_WORDS: Final[Mapping[Any, str]] = {
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+    "input_tokens_details": "prompt_tokens_details",
+    "output_tokens_details": "completion_tokens_details",
+}
+"""Members of a usage that chat completions call otherwise."""
 CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 
 
@@ -125,17 +133,8 @@ def usage_of(response: Mapping[str, Any]) -> dict[str, Any] | None:
     usage = response.get("usage")
     if not isinstance(usage, dict):
         return None
-    told = {
-        "prompt_tokens": usage.get("input_tokens"),
-        "completion_tokens": usage.get("output_tokens"),
-        "total_tokens": usage.get("total_tokens"),
-    }
-    for name, own in (
-        ("prompt_tokens_details", "input_tokens_details"),
-        ("completion_tokens_details", "output_tokens_details"),
-    ):
-        if isinstance(details := usage.get(own), dict):
-            told[name] = details
+    told: dict[str, Any] = {_CHAT_WORDS.get(name, name): value for name, value in usage.items()}
+    standardise({"usage": told})
     return told
 
 

@@ -24,7 +24,7 @@ from cache.vectors import StoredVector
 from gateway.accounting import charge, settle
 from gateway.backends.base import BackendError, BadStatus, InvalidReply, Truncated, Unreachable
 from gateway.cascade.client_errors import exhausted
-from gateway.chat.completions import Usage
+from gateway.chat.usage import Usage, count_in
 from gateway.config.prices import Price
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
@@ -401,8 +401,9 @@ def _vectors_of(raw: bytes, count: int) -> tuple[list[np.ndarray[Any, Any]], int
     if [one["index"] for one in data] != list(range(count)) or any(not one.size or one.ndim != 1 for one in vectors):
         raise InvalidReply("a reply with other embeddings than were asked for")
     usage = value.get("usage")
-    tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    return vectors, tokens if isinstance(tokens, int) and _is_token(tokens) and tokens <= _MOST_TOKENS else None
+    told = [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
+    known = [one for one in map(count_in, told) if one is not None and one <= _MOST_TOKENS]
+    return vectors, known[0] if known else None
 
 
 def _vector_of(embedding: Any) -> np.ndarray[Any, Any]:

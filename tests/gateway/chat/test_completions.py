@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.completions import assemble, chunks_of, token_logprobs, usage_of, wants_usage
+from gateway.chat.completions import assemble, chunks_of, token_logprobs, wants_usage
+from gateway.chat.usage import usage_of
 
 COMPLETION: dict[str, Any] = {
     "id": "chatcmpl-1",

@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.chat.completions import Usage, assemble
+from gateway.chat.completions import assemble
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS, StreamState
+from gateway.chat.usage import Usage
 
 HEAD = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}

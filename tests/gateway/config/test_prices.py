@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.chat.completions import Usage, usage_of
+from gateway.chat.usage import Usage, usage_of
 from gateway.config.prices import LongContext, Price, ServiceTierPrice
 
 PRICE = Price(

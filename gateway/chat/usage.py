@@ -1,0 +1,165 @@
+"""Read what calls used and cost, in the words of every provider.
+
+Providers spell and divide token counts differently. `standardise` adds OpenAI's members to a reply's usage, once, where
+the reply arrives; all that follows reads these alone. What the provider said in its own words stays beside them.
+
+    who                     what it says                                             what it means
+    DeepSeek                prompt_cache_hit_tokens                                  prompt_tokens_details.cached_tokens
+    Moonshot, Together      cached_tokens                                            prompt_tokens_details.cached_tokens
+    xAI                     total_tokens = prompt + completion + reasoning tokens    the reasoning is output
+    Gemini                  total_tokens beyond prompt + completion tokens           the rest is output (thinking)
+    anyone                  a count that is null, missing or negative                the rest of total_tokens, if told
+    OpenRouter, Perplexity  cost, or cost.total_cost                                 charge of the call in US dollars
+    xAI                     cost_in_usd_ticks                                        that charge in 1e-10 US dollars
+
+Kinds `anthropic` and `responses` translate their own members to OpenAI's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from policies.value_type import value_type
+
+_IN, _OUT, _TOTAL, _ESTIMATED = "prompt_tokens", "completion_tokens", "total_tokens", "estimated"
+_PARTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    (
+        "prompt_tokens_details",
+        "cached_tokens",
+        ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens"),
+    ),
+    ("prompt_tokens_details", "cache_write_tokens", ("cache_creation_input_tokens",)),
+    ("completion_tokens_details", "reasoning_tokens", ("reasoning_tokens",)),
+)
+"""Details of a usage: the object that holds one, its name there, and other names that it has beside the counts."""
+_OTHER_WORDS: Final = frozenset(word for _, _, words in _PARTS for word in words)
+COST_WORDS: Final = ("cost", "cost_details", "cost_in_usd_ticks", "is_byok")
+"""Members of a usage that state the charge of a call."""
+_TICKS: Final = 1e-10
+"""US dollars of one of xAI's ticks."""
+
+
+@value_type
+class Usage:
+    """Token counts of one backend call. `estimated`: some were counted by the gateway, as the backend told none.
+
+    Of `tokens_in`, `tokens_cached` were read from the provider's prompt cache, and `tokens_cache_write` written to it.
+    `service_tier` is the provider's, such as `flex`; '' if it names none. `cost_usd` is the charge in US dollars that
+    the provider states; None if it states none.
+    """
+
+    tokens_in: int
+    tokens_out: int
+    estimated: bool = False
+    tokens_cached: int = 0
+    tokens_cache_write: int = 0
+    service_tier: str = ""
+    cost_usd: float | None = None
+
+
+def usage_of(value: Mapping[str, Any]) -> Usage | None:
+    """Return the usage that a completion or chunk reports in the standard words; None if it is missing or invalid."""
+    usage = value.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    tokens_in, tokens_out = usage.get(_IN), usage.get(_OUT)
+    if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
+        return None
+    details, tier = usage.get("prompt_tokens_details"), value.get("service_tier")
+    cached, written = part_of(details, "cached_tokens", tokens_in), part_of(details, "cache_write_tokens", tokens_in)
+    tier = tier if isinstance(tier, str) else ""
+    estimated = usage.get(_ESTIMATED) is True
+    return Usage(tokens_in, tokens_out, estimated, cached, min(written, tokens_in - cached), tier, _stated_cost(usage))
+
+
+def part_of(details: object, name: str, most: int) -> int:
+    """Return a count of details, at most `most`; 0 if it is missing or invalid."""
+    count = details.get(name) if isinstance(details, dict) else None
+    return min(count, most) if type(count) is int and count > 0 else 0
+
+
+def standardise(value: Mapping[str, Any]) -> bool:
+    """Add what is missing of OpenAI's members to a reply's `usage`, in place; return whether anything changed.
+
+    A usage without any count stays as it is. A count that neither is told nor follows from the others becomes 0, and
+    `estimated` is set.
+    """
+    usage = value.get("usage")
+    if not isinstance(usage, dict):
+        return False
+    tokens_in, tokens_out, total = usage.get(_IN), usage.get(_OUT), usage.get(_TOTAL)
+    if (
+        type(tokens_in) is int
+        and type(tokens_out) is int
+        and tokens_in >= 0
+        and tokens_out >= 0
+        and total == tokens_in + tokens_out
+        and _OTHER_WORDS.isdisjoint(usage)
+        and not _more_thought(usage, tokens_out)
+    ):
+        return False
+    before = dict(usage)
+    for holder, name, words in _PARTS:
+        details = usage.get(holder)
+        details = details if isinstance(details, dict) else {}
+        told = next((count for word in words if (count := count_in(usage.get(word))) is not None), None)
+        if told is not None and count_in(details.get(name)) is None:
+            usage[holder] = {**details, name: told}
+    _fill_in_counts(usage)
+    return usage != before
+
+
+def _fill_in_counts(usage: dict[str, Any]) -> None:
+    tokens_in, tokens_out, total = (count_in(usage.get(name)) for name in (_IN, _OUT, _TOTAL))
+    if tokens_in is None and tokens_out is None:
+        return
+    rest = 0 if total is None else total - (tokens_in or 0) - (tokens_out or 0)
+    if rest > 0:
+        prompt = usage.get("prompt_tokens_details")
+        in_cache = part_of(prompt, "cached_tokens", rest + 1) + part_of(prompt, "cache_write_tokens", rest + 1)
+        thought = part_of(usage.get("completion_tokens_details"), "reasoning_tokens", rest + 1)
+        if tokens_in is None or (tokens_out is not None and rest == in_cache != thought):
+            tokens_in = (tokens_in or 0) + rest
+        else:
+            tokens_out = (tokens_out or 0) + rest
+    if tokens_in is None or tokens_out is None:
+        usage[_ESTIMATED] = True
+    usage[_IN], usage[_OUT] = tokens_in or 0, tokens_out or 0
+    usage[_OUT] += _more_thought(usage, usage[_OUT])
+    usage[_TOTAL] = usage[_IN] + usage[_OUT]
+
+
+def _more_thought(usage: Mapping[str, Any], tokens_out: int) -> int:
+    """Return the reasoning tokens if they are more than the output, of which they cannot be a part then; else 0."""
+    details = usage.get("completion_tokens_details")
+    thought = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    return thought if type(thought) is int and thought > tokens_out else 0
+
+
+def count_in(value: object) -> int | None:
+    """Return a token count; None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and value >= 0 else None
+
+
+def _stated_cost(usage: Mapping[str, Any]) -> float | None:
+    """Return the charge in US dollars that the provider states; None if it states none."""
+    ticks, cost = usage.get("cost_in_usd_ticks"), usage.get("cost")
+    if ticks is None and cost is None:
+        return None
+    in_ticks = _dollars(ticks)
+    if in_ticks is not None:
+        return in_ticks * _TICKS
+    stated = _dollars(cost.get("total_cost") if isinstance(cost, dict) else cost)
+    if stated is None or usage.get("is_byok") is not True:
+        return stated
+    # OpenRouter with a key of one's own at the provider, which charges too.
+    details = usage.get("cost_details")
+    upstream = _dollars(details.get("upstream_inference_cost")) if isinstance(details, dict) else None
+    return None if upstream is None else stated + upstream
+
+
+def _dollars(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
