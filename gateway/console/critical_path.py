@@ -19,11 +19,12 @@ _APART: Final = frozenset({names.REQUEST, names.CACHE_WRITE, names.SAMPLE})
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """A part of the total time. `number` is that of the hop; None where no hop ran."""
+    """A part of the total time. `number` is that of the hop; None where no hop ran. `queued`: it waited for a slot."""
 
     number: int | None
     start_ms: float
     end_ms: float
+    queued: bool = False
 
 
 def critical_path(bars: Sequence[Bar]) -> list[PathSegment]:
@@ -52,6 +53,10 @@ def critical_path(bars: Sequence[Bar]) -> list[PathSegment]:
         if last.end_ms < at - _NEAR_MS:
             found.append(PathSegment(None, last.end_ms, at))
             end = last.end_ms
-        found.append(PathSegment(last.number, last.start_ms, end))
+        called = min(last.start_ms + last.queue_ms, end)
+        if called < end:
+            found.append(PathSegment(last.number, called, end))
+        if last.queue_ms:
+            found.append(PathSegment(last.number, last.start_ms, called, queued=True))
         at = last.start_ms
     return found[::-1]

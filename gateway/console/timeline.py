@@ -43,6 +43,8 @@ class Bar:
     lane: int
     reasons: Sequence[str]
     attributes: Mapping[str, Any]
+    queue_ms: float
+    """Of an attempt: how long it waited for its backend before it was called, from its start on."""
     first_ms: float | None
     """Of an attempt: from the request's start to its first token."""
     verdict_ms: float | None
@@ -123,9 +125,13 @@ class Timeline:
                 rows.append((race, [by_number[number] for number in race.numbers]))
         return rows
 
-    def critical_ms(self, number: int | None) -> float:
-        """Return how much of the total time passed in a hop; None for the time between all of them."""
-        return sum(one.end_ms - one.start_ms for one in self.path if one.number == number)
+    def critical_ms(self, number: int | None, *, queued: bool | None = None) -> float:
+        """Return how much of the total time passed in a hop; None for the time between all of them.
+
+        `queued`: only its wait in a queue, or only the rest of it.
+        """
+        parts = (one for one in self.path if one.number == number and queued in (None, one.queued))
+        return sum(one.end_ms - one.start_ms for one in parts)
 
     @property
     def total_ms(self) -> float:
@@ -208,7 +214,8 @@ def _bars(record: Record) -> list[Bar]:
         start, duration = hop["start_us"] / 1000, hop["duration_us"] / 1000
         attributes = hop["attributes"]
         number = attributes.get(names.ATTEMPT_NUMBER)
-        first = attributes.get(names.TTFT)
+        first, queue = attributes.get(names.TTFT), float(attributes.get(names.QUEUE) or 0.0)
+        queue = min(queue, duration) if hop["name"] == names.ATTEMPT else 0.0
         beside = sum(bar.name == hop["name"] and bar.end_ms > start for bar in bars)
         bars.append(
             Bar(
@@ -223,7 +230,9 @@ def _bars(record: Record) -> list[Bar]:
                 beside,
                 explain(hop, clause=False),
                 attributes,
-                None if first is None or hop["name"] != names.ATTEMPT else start + float(first),
+                queue,
+                # The time to the first token begins with the call, which the queue delays.
+                None if first is None or hop["name"] != names.ATTEMPT else start + queue + float(first),
                 None if names.VERDICT_AT not in attributes else start + float(attributes[names.VERDICT_AT]),
                 str(attributes.get(names.CLAUSE) or ""),
                 _line_of(attributes.get(names.CLAUSE_LINE)),

@@ -58,6 +58,9 @@ _RULES: Final = {
     ".break": "stroke:#5d636b;stroke-width:1.5",
     ".mark": "stroke-width:1.5",
     ".waiting": "fill:#ffffff;opacity:0.45",
+    ".behind-queue": "fill:#ffffff",
+    ".queued": "stroke:#5d636b;stroke-width:6;stroke-dasharray:2 3",
+    ".called": "stroke:#5d636b",
     ".first": "stroke:#1b1d20;stroke-width:1.5",
     ".verdict": "stroke:#1b1d20;stroke-width:2",
     ".ghost": "fill:none;stroke:#5d636b;stroke-dasharray:4 3",
@@ -85,7 +88,7 @@ _RULES: Final = {
 
 
 def bar(timeline: Timeline, hop: Bar) -> Markup:
-    """Draw one hop. Of an attempt, the part before its first token is lighter."""
+    """Draw one hop. Of an attempt, its wait in a queue is hatched, and the part before its first token lighter."""
     left, right = timeline.x(hop.start_ms), timeline.x(hop.end_ms)
     width, y = max(right - left, _LEAST), (_ROW - _BAR) / 2
     state = " error" if hop.error else " served" if hop.served else ""
@@ -94,10 +97,18 @@ def bar(timeline: Timeline, hop: Bar) -> Markup:
         tag("rect", title, x=share(left), y=y, width=share(width), height=_BAR, rx=2, class_=f"bar {hop.kind}{state}")
     ]
     shapes += [_critical(timeline, one) for one in timeline.path if one.number == hop.number]
+    called = timeline.x(hop.start_ms + hop.queue_ms)
+    if hop.queue_ms:
+        words = tag("title", f"waited {milliseconds(hop.queue_ms)} in the queue")
+        shapes += [
+            tag("rect", x=share(left), y=y, width=share(called - left), height=_BAR, class_="behind-queue"),
+            tag("line", words, x1=share(left), x2=share(called), y1=_ROW / 2, y2=_ROW / 2, class_="queued"),
+            _vertical(called, y, y + _BAR, "called"),
+        ]
     if hop.first_ms is not None and hop.start_ms < hop.first_ms < hop.end_ms:
-        waited = timeline.x(hop.first_ms) - left
-        shapes.append(tag("rect", x=share(left), y=y, width=share(waited), height=_BAR, class_="waiting"))
-        shapes.append(_vertical(left + waited, y, y + _BAR, "first"))
+        first = timeline.x(hop.first_ms)
+        shapes.append(tag("rect", x=share(called), y=y, width=share(first - called), height=_BAR, class_="waiting"))
+        shapes.append(_vertical(first, y, y + _BAR, "first"))
     if hop.verdict_ms is not None:
         shapes.append(_vertical(timeline.x(hop.verdict_ms), y - 3, y + _BAR + 3, "verdict"))
     if hop.lost:
@@ -167,6 +178,7 @@ def path_strip(timeline: Timeline) -> Markup | None:
     shapes = []
     for part in timeline.path:
         kind, label = ("own", "between the hops") if part.number is None else kinds[part.number]
+        kind, label = ("in-queue", f"queue of {label}") if part.queued else (kind, label)
         took = part.end_ms - part.start_ms
         title = tag("title", f"{label}: {milliseconds(took)}, {took / timeline.total_ms:.1%} of the total time")
         width = share(took / timeline.total_ms)
@@ -184,7 +196,12 @@ def path_parts(timeline: Timeline) -> list[tuple[str, float]]:
     total = timeline.total_ms
     if not total:
         return []
-    parts = [(bar.label, timeline.critical_ms(bar.number) / total) for bar in timeline.bars]
+    parts = [(bar.label, timeline.critical_ms(bar.number, queued=False) / total) for bar in timeline.bars]
+    parts += [
+        (f"queue of {bar.label}", timeline.critical_ms(bar.number, queued=True) / total)
+        for bar in timeline.bars
+        if bar.queue_ms
+    ]
     parts.append(("between the hops", timeline.critical_ms(None) / total))
     return sorted(((label, part) for label, part in parts if part >= 0.0005), key=lambda one: -one[1])
 
@@ -269,10 +286,11 @@ def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
     shapes += [_placed(marks(timeline), top, y - top), *rows]
     y += 10
     named = [(f"mark {one.kind}", one.text) for one in timeline.moments]
-    if any(hop.first_ms is not None for hop in timeline.bars):
-        named.append(("first", "first token of an attempt"))
-    if any(hop.verdict_ms is not None for hop in timeline.bars):
-        named.append(("verdict", "its verdict"))
+    named += [pair for pair, shown in (
+        (("queued", "waiting in the queue"), any(hop.queue_ms for hop in timeline.bars)),
+        (("first", "first token of an attempt"), any(hop.first_ms is not None for hop in timeline.bars)),
+        (("verdict", "its verdict"), any(hop.verdict_ms is not None for hop in timeline.bars)),
+    ) if shown]  # fmt: skip
     if timeline.path:
         words = ", ".join(f"{label} {part:.0%}" for label, part in path_parts(timeline) if part >= 0.01)
         named.append(("onpath", f"what the total time consists of: {words}"))

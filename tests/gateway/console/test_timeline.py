@@ -207,3 +207,19 @@ def test_the_judged_tokens_are_a_ribbon_with_the_doubtful_ones_named() -> None:
     assert "&lt;b&gt;" in str(ribbon.ribbon(texts)) and "<b>" not in str(ribbon.ribbon(texts))
     assert ribbon.doubts(texts) == ["token 2 ' <b>' at 0.10"]
     assert ribbon.ribbon({}) is None
+
+
+def test_a_wait_in_the_queue_is_drawn_and_the_first_token_stands_where_it_was() -> None:
+    """The recorded time to the first token begins with the call, behind the queue; a whole answer has a queue, too."""
+    queued = attempt(1, 0, 900, **{names.QUEUE: 475.0, names.TTFT: 271.0, names.VERDICT_AT: 800.0})
+    timeline = timeline_of(record(queued, ttft_ms=746.4), None, ())
+    bar = timeline.bars[1]
+    assert bar.queue_ms == 475 and bar.first_ms == pytest.approx(746) and bar.verdict_ms == pytest.approx(800)
+    drawn = waterfall.bar(timeline, bar)
+    at = f"{timeline.x(746) * 100:.3f}%"
+    assert f'x1="{at}" x2="{at}"' in drawn and 'class="queued"' in drawn and "waited 475 ms in the queue" in drawn
+    parts = dict(waterfall.path_parts(timeline))
+    assert parts["queue of attempt 1 · local"] == pytest.approx(475 / 600) and parts["attempt 1 · local"] < 0.22
+    assert "waiting in the queue" in waterfall.standalone(timeline, ["title"])
+    at_once = timeline_of(record(attempt(1, 0, 500)), None, ())
+    assert 'class="queued"' not in waterfall.bar(at_once, at_once.bars[1])
