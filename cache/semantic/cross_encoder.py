@@ -8,12 +8,16 @@ Runtime runs it, without torch:
     config.json                       its labels, and its maximum number of tokens
     sheet.json                        optional: `strict`, the score from which it is trusted without labels, `sha256` of
                                       the graph, and what it was trained on. Without it the policy sets `min_score`.
+                                      `scripts`: those it was trained to read, `["Latin", "Han"]`; without them it is
+                                      given texts in Latin script only.
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
                                       encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
-that means "the same", found by its name. A model quantized as its inputs come (dynamic int8) scores a pair a little
-differently beside other pairs: by 0.01 or so. `cache.semantic.cross_encoder_queue` calls it for requests that wait.
+that means "the same", found by its name. A pair with a token that the tokenizer does not know gets no score.
+
+A model quantized as its inputs come (dynamic int8) scores a pair a little differently beside other pairs: by 0.01 or
+so. `cache.semantic.cross_encoder_queue` calls it for requests that wait.
 """
 
 from __future__ import annotations
@@ -22,12 +26,16 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cache.semantic.decision import UNREAD
+from cache.text.reading import SCRIPTS
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -39,6 +47,8 @@ SHEET: Final = "sheet.json"
 """File name of the data sheet."""
 COSINE_WEIGHTS: Final = "cosine_weights"
 """Key of the data sheet: the weight of the cosine beside the logit, by encoder."""
+READ_SCRIPTS: Final = "scripts"
+"""Key of the data sheet: the scripts that the model was trained to read, by their Unicode name (`Latin`, `Han`)."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
 _BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
@@ -64,8 +74,14 @@ class TextPairScorer(Protocol):
     def strict(self) -> float | None:
         """Score from which a pair is trusted without labels; None if it is not known."""
 
+    @property
+    def scripts(self) -> Collection[str]:
+        """Scripts on its data sheet."""
+
     def scores(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long."""
+        """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
+        for one with an unknown token.
+        """
 
 
 class CrossEncoder:
@@ -76,15 +92,13 @@ class CrossEncoder:
         reader: _Reader,
         same: int | None,
         version: str,
-        strict: float | None,
-        cosine_weights: Mapping[str, float],
+        sheet: _Stated,
     ) -> None:
-        """Take the reader, the index of the label `same` (None for a model of one logit), version, threshold, and the
-        weights of the cosine by encoder.
-        """
+        """Take the reader, the index of the label `same` (None for a model of one logit), version, and data sheet."""
         self.version = version
-        self.strict = strict
-        self.cosine_weights = cosine_weights
+        self.strict = sheet.strict
+        self.scripts = sheet.scripts
+        self.cosine_weights = sheet.cosine_weights
         self._reader = reader
         self._same = same
 
@@ -97,7 +111,7 @@ class CrossEncoder:
         config = _read_json(folder / "config.json")
         tokenizer = _read_tokenizer(folder / "tokenizer.json")
         digest, version = _digests(folder, model)
-        strict, weights = _stated(folder / SHEET, digest)
+        sheet = _stated(folder / SHEET, digest)
         session = _open_session(model, threads)
         _check_inputs(model, session)
         reader = _Reader(tokenizer, session, _longest(folder, config), _number(config.get("pad_token_id")) or 0)
@@ -106,14 +120,15 @@ class CrossEncoder:
         except Exception as error:  # noqa: BLE001  (a graph may fail in any way, and the operator must see why)
             raise CrossEncoderError(f"{model}: cannot judge a pair: {error}; {_EXPORT}") from None
         first = logits[0]
-        if first is None or first.ndim != 1 or not first.size or not np.isfinite(first).all():
+        if isinstance(first, float) or first.ndim != 1 or not first.size or not np.isfinite(first).all():
             raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
         same = None if first.size == 1 else _label_of_same(folder / "config.json", config, first.size)
-        return cls(reader, same, version, strict, weights)
+        return cls(reader, same, version, sheet)
 
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""
-        return [0.0 if logits is None else self._probability(logits) for logits in self._reader.logits(pairs)]
+        read = self._reader.logits(pairs)
+        return [made if isinstance(made, float) else self._probability(made) for made in read]
 
     def _probability(self, logits: NDArray[np.float64]) -> float:
         if self._same is None:
@@ -130,13 +145,17 @@ class _Reader:
         self._session = session
         self._longest = longest
         self._padding = padding
+        self._unknown = _unknown_token(tokenizer)
         self._types = {one.name: _TYPES[one.type] for one in session.get_inputs()}
 
-    def logits(self, pairs: Sequence[Pair]) -> list[NDArray[np.float64] | None]:
-        """Return the logits of each pair, shape (labels,); None for a pair of more tokens than the model reads."""
+    def logits(self, pairs: Sequence[Pair]) -> list[NDArray[np.float64] | float]:
+        """Return the logits of each pair, shape (labels,).
+
+        A score in their place: 0 for a pair of more tokens than the model reads, UNREAD for one with an unknown token.
+        """
         encoded = self._tokenizer.encode_batch(list(pairs))
-        made: list[NDArray[np.float64] | None] = [None] * len(pairs)
-        short = [row for row, one in enumerate(encoded) if len(one.ids) <= self._longest]
+        made: list[NDArray[np.float64] | float] = [0.0 if self._unknown not in one.ids else UNREAD for one in encoded]
+        short = [row for row, one in enumerate(encoded) if not made[row] and len(one.ids) <= self._longest]
         # A model that is not told where the padding begins would read it.
         together = [short] if "attention_mask" in self._types else [[row] for row in short]
         for rows in together:
@@ -160,6 +179,13 @@ class _Reader:
             rows, padding = columns[name]
             inputs[name] = np.array([row + [padding] * (width - len(row)) for row in rows], kind)
         return inputs
+
+
+def _unknown_token(tokenizer: Tokenizer) -> int | None:
+    """Return the id that the tokenizer gives to what it does not know; None where it knows everything."""
+    model = json.loads(tokenizer.to_str())["model"]
+    token, number = model.get("unk_token"), model.get("unk_id")  # Unigram names it by its number
+    return number if token is None else tokenizer.token_to_id(token)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -263,12 +289,18 @@ def _digests(folder: Path, model: Path) -> tuple[str, str]:
     return graph, every.hexdigest()[:12]
 
 
-def _stated(sheet: Path, digest: str) -> tuple[float | None, Mapping[str, float]]:
-    """Return the threshold on the data sheet of a graph with this SHA-256, and the weights of the cosine; None and none
-    without a sheet.
-    """
+class _Stated(NamedTuple):
+    """What a data sheet states: the threshold, the weights of the cosine by encoder, and the scripts."""
+
+    strict: float | None = None
+    cosine_weights: Mapping[str, float] = MappingProxyType({})
+    scripts: Collection[str] = SCRIPTS
+
+
+def _stated(sheet: Path, digest: str) -> _Stated:
+    """Return what the data sheet of a graph with this SHA-256 states; nothing but the default without a sheet."""
     if not sheet.is_file():
-        return None, {}
+        return _Stated()
     facts = _read_json(sheet)
     strict, weights = facts.get("strict"), facts.get(COSINE_WEIGHTS, {})
     if facts.get("sha256") != digest:
@@ -278,7 +310,10 @@ def _stated(sheet: Path, digest: str) -> tuple[float | None, Mapping[str, float]
     numbers = weights.values() if isinstance(weights, dict) else [None]
     if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
         raise CrossEncoderError(f"{sheet}: {COSINE_WEIGHTS} is {weights!r}; it must map encoders to numbers from 0")
-    return float(strict), {str(name): float(number) for name, number in weights.items()}
+    scripts = facts.get(READ_SCRIPTS, sorted(SCRIPTS))
+    if not isinstance(scripts, list) or not scripts or not all(isinstance(script, str) for script in scripts):
+        raise CrossEncoderError(f"{sheet}: {READ_SCRIPTS} is {scripts!r}; it must list names such as Latin and Han")
+    return _Stated(float(strict), {str(name): float(number) for name, number in weights.items()}, frozenset(scripts))
 
 
 def shipped_cross_encoder() -> Path:

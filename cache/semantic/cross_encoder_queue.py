@@ -54,6 +54,7 @@ class CrossEncoderQueue:
 
     def __init__(self, scorer: TextPairScorer, *, most_at_once: int = 8, most_waiting: int = 64) -> None:
         self.strict = scorer.strict
+        self.scripts = scorer.scripts
         self._scorer = scorer
         self._most_at_once = most_at_once
         self._most_waiting = most_waiting

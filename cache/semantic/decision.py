@@ -1,13 +1,16 @@
 """Decide whether a stored answer may be served for another question, for one candidate and among several. No I/O.
 
 Live lookups, the audit of hits and the evaluation on labelled pairs all use this module, so what is measured is what is
-served. Three stages, each for what the one before leaves open:
+served. Four stages, each for what the one before leaves open:
 
     rule           Texts that are equal but for case, spaces, punctuation and polite phrases are served, with score 1.
+    script         What is written in a script that the model to score it does not list is refused (`guard: script`):
+                   in signs that it cannot read, opposites look alike.
     verifier       Vetoes refuse what changes an answer, and the verifier's score what is plainly another question.
                    Without a cross-encoder its score is the candidate's. Without a verifier the guards take its place,
                    and the score is the cosine.
-    cross_encoder  It reads both questions together; its probability that they want the same answer is the score.
+    cross_encoder  It reads both questions together; its probability that they want the same answer is the score. A pair
+                   with a token that it does not know is refused (`guard: unknown_token`).
                    Calling a model is I/O, so `shortlist` names the candidates to score, and `settled` takes the scores.
                    Of candidates that it trusts without labels, the nearer ones score higher (`Blend`).
 
@@ -30,12 +33,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from cache.text.reading import read, unwrap
+from cache.text.reading import SCRIPTS, is_written_in, read, unwrap
 
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
 
 _GUARD: Final = "guard: "
+UNREAD: Final = -1.0
+"""A cross-encoder's score of a pair that it cannot read: lower than any threshold."""
 _READ: Final = 3
 """Candidates without a veto that are read: to parse and score one takes 0.2 ms of the event loop."""
 _SAME_WORDS_FROM: Final = 0.8
@@ -76,6 +81,10 @@ class PairScorer(Protocol):
     def strict(self) -> float:
         """Score threshold used until the surface's own error rate has been measured."""
 
+    @property
+    def scripts(self) -> Collection[str]:
+        """Scripts that it was made for, such as `Latin`."""
+
     def score(
         self, stored: str, asked: str, cosine: float, guards: Collection[str], *, screening: bool = False
     ) -> Scored:
@@ -89,22 +98,36 @@ Decide = Callable[[str, str, float], Verdict]
 """Maps (stored question, new question, cosine of their vectors) to the verdict without a cross-encoder."""
 
 
-def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None, *, screening: bool = False) -> Decide:
+def decide_by(
+    semantic: SemanticCache,
+    verifier: PairScorer | None = None,
+    *,
+    screening: bool = False,
+    scripts: Collection[str] = SCRIPTS,
+) -> Decide:
     """Return the decision for one candidate: the policy's minimum cosine, the rule, the verifier or else the guards.
 
     `screening`: a cross-encoder scores what is left, so only candidates below its `ask_from` are refused for their
-    score.
+    score; `scripts` are those on its data sheet.
     """
     least = semantic.cross_encoder.ask_from if screening else 0.0
+    readable = scripts if screening or verifier is None else verifier.scripts
+
+    def foreign(stored: str, asked: str) -> bool:
+        return not (is_written_in(asked, readable) and is_written_in(stored, readable))
 
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
         if cosine < semantic.min_similarity:
             return Verdict(cosine, "similarity")
         if verifier is None:
             refused = difference(stored, asked, semantic.guards)
+            if refused is None and stored != asked and foreign(stored, asked):
+                refused = "script"
             return Verdict(cosine, f"guard: {refused}" if refused else "", "guards")
         if stored == asked or (cosine >= _SAME_WORDS_FROM and same_words(stored, asked)):
             return Verdict(1.0, "", "rule")
+        if foreign(stored, asked):
+            return Verdict(cosine, f"{_GUARD}script", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
             return Verdict(result.score, f"guard: {result.refused}", "verifier")
@@ -206,7 +229,8 @@ def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortli
     pairs = zip(scores, chosen.doubtful, strict=True)
     found = [(blend.score(read, one.cosine), one.place, read) for read, one in pairs]
     score, place, read = max(found, key=lambda one: one[0])
-    return Shortlist(place, Verdict(score, "", "cross_encoder", read))
+    unread = f"{_GUARD}unknown_token" if read == UNREAD else ""
+    return Shortlist(place, Verdict(score, unread, "cross_encoder", None if unread else read))
 
 
 _STOPS: Final = re.compile(r"(?<=\S)[.,;:?\u2026]+(?=\s|$)|(?<=[^\s\d])!+(?=\s|$)|\s[.?!]+$")

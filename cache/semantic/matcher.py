@@ -124,8 +124,10 @@ class SemanticMatcher:
         return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)
 
     def _decide(self, semantic: SemanticCache) -> Decide:
-        screening = self._queue_of(semantic) is not None
-        return turn_by_turn(decide_by(semantic, self._verifier_of(semantic), screening=screening), semantic)
+        queue, verifier = self._queue_of(semantic), self._verifier_of(semantic)
+        if queue is None:
+            return turn_by_turn(decide_by(semantic, verifier), semantic)
+        return turn_by_turn(decide_by(semantic, verifier, screening=True, scripts=queue.scripts), semantic)
 
     def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
         return None if semantic.verify == "none" else self._verifier

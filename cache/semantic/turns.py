@@ -114,6 +114,7 @@ class TurnScorer:
         """Score with this cross-encoder."""
         self._scorer = scorer
         self.strict = scorer.strict
+        self.scripts = scorer.scripts
 
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score of each pair; that of two conversations is the lowest of their turns' scores."""

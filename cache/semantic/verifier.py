@@ -6,7 +6,8 @@ that only one of them has. Every feature is monotonic, so that a rule learned fr
 questions. Fail closed: a text that cannot be parsed, or is too long, is refused.
 
 An artefact is two files, beside the one table of word vectors that all share:
-    verifier.json          the data sheet: training, data, quality; `sha256` of the tensors; `features`; `strict`
+    verifier.json          the data sheet: training, data, quality; `sha256` of the tensors; `features`; `strict`;
+                           `scripts` that it was made for
     verifier.safetensors   the trees, as arrays of equal length; the steps of the calibration
     ../words.safetensors   words in order of rarity, and their vectors as bytes
 """
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from cache.semantic import pair_features as contrast
 from cache.text.normalized_question import NormalizedQuestion, gist
+from cache.text.reading import SCRIPTS
 
 ALL_GUARDS: Final = ("negation", "numbers", "entities", "dates")
 _LONGEST = 2_000
@@ -128,7 +130,9 @@ class Verifier:
         strict: float,
         version: str,
         read: Read = gist,
+        scripts: Collection[str] = SCRIPTS,
     ) -> None:
+        self.scripts = scripts
         self.strict = strict
         """Score threshold used until the live error rate has been measured."""
         self.version = version
@@ -153,7 +157,8 @@ class Verifier:
                 f"{folder}: another version, or its two files do not match; rebuild it with `tierline train cache`"
             )
         tensors = _tensors(tensors_path)
-        return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
+        scripts = frozenset(map(str, sheet.get("scripts", SCRIPTS)))
+        return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read, scripts)
 
     def score(
         self,

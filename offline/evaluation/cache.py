@@ -21,6 +21,7 @@ from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
+from cache.text.reading import SCRIPTS
 from offline.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from offline.embedding import Remembered
 from offline.evaluation.gates import PLAIN, count_gates, gates_of, table_of_gates
@@ -140,7 +141,8 @@ def _cache(options: CacheOptions, encoder: str) -> _Cache:
     elif options.artefact is not None:
         raise DataError(f"--artefact: {options.policy} has `verify: none`, so no verifier is used")
     model = _cross_encoder(options, semantic)
-    decide = turn_by_turn(decide_by(semantic, verifier, screening=model is not None), semantic)
+    scripts = SCRIPTS if model is None else model.scripts
+    decide = turn_by_turn(decide_by(semantic, verifier, screening=model is not None, scripts=scripts), semantic)
     stated = None if model is None else model.strict
     unknown = model is not None and stated is None and semantic.cross_encoder.min_score is None
     if unknown and options.threshold is None:

@@ -25,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 
 from cache.semantic import pair_features
 from cache.text.normalized_question import gist
+from cache.text.reading import SCRIPTS
 from offline.datasets import DataError, digest_of
 from offline.libraries import LibraryMissing, require
 from offline.measures.intervals import wilson
@@ -207,7 +208,8 @@ def save(fit: CrossEncoderFit, folder: Path, sheet: Mapping[str, Any]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(fit.model).hexdigest()
     config = {"model_type": "bert", "num_labels": 1, "max_position_embeddings": _POSITIONS, "base": "all-MiniLM-L6-v2"}
-    whole = {**sheet, "version": digest[:12], "sha256": digest, "strict": fit.strict, "figures": fit.figures}
+    stated = {"strict": fit.strict, "scripts": sorted(SCRIPTS), "figures": fit.figures}
+    whole = {**sheet, "version": digest[:12], "sha256": digest, **stated}
     (folder / MODEL).write_bytes(fit.model)
     tokenizer = json.loads(package_file(BASE, "model", "tokenizer.json").read_text(encoding="utf-8"))
     tokenizer |= {"truncation": None, "padding": None}

@@ -21,6 +21,7 @@ from rich.table import Table
 from cache.semantic import pair_features as contrast
 from cache.semantic.verifier import ALL_GUARDS, WORDS, Verifier, VerifierWords
 from cache.text.normalized_question import gist
+from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
 from offline.datasets import DataError
 from offline.embedding import Remembered
@@ -323,6 +324,7 @@ def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
         "sha256": digest,
         "features": list(contrast.FEATURES),
         "strict": fitted.strict,
+        "scripts": sorted(SCRIPTS),
         "figures": fitted.figures,
     }
     (folder / "verifier.json").write_text(json.dumps(content, indent=1) + "\n")

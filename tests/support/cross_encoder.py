@@ -4,7 +4,8 @@
     CrossEncoder.load(folder).score("capital of Italy", "Italy capital of")    # near 1: the same words
 
 Every word has an axis of its own. The logit rises with the cosine of what each text has on them, so texts of the same
-words score near 1, texts with no word in common near 0, and texts that share half of theirs 0.5 at about 0.75.
+words score near 1, texts with no word in common near 0, and texts that share half of theirs 0.5 at about 0.75. Others
+are unknown tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-WORDS = ("a", "what", "is", "the", "of", "capital", "question", "another", "italy", "france", "rome", "now", "please")
+WORDS = (
+    "a", "what", "is", "the", "of", "capital", "question", "another", "italy", "france", "rome", "now", "please",
+    "which", "city", "and", "?", ",",
+)  # fmt: skip
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _STEEP, _EVEN = 40.0, 0.75
 

@@ -52,6 +52,8 @@ WORDS: Final[Mapping[str, str]] = {
     "cross_encoder_late": "the cross-encoder was too slow",
     "cross_encoder_busy": "the cross-encoder had too much to do",
     "cross_encoder_failed": "the cross-encoder failed",
+    "guard: script": "in a script that the pair model cannot read",
+    "guard: unknown_token": "with a sign that the pair model does not know",
     "index_disagrees": "what was near was replaced",
     "min-similarity": "not similar enough for this request",
     "max-age": "too old for this request",

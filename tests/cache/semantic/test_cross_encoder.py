@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
+from cache.semantic.decision import UNREAD
 from tests.support.cross_encoder import write_cross_encoder
 
 ITALY, FRANCE, OTHER_WORDS = "what is the capital of italy", "what is the capital of france", "rome now please"
@@ -143,4 +144,23 @@ def test_a_data_sheet_states_the_threshold_of_its_graph(tmp_path: Path) -> None:
         CrossEncoder.load(folder)
     sheet.write_text(json.dumps({"strict": 0.75, "sha256": "0" * 64}))
     with pytest.raises(CrossEncoderError, match=r"sheet\.json: its sha256 is not that of the graph beside it"):
+        CrossEncoder.load(folder)
+
+
+def test_a_pair_with_an_unknown_token_gets_no_score(tmp_path: Path) -> None:
+    """On either side, and beside pairs that are read: two unknown words look the same."""
+    model = CrossEncoder.load(write_cross_encoder(tmp_path / "model"))
+    read, unread = (ITALY, ITALY), [(ITALY, "what is the capital of spain"), ("rome \U0001f514", "rome \U0001f515")]
+    assert model.scores([read, *unread]) == [pytest.approx(1.0, abs=0.1), UNREAD, UNREAD]
+
+
+def test_the_sheet_lists_the_scripts_that_the_model_reads(tmp_path: Path) -> None:
+    """Without a list it reads Latin; a list that is none is an error."""
+    folder = write_cross_encoder(tmp_path / "model", strict=0.75)
+    assert CrossEncoder.load(folder).scripts == {"Latin"}
+    sheet = json.loads((folder / "sheet.json").read_text())
+    (folder / "sheet.json").write_text(json.dumps(sheet | {"scripts": ["Latin", "Han"]}))
+    assert CrossEncoder.load(folder).scripts == {"Latin", "Han"}
+    (folder / "sheet.json").write_text(json.dumps(sheet | {"scripts": "Latin"}))
+    with pytest.raises(CrossEncoderError, match="scripts is 'Latin'; it must list names such as Latin and Han"):
         CrossEncoder.load(folder)

@@ -22,6 +22,7 @@ from cache.risk.audit import Audits
 from cache.semantic.cross_encoder import CrossEncoder, Pair, TextPairScorer
 from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
 from cache.store.redis_store import RedisStore
+from cache.text.reading import SCRIPTS
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cross_encoder import write_cross_encoder
@@ -35,6 +36,7 @@ class Says:
     """A cross-encoder that says the same of every pair, or raises it, and remembers its calls."""
 
     strict: float | None = 0.9
+    scripts = SCRIPTS
 
     def __init__(self, said: float | Exception) -> None:
         self.said = said

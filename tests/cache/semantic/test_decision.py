@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from cache.semantic.decision import (
+    UNREAD,
     Blend,
     Decide,
     Doubtful,
@@ -20,6 +21,7 @@ from cache.semantic.decision import (
     settled,
     shortlist,
 )
+from cache.text.reading import SCRIPTS
 from policies.caching import SemanticCache
 from tests.cache.samples import policy
 
@@ -39,6 +41,7 @@ class Always:
 
     verdict: Verdict
     strict: float = 0.97
+    scripts: Collection[str] = SCRIPTS
 
     def score(
         self, stored: str, asked: str, cosine: float, guards: Collection[str], *, screening: bool = False
@@ -206,3 +209,53 @@ def test_the_threshold_without_labels_is_that_of_what_scores() -> None:
     assert default_threshold(semantic(), Always(Verdict(0.99)), **of_model) == 0.8
     assert default_threshold(semantic(cross_encoder={"min_score": 0.6}), **of_model) == 0.6
     assert default_threshold(semantic(), screening=True) == 1.0
+
+
+OTHER_SCRIPTS = [
+    ("怎么开启手机的蓝牙功能？", "怎么关闭手机的蓝牙功能？"),
+    ("通知をオンにする方法は？", "通知をオフにする方法は？"),
+    ("كيف أفعّل الإشعارات؟", "كيف أعطّل الإشعارات؟"),
+    ("เปิดการแจ้งเตือนอย่างไร", "ปิดการแจ้งเตือนอย่างไร"),
+    ("Как включить уведомления?", "Как отключить уведомления?"),
+    ("알림을 켜는 방법은?", "알림을 끄는 방법은?"),
+    ("What does 开启 mean?", "What does 关闭 mean?"),
+    ("How do I set the alarm to ٣?", "How do I set the alarm to ٤?"),
+]
+
+
+@pytest.mark.parametrize(("stored", "asked"), OTHER_SCRIPTS)
+def test_a_script_that_the_model_does_not_list_is_refused(stored: str, asked: str) -> None:
+    """Whatever the score, with a cross-encoder, without one, and without a verifier; one side of the pair is enough."""
+    sure = Always(Verdict(0.99))
+    ways = [
+        decide_by(semantic()),
+        decide_by(semantic(guards=[])),
+        decide_by(semantic(), sure),
+        decide_by(semantic(), sure, screening=True),
+    ]
+    for decide in ways:
+        for pair in ((stored, asked), (ITALY, asked), (stored, ITALY)):
+            assert decide(*pair, 0.99).refused.startswith("guard: ")
+        assert decide(stored, stored, 0.99).refused == ""
+    assert [decide(stored, asked, 0.99).refused for decide in ways[2:]] == ["guard: script"] * 2
+
+
+def test_the_same_words_are_served_in_any_script() -> None:
+    """Case, spaces and punctuation change nothing that a model would have to read."""
+    decide = decide_by(semantic(), Always(Verdict(0.0)), screening=True)
+    assert decide("Как включить уведомления?", "как включить  уведомления", 0.99) == Verdict(1.0, "", "rule")
+
+
+def test_a_script_on_the_data_sheet_is_left_to_its_model() -> None:
+    """The cross-encoder's list counts where one reads, the verifier's where it decides alone."""
+    stored, asked = OTHER_SCRIPTS[0]
+    reads = decide_by(semantic(), Always(Verdict(0.99)), screening=True, scripts=("Latin", "Han"))
+    assert reads(stored, asked, 0.99).refused == ""
+    assert decide_by(semantic(), Always(Verdict(0.99), scripts=("Han",)))(stored, asked, 0.99).refused == ""
+
+
+def test_candidates_that_a_cross_encoder_cannot_read_are_refused_by_name() -> None:
+    """One that it can read beside them is chosen as ever."""
+    chosen = Shortlist(0, Verdict(0.5), (Doubtful(0, 0.9), Doubtful(1, 0.8)))
+    assert settled(chosen, [UNREAD, UNREAD], Blend(0.9, 3.0)).verdict.refused == "guard: unknown_token"
+    assert settled(chosen, [UNREAD, 0.4], Blend(0.9, 3.0)) == Shortlist(1, Verdict(0.4, "", "cross_encoder", 0.4))

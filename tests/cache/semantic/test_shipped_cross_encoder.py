@@ -31,7 +31,7 @@ def test_its_data_sheet_says_what_it_was_trained_on(model: CrossEncoder) -> None
     """And the threshold; with its graph it takes no more than 25 MB."""
     sheet = json.loads((shipped_cross_encoder() / SHEET).read_bytes())
     assert {"version", "trained_on", "figures"} <= sheet.keys()
-    assert model.strict == sheet["strict"]
+    assert (model.strict, model.scripts) == (sheet["strict"], {"Latin"})
     assert sum(file.stat().st_size for file in shipped_cross_encoder().iterdir()) < 25_000_000
 
 
@@ -67,3 +67,34 @@ async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(
     assert found.read == pytest.approx(read) and read > strict
     assert found.score == pytest.approx(Blend(strict, weight).score(read, 0.9), abs=1e-3)
     assert (found.outcome == "hit") is (found.score is not None and found.score >= (model.strict or 1.0))
+
+
+@pytest.mark.parametrize("verify", ["default", "fast", "none"])
+@pytest.mark.parametrize(
+    ("stored", "asked", "reason"),
+    [
+        ("怎么开启手机的蓝牙功能？", "怎么关闭手机的蓝牙功能？", "guard: script"),
+        ("通知をオンにする方法を教えてください。", "通知をオフにする方法を教えてください。", "guard: script"),
+        ("How do I mute the \U0001f514 sign?", "How can I silence the \U0001f514 sign?", "guard: unknown_token"),
+    ],
+)
+async def test_a_lookup_refuses_what_no_model_can_read(
+    store: RedisStore, model: CrossEncoder, verify: str, stored: str, asked: str, reason: str
+) -> None:
+    """However near the vectors, at every level of `verify`; the reason names it."""
+    rules = {"ttl": "6h", "verify": verify, "audit": "0%"}
+    if verify == "default":
+        rules["cross_encoder"] = {"ask_from": 0, "min_score": 0, "within": "30s"}
+    asking = policy(semantic=rules)
+    name, tenant = secrets.token_hex(4), secrets.token_hex(8)
+    verifier = Verifier.load(shipped_verifier("static"))
+    cache = ResponseCache(store, embedder_name=name, dimension=4, verifier=verifier, cross_encoder=model)
+    await cache.start()
+    try:
+        await cache.write(cache.plan(body(stored), asking, tenant, Facts()), answer(), VECTOR)
+        found = await cache.semantic(cache.plan(body(asked), asking, tenant, Facts()), VECTOR)
+    finally:
+        await cache.aclose()
+    assert found.outcome == "miss"
+    if verify == "default" or reason == "guard: script":
+        assert found.reason == (reason if verify != "none" else "guard: wording")

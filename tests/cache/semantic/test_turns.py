@@ -7,6 +7,7 @@ import pytest
 from cache.semantic.decision import Verdict
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.text.conversation import as_text, assistant_turn, user_turn
+from cache.text.reading import SCRIPTS
 from policies.caching import SemanticCache
 
 Pair = tuple[str, str]
@@ -86,6 +87,7 @@ class Scorer:
     """A scorer that knows a few pairs, and counts its calls."""
 
     strict = 0.9
+    scripts = SCRIPTS
 
     def __init__(self, known: dict[Pair, float]) -> None:
         self.known = known
