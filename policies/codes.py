@@ -29,6 +29,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T105": Code("wrong value", "error", "The key does not take such a value."),
     "T106": Code("not a rule", "error", "The text is no expression, or asks for a value that it does not know here."),
     "T107": Code("key that may not be here", "error", "Tierline sets it itself, or it belongs in another file."),
+    "T108": Code("no line break at the end", "error", "It may be cut off, or still being written: it is not taken."),
     "T201": Code("tier named twice", "error", "The order of tiers is the order of escalation."),
     "T202": Code("start at a tier that is not used", "error", "The policy's `tiers` do not have it."),
     "T203": Code("no `otherwise`", "error", "Some requests would have nowhere to start."),

@@ -21,8 +21,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from stat import S_ISREG
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from policies.endpoints import Endpoints
 from policies.errors import ConfigError, Edit, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
@@ -30,7 +31,7 @@ from policies.expression import Expression
 from policies.model import SURFACE_HEADER, ClauseLines, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
 from policies.validation import Section, check_part, validate
-from policies.yaml_source import Document, read_yaml
+from policies.yaml_source import MAX_BYTES, Document, read_yaml
 
 DEFAULT_SURFACE = "chat"
 AUTO = "auto"
@@ -47,8 +48,19 @@ _RULING = tuple(name for name in Rules.model_fields if name not in {"description
 _LATER = {"endpoints": Endpoints()}
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
 
-Snapshot = Mapping[str, tuple[int, int, int]]
-"""(modification time in ns, size, inode) of every policy file, by its name: different if anything was written."""
+
+class Look(NamedTuple):
+    """How one policy file looks: it rests if two looks are equal, and says the same if their contents are."""
+
+    content: bytes
+    """Its hash; b"" where it cannot be read."""
+    mtime_ns: int
+    size: int
+    inode: int
+
+
+Snapshot = Mapping[str, Look]
+"""A look at every policy file, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +157,12 @@ class PolicySource:
 
         def reader(file: Path, tiers: Sequence[DeployedTier], defaults: Document | None) -> tuple[Policy, Document]:
             known, look = self._read.get(file.name), seen.get(file.name)
-            if known is not None and known.look == look and known.defaults_look == defaults_look:
+            says = (look and look.content, defaults_look and defaults_look.content)
+            if known is not None and known.says == says:
                 return known.policy, known.document
             policy, document = policy_with(defaults, file, tiers)
-            if look is not None:
-                self._read[file.name] = _Read(look, defaults_look, policy, document)
+            if look is not None and look.content:
+                self._read[file.name] = _Read(says, policy, document)
             return policy, document
 
         return load_policies(
@@ -185,7 +198,10 @@ class PolicySource:
         return list(_misfits(policies, self.tiers, self.teamless, self.backends, self.services, self.cross_encoder))
 
     def snapshot(self) -> Snapshot:
-        """What the files look like from outside, defaults included, unread: one listing, and one stat a file."""
+        """Look at every policy file and the defaults: one listing, and for each file a stat and a hash of its content.
+
+        Time and size alone miss a file edited in place within the clock's step, or whose time was set back.
+        """
         found = {}
         with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
@@ -195,16 +211,15 @@ class PolicySource:
                     stat = entry.stat()
                 except OSError:  # renamed since it was listed: it shows in the next snapshot
                     continue
-                found[name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                found[name] = Look(_content_hash(entry.path, stat), stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One file that has been read, and how it looked then."""
+    """One file that has been read, and the hashes of its content and of the defaults' then."""
 
-    look: tuple[int, int, int]
-    defaults_look: tuple[int, int, int] | None
+    says: tuple[bytes | None, bytes | None]
     policy: Policy
     document: Document
 
@@ -411,6 +426,22 @@ def policy_files(directory: Path) -> list[Path]:
         return sorted(file for file in directory.iterdir() if _is_policy(file.name))
     except OSError:
         return []
+
+
+def _content_hash(file: str, stat: os.stat_result) -> bytes:
+    """Return the hash of a file's content; b"" if it is no regular file, is larger than is read, or cannot be read."""
+    if not S_ISREG(stat.st_mode) or stat.st_size > MAX_BYTES:
+        return b""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return hashlib.blake2b(os.read(descriptor, MAX_BYTES + 1), digest_size=16).digest()
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def _is_policy(name: str) -> bool:

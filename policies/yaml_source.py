@@ -3,7 +3,8 @@
 Scalars are read by the YAML 1.2 core schema: only `true` and `false` are booleans, so `no`, `on` and `off` stay the
 words they are, `12:30` is no number and `1e3` is one. (Where a field is a flag, `yes` and `no` still do as flags.)
 Keys are always text. Refused: aliases and anchors, merge keys, tags (`!!python/...` among them), a key given twice,
-several documents, an empty file, anything larger than 256 KiB or nested deeper than 32.
+several documents, an empty file, anything larger than 256 KiB or nested deeper than 32, and a file whose last line has
+no line break: it may have been cut off, and half a file is often valid YAML that says something else.
 
 PyYAML's parser gives the events, from libyaml 0.2.5; no Python object but dict, list, str, int, float, bool and None is
 ever made. ruamel.yaml was tried in its place: its C parser is libyaml 0.1.7, which refuses `{url: redis://host}` and
@@ -164,10 +165,15 @@ def _read_text(file: Path) -> str:
     if len(data) > MAX_BYTES:
         raise _unreadable(file, f"larger than {MAX_BYTES >> 10} KiB")
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UnreadableFile([Problem(file, line, "", "not UTF-8; save the file as UTF-8", code="T101")]) from None
+    # A mapping in braces, such as JSON, ends visibly: cut off, it is no YAML.
+    if text and text[-1] not in "\r\n" and text.lstrip()[:1] != "{":
+        message = "the last line has no line break, so the file may be cut off"
+        raise UnreadableFile([Problem(file, text.count("\n") + 1, "", message, 0, "T108", "end it with a line break")])
+    return text
 
 
 def _unreadable(file: Path, reason: str) -> ConfigError:

@@ -1,10 +1,11 @@
 """Reload policy files when they change, while requests continue.
 
-The files' names, times and sizes are checked about three times a second, in a thread; less often if that would take
-more than 0.3% of a core (1,000 files: about once a second). A change is read when two checks in a row see the same
-state, so a burst of writes is one reload, and a file that is half written, or missing between an editor's two renames,
-is not read. Only changed files are read. If the new set cannot be loaded, the last valid one stays in force; the
-failure is reported once and remembered until it is corrected.
+The files' names, times, sizes and contents (by their hash) are checked about three times a second, in a thread; less
+often if that would take more than 1% of a core (1,000 files: about once a second). A change is taken when two checks in
+a row see the same state, so a burst of writes is one reload, and a file that is still being written, or missing between
+an editor's two renames, is not taken; one that stays cut off shows it by its last line, which has no line break. Only
+files with another content are parsed. If the new set cannot be loaded, the last valid one stays in force; the failure
+is reported once and remembered until it is corrected.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource, Snapshot
 from policies.model import Policy
 
-_SHARE: Final = 0.003
+_SHARE: Final = 0.01
 """Largest share of one CPU core for checking unchanged files."""
 
 
@@ -114,8 +115,7 @@ class PolicyReloader:
         """Check the files once; reload them if they have changed since the last load but not since the last check."""
         now, cost_s = await asyncio.to_thread(self._snapshot)
         rests, self._last = now == self._last, now
-        # Check again soon after a change.
-        self._pause_s = max(self._interval_s, cost_s / _SHARE) if rests else self._interval_s / 2
+        self._pause_s = max(self._interval_s, cost_s / _SHARE) if rests else self._interval_s
         if rests and now != self._read:
             await self._reload(now)
 

@@ -60,7 +60,7 @@ class PolicyChecker:
         directory = self._source.directory
         with tempfile.TemporaryDirectory(prefix="tierline-console-") as folder:
             file = Path(folder, name)
-            file.write_text(text.replace("\r\n", "\n"), encoding="utf-8")
+            file.write_text(text.replace("\r\n", "\n").removesuffix("\n") + "\n", encoding="utf-8")
             others = directory.iterdir() if whole and directory.is_dir() else [directory / DEFAULTS]
             for other in others:
                 if other.name != name and other.exists():

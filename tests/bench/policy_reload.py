@@ -5,7 +5,7 @@
 An edit is a file that is written in place at a random moment, or, with `policies: {source: store}`, a policy that is
 put into the store's registry then, with all that checks it; requests come on fresh connections all the while. Its first
 effect is the first reply with the new version, its last effect the last reply with the old one (every worker has it
-then). Reloads come as fast as the gateway takes them in (it looks at the files every 10 ms here, 150 to 300 ms
+then). Reloads come as fast as the gateway takes them in (it looks at the files every 10 ms here, every 300 ms
 otherwise), one in five of them invalid, under a steady load; blocks with and without them alternate, and p99 is that of
 all requests of a kind of block. The gateway is a process of its own. The exit code is 1 where a goal is missed.
 """

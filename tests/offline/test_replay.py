@@ -224,7 +224,7 @@ def test_the_command_prints_a_report_and_holds_gates(
     assert made.text == file.read_text() and made.replay is not None
 
     # The file that is in force already, with a test that fails: nothing changes, and it would be refused.
-    failing = "policies: [chat.yaml]\ntests: [{name: starts high, given: {tokens_in: 9}, expect: {start: local}}]"
+    failing = "policies: [chat.yaml]\ntests: [{name: starts high, given: {tokens_in: 9}, expect: {start: local}}]\n"
     base.with_name("chat.test.yaml").write_text(failing)
     assert main(["policy", "plan", str(base), *arguments]) == 1
     page, said = capsys.readouterr()

@@ -37,8 +37,10 @@ def test_what_a_file_says_is_what_the_policy_holds(write: Write) -> None:
     "same",
     [
         "# a comment\n" + CHAT,
-        "\n".join(
-            reversed(CHAT.replace("route:\n  start", "route: {start").replace("otherwise}", "otherwise}}").splitlines())
+        "".join(
+            reversed(
+                CHAT.replace("route:\n  start", "route: {start").replace("otherwise}", "otherwise}}").splitlines(True)
+            )
         ),
         CHAT + "description: words for people\n",
         CHAT + "output: {}\n",

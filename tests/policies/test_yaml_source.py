@@ -19,7 +19,7 @@ Read = Callable[[str], Document]
 def read(tmp_path: Path) -> Read:
     def _read(text: str) -> Document:
         file = tmp_path / "a.yaml"
-        file.write_text(text)
+        file.write_text(text + "\n")
         return read_yaml(file)
 
     return _read
@@ -137,6 +137,24 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UnreadableFile, match=reason):
             read_yaml(file)
+
+
+@pytest.mark.parametrize("cut", ["a: 1\nb: x", "a: 1\nb:\n  c: 2\n  ", "# {", "a: 1\n# half a comm"])
+def test_a_file_that_may_be_cut_off_is_refused(tmp_path: Path, cut: str) -> None:
+    """Half a file is often valid YAML; its last line, without a line break, tells. It is named with what to do."""
+    file = tmp_path / "a.yaml"
+    file.write_text(cut)
+    with pytest.raises(
+        UnreadableFile, match=rf"a\.yaml:{cut.count(chr(10)) + 1}: .*; end it with a line break \[T108\]"
+    ):
+        read_yaml(file)
+
+
+def test_a_mapping_in_braces_needs_no_line_break(tmp_path: Path) -> None:
+    """Programs write JSON without one, and cut off it is not YAML."""
+    file = tmp_path / "a.yaml"
+    file.write_text('{"a": 1}')
+    assert read_yaml(file).value == {"a": 1}
 
 
 def test_the_largest_file_is_read_quickly(read: Read) -> None:

@@ -402,7 +402,7 @@ def _file_of(steps: Steps, name: str, text: str) -> Iterator[Path]:
         raise InvalidRequest(f"{name!r} is not a surface's name.", code="unsupported_value", param="surface")
     with tempfile.TemporaryDirectory(prefix="tierline-policy-") as folder:
         file = Path(folder, f"{name}.yaml")
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text.removesuffix("\n") + "\n", encoding="utf-8")  # a body comes whole or not at all
         defaults = steps.policies.source.directory / DEFAULTS
         if defaults.is_file():
             Path(folder, DEFAULTS).write_bytes(defaults.read_bytes())

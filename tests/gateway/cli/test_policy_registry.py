@@ -102,13 +102,15 @@ def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell
 
     tests = shell.folder / "new.test.yaml"
     tests.write_text(
-        "policies: [new.yaml]\ntests: [{name: starts high, given: {tokens_in: 9}, expect: {start: hosted}}]"
+        "policies: [new.yaml]\ntests: [{name: starts high, given: {tokens_in: 9}, expect: {start: hosted}}]\n"
     )
     code, out = shell.apply(chat(0.8, ROLLOUT))
     assert code == 1
     assert "its tests fail" in out and "starts high" in out
     assert shell.versions() == [second, second]
-    tests.write_text("policies: [new.yaml]\ntests: [{name: starts low, given: {tokens_in: 9}, expect: {start: local}}]")
+    tests.write_text(
+        "policies: [new.yaml]\ntests: [{name: starts low, given: {tokens_in: 9}, expect: {start: local}}]\n"
+    )
     code, out = shell.apply(chat(0.8, ROLLOUT))
     assert code == 0, out
     assert "canary 5%" in out

@@ -139,17 +139,54 @@ async def test_a_comment_changes_nothing(tmp_path: Path) -> None:
     assert watched.watcher.current is before
 
 
-async def test_only_the_files_that_changed_are_read(watched: Watched) -> None:
-    """A file that looks as it did when it was read is taken as it was, whatever the other files do."""
-    batch = watched.folder / "batch.yaml"
-    before, look = watched.watcher.current.by_surface["batch"], batch.stat()
-    batch.write_bytes(b"#" * look.st_size)  # wrong, were it read
-    os.utime(batch, ns=(look.st_atime_ns, look.st_mtime_ns))
+async def test_only_files_with_another_content_are_read(watched: Watched) -> None:
+    """A file that says what it said when it was read is taken as it was, whatever its time and the other files do."""
+    batch = watched.watcher.current.by_surface["batch"]
+    (watched.folder / "batch.yaml").touch()
     watched.write("0.7")
     await eventually(lambda: watched.threshold == 0.7)
-    assert watched.watcher.current.by_surface["batch"] is before
-    batch.touch()
+    assert watched.watcher.current.by_surface["batch"] is batch
+
+
+async def test_an_edit_that_leaves_size_and_time_is_seen(watched: Watched) -> None:
+    """The content decides: an edit in place within the clock's step, or with its time set back, comes into force."""
+    look = watched.chat.stat()
+    with watched.chat.open("r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write(text.replace("confidence_below: 0.62", "confidence_below: 0.73"))
+    os.utime(watched.chat, ns=(look.st_atime_ns, look.st_mtime_ns))
+    assert (watched.chat.stat().st_size, watched.chat.stat().st_ino) == (look.st_size, look.st_ino)
+    await eventually(lambda: watched.threshold == 0.73)
+
+
+@pytest.mark.parametrize("name", ["chat.yaml", "_defaults.yaml"])
+@pytest.mark.parametrize("cut", ["never:", " max_tokens", "77"])
+async def test_half_a_file_does_not_come_into_force(watched: Watched, name: str, cut: str) -> None:
+    """A file cut off within a line is a failure with its code, though its YAML is valid; the last good set stays."""
+    whole = "cache:\n  exact: {ttl: 1h}\n  never: [tools]\noutput:\n  max_tokens: 77\n"
+    if name == "chat.yaml":
+        whole = watched.chat.read_text().partition("\ncache:")[0] + "\n" + whole
+    before = watched.watcher.current
+    (watched.folder / name).write_text(whole[: whole.index(cut)])
     await eventually(lambda: watched.watcher.failure is not None)
+    assert watched.watcher.current is before
+    assert "[T108]" in str(watched.watcher.failure)
+    (watched.folder / name).write_text(whole)
+    await eventually(lambda: watched.watcher.failure is None)
+    assert watched.watcher.current is not before
+
+
+async def test_a_file_that_is_still_being_written_is_not_taken(watched: Watched) -> None:
+    """A writer that pauses after whole lines, for less than two looks, never has half of its file in force."""
+    text = watched.chat.read_text().splitlines(keepends=True)
+    with watched.chat.open("w", buffering=1) as file:
+        for line in [*text, "# end\n"]:
+            file.write(line)
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.2)
+    assert watched.loaded == []
+    assert watched.failed == []
 
 
 async def test_many_files_are_looked_at_less_often(tmp_path: Path) -> None:
@@ -158,7 +195,7 @@ async def test_many_files_are_looked_at_less_often(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path)
     watched = Watched(tmp_path, interval_s=0.001)
     for number in range(300):
-        (tmp_path / f"{number}.yaml").write_text("no policy: it is only looked at")
+        (tmp_path / f"{number}.yaml").write_text("no policy: it is only looked at\n")
     task = asyncio.create_task(watched.watcher.run())
     await eventually(lambda: watched.watcher.failure is not None)
     began = time.process_time()

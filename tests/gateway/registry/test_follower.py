@@ -135,7 +135,7 @@ async def test_an_edited_file_is_drift_told_once_and_never_applied(
         one.follower._looked_at = 0.0
         await one.follower.look()
     assert len([note for note in one.notes if "not applied" in note]) == 1
-    (folder / "chat.yaml").write_text("surface: [")
+    (folder / "chat.yaml").write_text("surface: [\n")
     await one.follower._look_at_files(at_once=True)
     assert "the file is not in force" in one.follower.drift[0]
     (folder / "chat.yaml").write_text(chat())
