@@ -88,11 +88,11 @@ class _MessageReader:
         message = json_object(raw)
         if message.get("type") == "error" or message.get("error"):
             raise _error(message.get("error"), raw)
-        content = message.get("content")
+        if not (isinstance(stopped := message.get("stop_reason"), str) and stopped):
+            raise InvalidReply("a reply without a stop_reason, so perhaps not whole")
+        content = message["content"] = message.get("content") or []  # null where thinking took all tokens
         if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
             raise InvalidReply("a reply without content")
-        if not isinstance(message.get("stop_reason"), str):
-            raise InvalidReply("a reply without a stop_reason, so perhaps not whole")
         try:
             value = completion_of(message, self._maker, native=self._native)
         except (KeyError, TypeError, AttributeError, ValueError):

@@ -40,7 +40,8 @@ from gateway.backends.base import (
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
-from gateway.chat.completions import chunks_of, fill_in
+from gateway.chat.completions import chunks_of
+from gateway.chat.normalised import AnswerFailed, normalise
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import standardise, usage_of
 from gateway.off_loop import off_loop
@@ -95,6 +96,8 @@ class SseReply(ABC):
                     if not isinstance(value, dict):
                         raise InvalidReply("an event that is not an object")
                     self._take(value, data, events)
+            except AnswerFailed as failed:
+                self._invalid = error_in_200(failed.error, data)
             except BackendError as error:
                 self._invalid = error  # process the events before the error first
             if events:
@@ -170,7 +173,7 @@ class HttpBackend(ABC):
         if is_type(response, "text/event-stream"):
             completion = await _assembled(reader.stream(response), self._model)
         else:
-            completion = reader.completion(await _json_body(response))
+            completion = await _whole(reader, response)
         return replace(completion, dropped=dropped) if dropped else completion
 
     async def stream(self, request: BackendRequest) -> EventStream:
@@ -180,7 +183,7 @@ class HttpBackend(ABC):
         if is_type(response, "text/event-stream"):
             stream = reader.stream(response)
         else:
-            stream = _ReplayedStream(reader.completion(await _json_body(response)))
+            stream = _ReplayedStream(await _whole(reader, response))
         stream.dropped = dropped
         return stream
 
@@ -278,8 +281,17 @@ async def _assembled(stream: SseReply, model: str) -> Completion:
     if not state.finished:
         raise Truncated("the stream ended before its answer")
     value = state.completion()
-    fill_in(value, model)
+    normalise(value, model)
     return Completion(orjson.dumps(value), value, sound=not state.miscounted)
+
+
+async def _whole(reader: ReplyReader, response: Response) -> Completion:
+    """Return the completion in a JSON reply. Raises BackendError."""
+    raw = await _json_body(response)
+    try:
+        return reader.completion(raw)
+    except AnswerFailed as failed:
+        raise error_in_200(failed.error, raw) from None
 
 
 async def _json_body(response: Response) -> bytes:
@@ -324,7 +336,7 @@ def translated_completion(value: dict[str, Any], model: str) -> Completion:
 
     Impossible token counts are dropped, because clients add them up.
     """
-    fill_in(value, model)
+    normalise(value, model)
     standardise(value)
     sound = value.get("usage") is None or usage_of(value) is not None
     if not sound:

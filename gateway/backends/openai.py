@@ -19,8 +19,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
 from gateway.backends.quota import Quota
-from gateway.backends.tool_calls import ToolCallDeltas
-from gateway.chat.completions import fill_in
+from gateway.chat.normalised import DeltaNormaliser, normalise
 from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.chat_reasoning import (
     MAY_HOLD_REASONING,
@@ -37,6 +36,8 @@ from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 _INDEX = (int, NoneType)
+_CALLS = frozenset({"tool_calls", "function_call"})
+_NO_CHOICE = "a reply without choices"
 _NO_CHOICES = "an event whose choices are no choices"
 
 
@@ -127,11 +128,13 @@ class _ChatReader:
         if value.get("error"):
             raise error_in_200(value["error"], raw)
         choices = value.get("choices")
-        if not isinstance(choices, list) or not choices or not all(map(_is_choice, choices)):
-            raise InvalidReply("a reply without choices")
-        if not all(isinstance(finish := choice.get("finish_reason"), str) and finish for choice in choices):
+        if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+            raise InvalidReply(_NO_CHOICE)
+        changed, sound = normalise(value, self._model), True
+        if not all(isinstance(choice.get("message"), dict) for choice in choices):
+            raise InvalidReply(_NO_CHOICE)
+        if not all(choice.get("finish_reason") for choice in choices):
             raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
-        changed, sound = fill_in(value, self._model), True
         translated = self._translated()
         for choice in choices:
             if translated is not None:
@@ -158,7 +161,7 @@ class _ChatStream(SseReply):
         self._names = names
         self._maker = maker
         self._translated = translated
-        self._tool_calls: ToolCallDeltas | None = None
+        self._normaliser: DeltaNormaliser | None = None
 
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
         """Take the event, its bytes unchanged unless something must be corrected. Raises InvalidReply."""
@@ -175,27 +178,25 @@ class _ChatStream(SseReply):
             raise InvalidReply(_NO_CHOICES)
         # SSE needs a `data:` on each line of JSON; re-encoded on one line it needs only one.
         changed = ("usage" in value and standardise(value)) or b"\n" in data
-        calls_tools = False
+        unusual = calls_tools = False
         for choice in choices:
             if not isinstance(choice, dict) or type(choice.get("index")) not in _INDEX:
                 raise InvalidReply(_NO_CHOICES)
             delta = choice.get("delta")
+            # Texts, nearly all of a stream, are looked at here only: a call for each would cost as much as this loop.
+            unusual = unusual or choice.get("finish_reason") is not None or choice.get("error") is not None
             if type(delta) is dict:
-                calls_tools = calls_tools or "tool_calls" in delta
+                calls_tools = calls_tools or not _CALLS.isdisjoint(delta)
                 if not MAY_HOLD_REASONING.isdisjoint(delta):
                     if self._translated is not None:
                         changed = self._translated.turn(delta) or changed
                     changed = seal_reasoning(delta, self._maker) or changed
             elif delta is not None:
                 raise InvalidReply(_NO_CHOICES)
-        if calls_tools:
-            if self._tool_calls is None:
-                self._tool_calls = ToolCallDeltas()
-            changed = self._tool_calls.mend(choices) or changed
+        if unusual or calls_tools:
+            if self._normaliser is None:
+                self._normaliser = DeltaNormaliser()
+            changed = self._normaliser.mend(choices) or changed
             for choice in choices if self._names else ():
                 changed = restore_names(choice.get("delta") or {}, self._names) or changed
         events.append(Event(orjson.dumps(value) if changed else data, value))
-
-
-def _is_choice(choice: object) -> bool:
-    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.backends.base import BackendRequest, BudgetSpent, Completion, Event, Truncated
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
-from gateway.chat.completions import fill_in, token_texts
+from gateway.chat.completions import token_texts
+from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
 from routing.confidence.judge import Assessment, structural_fault
@@ -137,5 +138,5 @@ async def read_draft(
         raise Truncated("the stream ended before its answer")
     call.answered()
     completion = state.completion()
-    fill_in(completion, endpoint.config.model)
+    normalise(completion, endpoint.config.model)
     return Completion(b"", completion)

@@ -6,8 +6,6 @@ replays as JSON, and one stored from JSON replays as a stream.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -18,7 +16,6 @@ DONE_EVENT: Final = b"data: [DONE]\n\n"
 NUMBER: Final = (float, int)
 """Python types of a JSON number, which a bool is not."""
 _MAX_TOOL_CALLS = 1024
-_NOTHING = (None, "")
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 _OWN_CHOICE_KEYS = frozenset({"index", "message"})
 _NAMES = frozenset({"id", "role", "type"})  # fields that every part repeats whole
@@ -134,50 +131,6 @@ def _index(index: object) -> object:
 
 def _plain(content: object) -> str:
     return content if isinstance(content, str) else ""
-
-
-def fill_in(completion: dict[str, Any], model: str) -> bool:
-    """Add missing members that clients rely on and that can be generated, in place; return whether any was missing.
-
-    `finish_reason` is never added, because only the backend can say whether the answer is complete. Existing members
-    are kept whatever their type, so that an invalid answer does not appear valid.
-    """
-    lacks: list[tuple[dict[str, Any], str, Any]] = []
-    if completion.get("id") in _NOTHING:
-        lacks.append((completion, "id", new_completion_id()))
-    if completion.get("object") in _NOTHING:
-        lacks.append((completion, "object", "chat.completion"))
-    if completion.get("created") is None:
-        lacks.append((completion, "created", int(time.time())))
-    if completion.get("model") in _NOTHING:
-        lacks.append((completion, "model", model))
-    for position, choice in enumerate(completion["choices"]):
-        message = choice["message"]
-        if choice.get("index") is None:
-            lacks.append((choice, "index", position))
-        if message.get("role") is None:
-            lacks.append((message, "role", "assistant"))
-        if "content" not in message:
-            lacks.append((message, "content", None))
-        if "refusal" not in message:
-            lacks.append((message, "refusal", None))
-        calls = message.get("tool_calls")
-        if isinstance(calls, list):
-            nameless = (call for call in calls if isinstance(call, dict) and call.get("id") in _NOTHING)
-            lacks += [(call, "id", new_call_id()) for call in nameless]
-    for holder, name, value in lacks:
-        holder[name] = value
-    return bool(lacks)
-
-
-def new_completion_id() -> str:
-    """Return a new random id for an answer without one."""
-    return f"chatcmpl-{uuid.uuid4().hex}"
-
-
-def new_call_id() -> str:
-    """Return a new random id for a tool call without one."""
-    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def strip_logprobs(value: Mapping[str, Any]) -> None:
@@ -308,8 +261,8 @@ class ChoiceParts:
 
     def _add_calls(self, parts: Any) -> None:
         for part in parts if isinstance(parts, list) else ():
-            index = self._call_of(part) if isinstance(part, dict) else -1
-            if not 0 <= index < _MAX_TOOL_CALLS:
+            index = part.get("index") if isinstance(part, dict) else None
+            if type(index) is not int or not 0 <= index < _MAX_TOOL_CALLS:
                 continue
             call = self._calls.get(index)
             if call is None:
@@ -319,14 +272,6 @@ class ChoiceParts:
             for key, value in part.items():
                 if key != "index":
                     call.add(key, value)
-
-    def _call_of(self, part: Mapping[str, Any]) -> int:
-        index = part.get("index")
-        if type(index) is int:
-            return index
-        # Without an index, a part with a name begins a new call, and one without continues the last.
-        last = max(self._calls, default=-1)
-        return last + 1 if part.get("id") or last < 0 else last
 
 
 class _Text(list[str]):

@@ -17,10 +17,10 @@ from gateway.chat.completions import (
     NUMBER,
     Assembler,
     function_pieces,
-    new_completion_id,
     says_more_than_text,
     top_logprobs,
 )
+from gateway.chat.normalised import new_completion_id
 from gateway.chat.usage import Usage, usage_of
 from routing.confidence.judge import Evidence, is_loop
 

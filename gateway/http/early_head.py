@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.chat.completions import new_completion_id, wants_usage
+from gateway.chat.completions import wants_usage
+from gateway.chat.normalised import new_completion_id
 from gateway.http.messages import explain, start_events
 
 if TYPE_CHECKING:

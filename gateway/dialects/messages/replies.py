@@ -15,8 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
+from gateway.chat.normalised import finish_reason_of, json_text, new_call_id
 from gateway.chat.usage import COST_WORDS, count_in, standardise
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.native import NATIVE
@@ -27,15 +26,6 @@ FORMAT: Final = "anthropic-claude-v1"
 """Value of `format` in reasoning details, as OpenRouter names it."""
 STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
-_FINISH: Final = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 _SERVICE_TIERS: Final = {"standard": "default", "priority": "priority"}
 """Service tiers of chat completions, by those of the API."""
 _STATUS: Final = {
@@ -60,11 +50,6 @@ def status_of(error: object) -> int | None:
     """Return the HTTP status that an error object would have come with, by its type; None for an unknown type."""
     kind = error.get("type") if isinstance(error, dict) else None
     return _STATUS.get(kind) if isinstance(kind, str) else None
-
-
-def finish_reason_of(stop_reason: str) -> str:
-    """Return the finish reason of a chat completion for a stop reason; `stop` for one that is not known."""
-    return _FINISH.get(stop_reason, "stop")
 
 
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +86,7 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
             annotations += _annotations(block.get("citations"), sum(map(len, texts)), len(text))
             texts.append(text)
         elif kind == "tool_use":
-            calls.append(_call(block, orjson.dumps(block.get("input") or {}).decode()))
+            calls.append(_call(block, json_text(block.get("input") or None)))
         elif kind in ("thinking", "redacted_thinking"):
             details.append(_detail(block, len(details)))
     chat: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
@@ -119,7 +104,7 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
         chat["refusal"] = _explanation(message)
     if native:
         chat[NATIVE] = [{"type": "message", "message": {**message, "content": blocks}}]
-    choice = {"index": 0, "message": chat, "logprobs": None, "finish_reason": finish_reason_of(stopped)}
+    choice = {"index": 0, "message": chat, "logprobs": None, "finish_reason": finish_reason_of(stopped, "stop")}
     choice |= _stopped_by(message)
     made: dict[str, Any] = {
         "id": message.get("id"),
@@ -138,7 +123,7 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
 
 def _call(block: Mapping[str, Any], arguments: str) -> dict[str, Any]:
     return {
-        "id": block.get("id"),
+        "id": block.get("id") or new_call_id(),
         "type": "function",
         "function": {"name": block.get("name"), "arguments": arguments},
     }
@@ -264,7 +249,7 @@ class MessageChunks:
             self._block = (kind, self._calls)
             self._calls += 1
             given = block.get("input")
-            call = {"index": self._block[1], **_call(block, orjson.dumps(given).decode() if given else "")}
+            call = {"index": self._block[1], **_call(block, json_text(given or ""))}
             return [self._chunk({"tool_calls": [call]})]
         if kind == "thinking":
             self._block = (kind, self._details)
@@ -286,7 +271,7 @@ class MessageChunks:
             return self._text(delta["text"])
         block, number = self._block
         if kind == "input_json_delta" and block == "tool_use":
-            call = {"index": number, "function": {"arguments": delta["partial_json"]}}
+            call = {"index": number, "function": {"arguments": json_text(delta["partial_json"] or "")}}
             return [self._chunk({"tool_calls": [call]})]
         if kind == "thinking_delta":
             return self._thinking(delta["thinking"])
@@ -333,7 +318,8 @@ class MessageChunks:
         if stopped == "refusal" and (explanation := _explanation(delta)):
             said["refusal"] = explanation
         end = self._chunk(said)
-        end["choices"][0]["finish_reason"] = finish_reason_of(stopped) if stopped else None
+        finish = finish_reason_of(stopped, "stop")
+        end["choices"][0]["finish_reason"] = "tool_calls" if finish == "stop" and self._calls else finish
         end["choices"][0] |= _stopped_by(delta)
         return [end, {**end, "choices": [], "usage": chat_usage(self._usage)}] if self._usage else [end]
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.chat.completions import Assembler, new_completion_id
+from gateway.chat.completions import Assembler
+from gateway.chat.normalised import new_completion_id
 from gateway.chat.usage import count_in, part_of
 from gateway.dialects.messages.replies import STOPPED_BY, TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from gateway.chat.normalised import json_text
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.dialects.responses.backend import ResponsesRequest
@@ -183,8 +184,8 @@ class ResponseChunks:
         return [self._chunk({**self._thoughts_before(call["id"]), "tool_calls": [{"index": index, **call}]})]
 
     def _call_delta(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        at, text = event.get("output_index"), event.get("delta")
-        if at not in self._calls or type(text) is not str:
+        at, text = event.get("output_index"), json_text(event.get("delta") or "")
+        if at not in self._calls:
             raise NotAResponse("a piece of a call that has not begun")
         self._lengths[at, "call"] += len(text)
         return self._call_piece(at, text, event.get("obfuscation"))
@@ -207,7 +208,7 @@ class ResponseChunks:
         if at not in self._calls:
             return _NO_CHOICES
         whole = event.get("input") if at in self._custom else event.get("arguments")
-        return self._call_piece(at, self._rest((at, "call"), whole))
+        return self._call_piece(at, self._rest((at, "call"), json_text(whole or "")))
 
     def _text_done(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         part = event.get("part") if "part" in event else event

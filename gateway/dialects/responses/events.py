@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.chat.completions import new_call_id
+from gateway.chat.normalised import new_call_id
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.dialects.responses.items import (
@@ -217,7 +217,7 @@ class ResponseEvents:
                 self._add_native(delta[NATIVE], written)
             else:
                 self._add_delta(delta, choice.get("logprobs"), value.get("obfuscation"), written)
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason"):
             self._finish_reason = choice["finish_reason"]
             if not self._native_ids and self._native_end is None:
                 self._close(outcome_of(self._finish_reason)[0], written)
@@ -417,9 +417,7 @@ class ResponseEvents:
         inner = inner if isinstance(inner, dict) else {}
         index = piece.get("index")
         if type(index) is not int:
-            # As in `gateway.chat.completions`: without an index, a piece with an id begins a new call.
-            last = max(self._calls, default=-1)
-            index = last + 1 if piece.get("id") or last < 0 else last
+            return
         call = self._calls.get(index)
         name = inner.get("name") if isinstance(inner.get("name"), str) else ""
         if call is None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.chat.normalised import json_text, new_call_id
 from gateway.chat.usage import standardise
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
@@ -235,7 +236,7 @@ class _MessageParts:
 
 def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tool call of a `function_call` or `custom_tool_call` item."""
-    ident = item.get("call_id") or item.get("id")
+    ident = item.get("call_id") or item.get("id") or new_call_id()
     if item.get("type") == "custom_tool_call":
         return {
             "id": ident,
@@ -245,7 +246,7 @@ def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": ident,
         "type": "function",
-        "function": {"name": item.get("name"), "arguments": item.get("arguments") or ""},
+        "function": {"name": item.get("name"), "arguments": json_text(item.get("arguments") or "")},
     }
 
 

@@ -117,17 +117,6 @@ def test_nesting_is_no_recursion() -> None:
     assert message_of({"x": deep}, {"x": deep})["x"]["x"] is deep["x"]
 
 
-def test_tool_calls_without_an_index() -> None:
-    """Without an index, a part with an id begins a call, and one without goes on with the last."""
-    parts: list[dict[str, Any]] = [
-        {"id": "c1", "function": {"name": "f", "arguments": "1"}},
-        {"function": {"arguments": "2"}},
-        {"id": "c2", "function": {"name": "g", "arguments": "3"}},
-    ]
-    calls = message_of(*({"tool_calls": [part]} for part in parts))["tool_calls"]
-    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [("c1", "12"), ("c2", "3")]
-
-
 def test_a_tool_call_of_its_own_type() -> None:
     """A call that is not of a function is kept as it was told, its id and type once."""
     first = {"index": 3, "id": "c", "type": "custom", "custom": {"name": "t", "input": "a"}}

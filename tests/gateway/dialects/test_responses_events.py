@@ -135,18 +135,6 @@ def test_calls_one_after_the_other_and_mixed() -> None:
     assert stream.kinds().index("output_item.done") < stream.kinds().index("function_call_arguments.delta")
 
 
-def test_pieces_of_calls_without_an_index_or_an_id() -> None:
-    stream = Stream(
-        chunk({"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "1"}}]}),
-        chunk({"tool_calls": [{"function": {"arguments": "2"}}]}),
-        chunk({"tool_calls": [{"id": "b", "function": {"name": "g", "arguments": "3"}}]}),
-        chunk(finish="tool_calls"),
-    )
-    assert [(item["call_id"], item["arguments"]) for item in stream.output] == [("a", "12"), ("b", "3")]
-    nameless = Stream(chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}, "tool_calls"))
-    assert nameless.output[0]["call_id"].startswith("call_")
-
-
 def test_what_a_backend_must_see_of_its_call_again() -> None:
     """Gemini's signature of a call is a member of the item, and comes back as a member of the call."""
     extra = {"google": {"thought_signature": "tl1.a.b.c"}}

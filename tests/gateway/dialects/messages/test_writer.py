@@ -13,7 +13,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 
 from gateway.caching.replay import in_pieces
 from gateway.chat.completions import Assembler, chunks_of
-from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of, finish_reason_of, status_of
+from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of, status_of
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_id, message_of, messages_usage
 from gateway.dialects.native import NATIVE
@@ -170,7 +170,12 @@ def test_usage_there_and_back() -> None:
     ],
 )  # fmt: skip
 def test_stop_reasons(stop_reason: str, finish: str) -> None:
-    assert finish_reason_of(stop_reason) == finish
+    assert (
+        completion_of({**MESSAGE, "content": [], "stop_reason": stop_reason}, MAKER, native=False)["choices"][0][
+            "finish_reason"
+        ]
+        == finish
+    )
     assert written(streamed({**MESSAGE, "stop_reason": stop_reason}, native=True))["stop_reason"] == stop_reason
 
 

@@ -1,0 +1,282 @@
+"""Bring what servers really send into the form that chat completions have: finish reasons, tool calls, missing members.
+
+Every backend does so with each reply and chunk where it enters, before anything judges, stores or translates it:
+
+    finish_reason     one of OpenAI's five words, by the table below; "" is none yet. One that says that the model's
+                      server failed raises AnswerFailed; unknown words stay
+    stop, with calls  `tool_calls`, or `function_call`
+    no message        of a choice that was cut off or filtered before its first word: an empty one
+    arguments         as an object, a list or null: their JSON text
+    index of a call   the server's own, unless it is missing or another call's: then the next one that is free. A new id
+                      with a name, another name, or the same name after whole arguments begins a call; all else goes on
+                      with the call of the same index or, without one, of the same id, or with the last
+    id of a call      made where its first delta has none; said once, and its name too: clients join pieces of a text
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+_FAILED: Final = "error"
+_WORDS: Final = {
+    "stop": "stop eos eos_token end_turn end stop_sequence stop_token pause_turn complete completed done finished",
+    "length": "length max_tokens max_output_tokens max_length model_length token_limit model_context_window_exceeded",
+    "tool_calls": "tool_calls tool_call tool_use function_calls",
+    "function_call": "function_call",
+    "content_filter": "content_filter content_filtered refusal safety sensitive recitation blocklist spii "
+    "prohibited_content image_safety guardrail_intervened",
+    _FAILED: "error failed abort aborted cancelled network_error server_error insufficient_system_resource "
+    "malformed_function_call unexpected_tool_call",
+}
+"""What servers call each of the API's finish reasons, in any case of letters; `error` is a failed call."""
+_FINISH: Final = {word: finish for finish, words in _WORDS.items() for word in words.split()}
+_LACK_A_MESSAGE: Final = frozenset({"length", "content_filter"})
+_NOTHING: Final = (None, "")
+_INNER: Final = (("function", "arguments"), ("custom", "input"))
+_MOST_CALLS: Final = 1024
+
+
+class AnswerFailed(Exception):
+    """A choice says that its server failed. `error` is the error object beside it, if there is one."""
+
+    def __init__(self, error: object) -> None:
+        super().__init__("the model's server ended its answer with an error")
+        self.error = error
+
+
+def finish_reason_of(word: object, unknown: str = "") -> str | None:
+    """Return the finish reason of chat completions for a server's own; None for none. Raises AnswerFailed.
+
+    A word that is in no table stays, or becomes `unknown`.
+    """
+    if not isinstance(word, str) or not word:
+        return None
+    finish = _FINISH.get(word) or _FINISH.get(word.lower(), unknown or word)
+    if finish == _FAILED:
+        raise AnswerFailed({"code": word})
+    return finish
+
+
+def json_text(value: object) -> str:
+    """Return the arguments of a whole call as JSON text: a text as it is, any other value encoded; null is `{}`."""
+    if isinstance(value, str):
+        return value
+    return "{}" if value is None else orjson.dumps(value).decode()
+
+
+def new_completion_id() -> str:
+    """Return a new random id for an answer without one."""
+    return f"chatcmpl-{uuid.uuid4().hex}"
+
+
+def new_call_id() -> str:
+    """Return a new random id for a tool call without one."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def normalise(completion: dict[str, Any], model: str) -> bool:
+    """Bring a whole completion, with a list of objects as its choices, into form; return whether anything changed.
+
+    What clients rely on and can be generated is added. A `finish_reason` never is, because only the backend can say
+    whether the answer is complete. Members of a wrong type stay, so that an invalid answer does not appear valid.
+    Raises AnswerFailed.
+    """
+    changes: list[tuple[dict[str, Any], str, Any]] = []
+    if completion.get("id") in _NOTHING:
+        changes.append((completion, "id", new_completion_id()))
+    if completion.get("object") in _NOTHING:
+        changes.append((completion, "object", "chat.completion"))
+    if completion.get("created") is None:
+        changes.append((completion, "created", int(time.time())))
+    if completion.get("model") in _NOTHING:
+        changes.append((completion, "model", model))
+    for position, choice in enumerate(completion["choices"]):
+        if choice.get("index") is None:
+            changes.append((choice, "index", position))
+        told = choice.get("finish_reason")
+        finish = _finish_of(choice, told)
+        message = choice.get("message")
+        if message is None and finish in _LACK_A_MESSAGE:
+            message = {}
+            changes.append((choice, "message", message))
+        if isinstance(message, dict):
+            if message.get("role") is None:
+                changes.append((message, "role", "assistant"))
+            changes += ((message, name, None) for name in ("content", "refusal") if name not in message)
+            if message.get("tool_calls") or message.get("function_call"):
+                changes += _of_calls(message)
+                finish = _with_calls(finish, message)
+        if finish != told:
+            changes.append((choice, "finish_reason", finish))
+    for holder, name, value in changes:
+        holder[name] = value
+    return bool(changes)
+
+
+def _finish_of(choice: dict[str, Any], told: object) -> str | None:
+    """Return the finish reason of a choice. Raises AnswerFailed, with the error that stands beside it, if any."""
+    if error := choice.get("error"):
+        raise AnswerFailed(error)
+    return finish_reason_of(told)
+
+
+def _with_calls(finish: str | None, holder: dict[str, Any]) -> str | None:
+    """Return the finish reason of an answer that calls tools: servers say `stop` there, too."""
+    if finish != "stop":
+        return finish
+    return "tool_calls" if holder.get("tool_calls") else "function_call"
+
+
+def _of_calls(message: dict[str, Any]) -> list[tuple[dict[str, Any], str, Any]]:
+    """Return the changes to a whole message's calls, each as (object, member, value)."""
+    changes: list[tuple[dict[str, Any], str, Any]] = []
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        if not isinstance(call, dict):
+            continue
+        if call.get("id") in _NOTHING:
+            changes.append((call, "id", new_call_id()))
+        for kind, member in _INNER:
+            if isinstance(inner := call.get(kind), dict):
+                if call.get("type") is None:
+                    changes.append((call, "type", kind))
+                if not isinstance(inner.get(member), str):
+                    changes.append((inner, member, json_text(inner.get(member))))
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict) and not isinstance(legacy.get("arguments"), str):
+        changes.append((legacy, "arguments", json_text(legacy.get("arguments"))))
+    return changes
+
+
+@dataclass(slots=True)
+class _BegunCall:
+    """A tool call of a stream, as far as it has come."""
+
+    index: int
+    id: str
+    made: bool
+    """Whether its id was generated here."""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    def is_whole(self) -> bool:
+        """Return whether its arguments are a whole JSON value."""
+        try:
+            orjson.loads("".join(self.pieces))
+        except orjson.JSONDecodeError:
+            return False
+        return True
+
+    def ends_before(self, ident: str, name: str, text: str) -> bool:
+        """Return whether a delta of the same index, with this id, name and arguments, begins another call."""
+        other = bool(ident and not self.made and ident != self.id)
+        if not name:
+            return other and self.is_whole()
+        if other or not self.name:
+            return other
+        # Some servers repeat the name in each delta.
+        return name != self.name or bool(not ident and text.strip() and self.is_whole())
+
+
+class DeltaNormaliser:
+    """Bring the tool calls and finish reasons in one stream's deltas into form, in order."""
+
+    __slots__ = ("_choices",)
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _ChoiceCalls] = {}
+
+    def mend(self, choices: Iterable[dict[str, Any]]) -> bool:
+        """Bring one chunk's choices into form, in place; return whether anything changed. Raises AnswerFailed."""
+        changed = False
+        for choice in choices:
+            delta = choice.get("delta") or {}
+            index = choice.get("index") or 0
+            parts, legacy = delta.get("tool_calls"), delta.get("function_call")
+            if parts or legacy:
+                begun = self._choices.setdefault(index, _ChoiceCalls())
+                for part in parts if isinstance(parts, list) else ():
+                    changed = (isinstance(part, dict) and begun.add(part)) or changed
+                if isinstance(legacy, dict):
+                    changed = _as_text(legacy, "arguments") or changed
+            told = choice.get("finish_reason")
+            if told is not None or choice.get("error"):
+                finish = _finish_of(choice, told)
+                if finish == "stop" and (calls := self._choices.get(index)) is not None:
+                    finish = "tool_calls" if calls.last is not None else "function_call"
+                if finish != told:
+                    choice["finish_reason"] = finish
+                    changed = True
+        return changed
+
+
+class _ChoiceCalls:
+    """The calls of one choice so far."""
+
+    __slots__ = ("_by_key", "_ids", "_used", "last")
+
+    def __init__(self) -> None:
+        self._by_key: dict[object, _BegunCall] = {}
+        """The last call of each index of the server's."""
+        self._ids: dict[str, _BegunCall] = {}
+        self._used: set[int] = set()
+        self.last: _BegunCall | None = None
+        """The call that has last begun or gone on; None if there is only a call of the old form."""
+
+    def add(self, part: dict[str, Any]) -> bool:
+        """Bring the next piece of a call into form, in place; return whether anything changed."""
+        told = part.get("index")
+        key = told if isinstance(told, int | str) else None
+        ident = part["id"] if isinstance(part.get("id"), str) else ""
+        changed, name, text = False, "", ""
+        inner: dict[str, Any] = {}
+        for kind, member in _INNER:
+            if isinstance(found := part.get(kind), dict):
+                inner = found
+                changed = _as_text(inner, member) or changed
+                name = inner["name"] if isinstance(inner.get("name"), str) else ""
+                text = inner.get(member) or ""
+        call = self._by_key.get(key) if key is not None else self._ids.get(ident, self.last)
+        if call is None or call.ends_before(ident, name, text):
+            call = self._begin(key, ident)
+            if call.made:
+                part["id"], changed = call.id, True
+        else:
+            if ident or part.get("id") == "":
+                del part["id"]
+                changed = True
+            if name and call.name:
+                del inner["name"]
+                changed = True
+        call.name = call.name or name
+        if text:
+            call.pieces.append(text)
+        if told != call.index or type(told) is not int:
+            part["index"], changed = call.index, True
+        self.last = call
+        return changed
+
+    def _begin(self, key: object, ident: str) -> _BegunCall:
+        index = key if type(key) is int and 0 <= key < _MOST_CALLS else -1
+        if index < 0 or index in self._used:
+            index = max(self._used, default=-1) + 1
+        made = not ident or ident in self._ids
+        call = _BegunCall(index, new_call_id() if made else ident, made)
+        self._used.add(index)
+        self._by_key[index if key is None else key] = self._ids[call.id] = call
+        return call
+
+
+def _as_text(holder: dict[str, Any], name: str) -> bool:
+    """Make a piece of arguments a text, in place; return whether it was another value. Null is no piece."""
+    value = holder.get(name, "")
+    if isinstance(value, str):
+        return False
+    holder[name] = "" if value is None else orjson.dumps(value).decode()
+    return True
