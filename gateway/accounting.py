@@ -235,10 +235,6 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
     return calls
 
 
-_COMPARED: Final = ("confidence ", "no signal")
-"""How the reason of a verdict begins that rests on the confidence alone."""
-
-
 def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
     attributes = hop.attributes
     number = attributes.get(names.ATTEMPT_NUMBER, 0) if hop.name == names.ATTEMPT else 0
@@ -262,7 +258,7 @@ def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
         (hop.start_ns - root.start_ns) / 1e6,
         attributes.get(names.CONFIDENCE),
         basis,
-        reason if basis and not reason.startswith(_COMPARED) and outcome == "low_confidence" else "",
+        reason if outcome == "unfit" else attributes.get(names.FAULT, ""),
         finish[0] if finish else "",
         attributes.get(names.GEN_AI_TOKENS_CACHED, 0),
         attributes.get(names.GEN_AI_TOKENS_CACHE_WRITE, 0),

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from policies.errors import KeyPath
 from policies.value_type import value_type
 from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, OutcomeKind, Path, Racing, Serve, Wait
-from routing.confidence.judge import Assessment, Evidence, assess, structural_fault
+from routing.confidence.calls import CallRules
+from routing.confidence.judge import Assessment, Evidence, assess, outcome_of_verdict, structural_fault
 from routing.decide import Decision, DecisionInput, NoTierError, decide, rule_values
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class Draft:
 
     `confidence` is 0..1, None without any evidence; `calibrated` says that a confidence head gave it. The first token
     comes after `ttft_s` and the last one after `total_s` seconds; None takes the median that the tier's forecast has,
-    or 0. `invalid` names what is wrong with its structure (`json`, `json_schema`, `tool_args`); `calls_tools` that it
-    calls a tool. `text` replaces the text that follows from the flags.
+    or 0. `invalid` names what is wrong with it (`json`, `json_schema`, `tool_args`, `tool_calls`); `calls_tools` says
+    that it calls a tool. `text` replaces the text that follows from the flags.
     """
 
     confidence: float | None = 1.0
@@ -97,6 +98,9 @@ class Draft:
 
 GOOD: Final = Draft()
 """An answer that every policy accepts."""
+
+
+_RULES: Final = CallRules(frozenset({"tool"}))
 
 
 @value_type
@@ -427,7 +431,7 @@ class _Course:
         self._judgement_told(evidence, draft, verdict)
         if call.look:
             if not verdict.accepted and self.cascade.takes_over(self._left()):
-                return AttemptOutcome("low_confidence", verdict.reason, verdict.confidence)
+                return AttemptOutcome(outcome_of_verdict(verdict.reason), verdict.reason, verdict.confidence)
             call.look += _LOOK_EVERY
             if call.look >= draft.tokens:
                 call.look = 0
@@ -439,7 +443,7 @@ class _Course:
         kept = not self.stream or attempt.final or not self.cascade.takes_over(self._left())
         if kept:
             self.kept.add(attempt.number)
-        return AttemptOutcome("low_confidence", verdict.reason, verdict.confidence, kept=kept)
+        return AttemptOutcome(outcome_of_verdict(verdict.reason), verdict.reason, verdict.confidence, kept=kept)
 
     def _evidence(self, draft: Draft, tokens: int, *, complete: bool) -> Evidence:
         when, wants_json = self.policy.escalate.when, self.given.features.wants_json
@@ -447,19 +451,21 @@ class _Course:
         if complete and draft.invalid == "json_schema" and "json_schema" in when.invalid and text and wants_json:
             misfit = "not what the JSON schema says"
         bad_call = draft.invalid == "tool_args"
-        calls = (("{",) if bad_call else ("{}",)) if draft.calls_tools or bad_call else ()
+        calls_tools = draft.calls_tools or draft.invalid in ("tool_args", "tool_calls")
+        calls = (("{",) if bad_call else ("{}",)) if calls_tools else ()
         return Evidence(
             text=text,
             agreement=draft.confidence,
             finish_reason=draft.finish if complete else None,
             tool_arguments=calls,
-            tool_names=("tool",) * len(calls),
+            tool_names=("another" if draft.invalid == "tool_calls" else "tool",) * len(calls),
             has_other_output=bool(calls),
             refused=draft.refusal,
             wants_json=wants_json,
             own_limit=self.around.own_limit,
             complete=complete,
             misfit=misfit,
+            call_rules=_RULES if "tool_calls" in when.invalid else None,
         )
 
     # --- what the rules did -------------------------------------------------------------------------------------------
@@ -487,7 +493,7 @@ class _Course:
                 held = draft.finish == finish and verdict.reason in ("cut off", "content filter")
                 self._reason_told(("escalate", "when", "finish", finish), held, verdict)
             kinds = {"json": evidence.wants_json, "json_schema": evidence.wants_json and bool(evidence.text)}
-            kinds["tool_args"] = bool(evidence.tool_arguments)
+            kinds["tool_args"] = kinds["tool_calls"] = bool(evidence.tool_arguments)
             for kind in when.invalid:
                 if kinds[kind]:
                     held = draft.invalid == kind and not verdict.accepted

@@ -245,7 +245,7 @@ class When(Section):
 
     confidence_below: Share = 0.0
     uncalibrated_below: Share | None = None
-    invalid: frozenset[Literal["json", "json_schema", "tool_args"]] = frozenset()
+    invalid: frozenset[Literal["json", "json_schema", "tool_args", "tool_calls"]] = frozenset()
     finish: frozenset[Literal["length", "content_filter"]] = frozenset()
     repetition: bool = True
     refusal: bool = True

@@ -10,6 +10,7 @@ Rules, in the order in which they are applied to an attempt's outcome:
     caller_fault      every tier would reject the request: fail at once, unless a tier has already produced a draft
     low_confidence    escalate to the next stronger tier if it is expected to answer within the remaining budget; else
                       `on_miss` decides: serve the best answer so far as degraded, or fail
+    unfit             a structural fault, such as a call of a tool that was not offered: as low_confidence
     too_long          the tier's context cannot hold the request: try the next stronger tier, then weaker ones
     retryable         try another endpoint of the tier, then the next stronger tier, then the best answer so far, then
                       weaker tiers, including a tier whose draft was discarded
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.decide import Decision, TierHealth
 
-OutcomeKind = Literal["accepted", "low_confidence", "retryable", "too_long", "caller_fault"]
+OutcomeKind = Literal["accepted", "low_confidence", "unfit", "retryable", "too_long", "caller_fault"]
 Path = Literal["direct", "escalated", "hedged", "fallback", "degraded"]
 Role = Literal["", "hedge", "speculative"]
 
 _MIN_ATTEMPT_S = 0.005
+_REJECTED = ("low_confidence", "unfit")
 
 
 @value_type
@@ -210,7 +212,7 @@ class Cascade:
         tier, beside = attempt.tier, bool(attempt.role)
         if outcome.kind == "accepted":
             self._winner = self._winner or number
-        elif outcome.kind == "low_confidence":
+        elif outcome.kind in _REJECTED:
             self._leave(tier)
             if not outcome.kept:
                 self._dropped.append(tier)
@@ -267,7 +269,7 @@ class Cascade:
         After a low-confidence answer that could still be served, the tier must be expected to answer in time.
         Otherwise it may begin unless it cannot possibly answer in time.
         """
-        if self._best() is not None and self._last is not None and self._last.kind == "low_confidence":
+        if self._best() is not None and self._last is not None and self._last.kind in _REJECTED:
             return self._fits(tier, left)
         return self._least_s(tier) <= left.total_s
 

@@ -132,6 +132,8 @@ Responses API and of the Messages API need those of a backend of the same kind. 
 older records of decisions.) What changes no answer is not needed: whether the provider keeps it (`store`), and which
 prompt cache it uses (`prompt_cache_key`).
 """
+PROVIDERS_TOOLS: Final = frozenset({"responses_hosted_tools", "messages_hosted_tools", "messages_web_search"})
+"""The needs of requests with tools that chat completions cannot list."""
 _FIELD_OF: Final[Mapping[str, str]] = {
     "n": "n",
     "background": "background",

@@ -434,11 +434,11 @@ def _backends() -> list[Panel]:
         ),
         Panel(
             "Calls by outcome",
-            "accepted, low_confidence (a stronger tier was asked), lost (a race), or how they failed.",
+            "accepted, low_confidence or unfit (a stronger tier was asked), lost (a race), or how they failed.",
             {"{{outcome}}": outcome},
             "reqps",
             stacked=True,
-            colours={"accepted": GREEN, "low_confidence": PURPLE, "lost": GREY, "retryable": RED},
+            colours={"accepted": GREEN, "low_confidence": PURPLE, "unfit": PURPLE, "lost": GREY, "retryable": RED},
         ),
         Panel(
             "Answers rejected by the judge",

@@ -241,9 +241,10 @@ def _fault_of(request: RequestContext, completion: Mapping[str, Any]) -> str:
 
     The judge has not seen all of it: only the first tokens of a stream, and nothing of the last tier's answers.
     """
+    rules, wants_json = request.call_rules(), request.features.wants_json
     for choice in completion["choices"]:
         evidence = evidence_of(
-            {"choices": [choice]}, wants_json=request.features.wants_json, own_limit=request.own_limit
+            {"choices": [choice]}, wants_json=wants_json, own_limit=request.own_limit, call_rules=rules
         )
         if fault := structural_fault(evidence, request.policy.escalate):
             return fault

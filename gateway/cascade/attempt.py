@@ -17,7 +17,7 @@ from cache.store.deadline import Deadline
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, ContextExceeded, RetriesSpent
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
-from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
+from gateway.cascade.judge import UNJUDGED, alternatives_for, call_fault_of, check_schemas, judge
 from gateway.cascade.prefix import PrefixBuffer, Rejected, read_draft
 from gateway.cascade.sampling import Samples, samples_for
 from gateway.cascade.streaming import LiveStream
@@ -26,7 +26,7 @@ from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from gateway.tiers.slot import Slot, SlotRequest
 from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
-from routing.confidence.judge import Assessment, Evidence, structural_fault
+from routing.confidence.judge import Assessment, Evidence, outcome_of_verdict, structural_fault
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -208,13 +208,17 @@ async def _judge(
     """Return the verdict on a whole answer, and the evidence if it was judged; record its basis on the hop."""
     hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
+    rules = request.call_rules()
     if not attempt.judged:
+        if rules is not None and (fault := call_fault_of(value, rules)):
+            hop.attributes[names.FAULT] = fault
         return UNJUDGED, None
     evidence = evidence_of(
         value,
         wants_json=request.features.wants_json,
         own_limit=request.own_limit,
         alternatives=alternatives_for(endpoint),
+        call_rules=rules,
     )
     evidence = await check_schemas(evidence, request, hop)
     if samples is not None and not structural_fault(evidence, request.policy.escalate):
@@ -303,10 +307,10 @@ def _result_of(
     attempt: Attempt, endpoint: Endpoint, answer: JsonAnswer | LiveStream | Rejected, dropped: tuple[str, ...]
 ) -> AttemptResult:
     if isinstance(answer, Rejected):
-        outcome = AttemptOutcome("low_confidence", answer.reason, answer.confidence)
+        outcome = AttemptOutcome(outcome_of_verdict(answer.reason), answer.reason, answer.confidence)
         return AttemptResult(attempt, outcome, endpoint, dropped=dropped)
     verdict = answer.verdict
-    kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
+    kind: OutcomeKind = "accepted" if verdict.accepted else outcome_of_verdict(verdict.reason)
     outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
     return AttemptResult(attempt, outcome, endpoint, answer, dropped=dropped)
 

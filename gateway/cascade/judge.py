@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from gateway.chat.completions import evidence_of, says_more_than_text
 from gateway.telemetry import names
 from gateway.telemetry.trace import Judged
+from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 from routing.confidence.judge import Assessment, Evidence, assess
 from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
 
@@ -44,6 +46,14 @@ def judge(
     if verdict.head:
         attributes[names.CONFIDENCE_HEAD] = verdict.head
     return verdict
+
+
+def call_fault_of(completion: Mapping[str, Any], rules: CallRules) -> str:
+    """Return the call of a whole answer that its request does not allow, in a few words; empty if there is none."""
+    if rules is NOTHING_OFFERED and not says_more_than_text(completion["choices"][0]["message"]):
+        return ""
+    evidence = evidence_of(completion)
+    return call_fault(rules, evidence.tool_names, evidence.text, evidence.finish_reason, complete=True)
 
 
 def alternatives_for(endpoint: Endpoint) -> int:
@@ -85,7 +95,7 @@ async def _calls_misfit(evidence: Evidence, body: Mapping[str, Any], hop: Hop) -
     parameters = _parameters(body)
     for name, arguments in zip(evidence.tool_names, evidence.tool_arguments, strict=True):
         schema = parameters.get(name)
-        if schema is not None and await _fits(schema, arguments, hop) is False:
+        if schema is not None and await _fits(schema, arguments.strip() or "{}", hop) is False:
             return "tool arguments that do not fit the tool's parameters"
     return ""
 

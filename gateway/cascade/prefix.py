@@ -51,12 +51,14 @@ class PrefixBuffer:
             judged=attempt.judged,
             alternatives=alternatives_for(call.slot.endpoint) if attempt.judged else 0,
             looks_for_loops=request.policy.escalate.when.repetition,
+            call_rules=request.call_rules(),
         )
 
     async def fill(self, backend_request: BackendRequest) -> None:
         """Open the stream and read until enough is held, or for long enough since the first token. Raises BackendError.
 
-        Enough are the policy's `hold_tokens` if the stream is judged, else the first choice of an answer.
+        Enough are the policy's `hold_tokens`, or a call that is not allowed, if the stream is judged; else the first
+        choice of an answer.
         """
         state, attempt, rules = self.state, self._attempt, self._request.policy.escalate.stream
         try:
@@ -78,6 +80,8 @@ class PrefixBuffer:
                         left_s -= attempt.reserved_s + _VERDICT_S if attempt.reserved_s else 0.0
                         hold_s = min(rules.hold_max, max(0.0, left_s))
                         limit.reschedule(asyncio.get_running_loop().time() + hold_s)
+                    if state.has_other_output and attempt.judged and state.call_fault():
+                        break  # no token that is yet to come makes the call right
         except TimeoutError:
             # With tokens, only the time for holding them is over; without any, the call has failed.
             if not state.tokens:
@@ -111,7 +115,7 @@ async def read_draft(
     can be expected.
     """
     endpoint, rules = call.slot.endpoint, request.policy.escalate
-    state = StreamState(judged=True, alternatives=alternatives_for(endpoint))
+    state = StreamState(judged=True, alternatives=alternatives_for(endpoint), call_rules=request.call_rules())
     state.collect()
     next_look, begun_well = rules.stream.hold_tokens, False
     source = await call.open(backend_request, state)

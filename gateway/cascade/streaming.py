@@ -171,6 +171,9 @@ class LiveStream:
         """Settle the call as answered; return the last events: the usage where it is wanted, and the end."""
         self._broken = None
         self.end = "done"
+        state = self._state
+        if (state.has_other_output or self._request.features.has_tools) and (fault := state.call_fault()):
+            self._call.hop.attributes[names.FAULT] = fault
         # A client that has read the end may send its next request at once: free the slot and store the answer first.
         self._call.close("answered", self.end)
         if self.on_whole is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from routing.confidence.calls import CallRules
 from routing.confidence.judge import Evidence
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
@@ -78,17 +79,25 @@ def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
 
 
 def evidence_of(
-    completion: Mapping[str, Any], *, wants_json: bool = False, own_limit: bool = False, alternatives: int = 0
+    completion: Mapping[str, Any],
+    *,
+    wants_json: bool = False,
+    own_limit: bool = False,
+    alternatives: int = 0,
+    call_rules: CallRules | None = None,
 ) -> Evidence:
-    """Return the evidence for the judge in a whole completion: the first choice's text, every choice's tokens.
+    """Return the evidence for the judge in a whole completion: the first choice's text, all tokens and calls.
 
     `wants_json` and `own_limit`: whether the request asks for JSON, and whether it limits the output itself.
     `alternatives` is the number of alternatives per token to read, at ten times the cost of reading the token alone.
+    `call_rules` are the calls that the request allows, if they are to be checked.
     """
     choices = completion["choices"]
     message = choices[0]["message"]
     has_other_output = says_more_than_text(message)
     functions = function_pieces(message) if has_other_output else []
+    for choice in choices[1:]:
+        functions += function_pieces(choice["message"])
     tops = [top for choice in choices for top in top_logprobs(choice, alternatives)] if alternatives else None
     return Evidence(
         text=_plain(message.get("content")),
@@ -101,6 +110,7 @@ def evidence_of(
         refused=bool(message.get("refusal")),
         wants_json=wants_json,
         own_limit=own_limit,
+        call_rules=call_rules,
     )
 
 
@@ -110,13 +120,13 @@ def says_more_than_text(holder: Mapping[str, Any]) -> bool:
 
 
 def function_pieces(holder: Mapping[str, Any]) -> list[tuple[object, str, str]]:
-    """Return (key of the call, name, arguments) of each function call in a message or delta.
+    """Return (key of the call, name, arguments) of each call in a message or delta; custom tools' have no arguments.
 
     In a delta, name and arguments may be pieces, to be joined with those of the same key in other chunks.
     """
     calls = holder.get("tool_calls")
-    listed = calls if isinstance(calls, list) else ()
-    found = [(_index(call.get("index")), call.get("function")) for call in listed if isinstance(call, dict)]
+    listed = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else ()
+    found = [(_index(call.get("index")), call.get("function") or call.get("custom")) for call in listed]
     found.append(("function_call", holder.get("function_call")))
     return [
         (which, _plain(function.get("name")), _plain(function.get("arguments")))

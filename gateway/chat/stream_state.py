@@ -22,6 +22,7 @@ from gateway.chat.completions import (
 )
 from gateway.chat.normalised import new_completion_id
 from gateway.chat.usage import Usage, usage_of
+from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 from routing.confidence.judge import Evidence, is_loop
 
 LOOP_CHECK_TOKENS: Final = 32
@@ -43,6 +44,7 @@ class StreamState:
         "_alternatives",
         "_answer",
         "_blocks",
+        "_call_rules",
         "_created",
         "_done",
         "_fingerprint",
@@ -51,6 +53,7 @@ class StreamState:
         "_id",
         "_joined",
         "_judged",
+        "_keeps_calls",
         "_logprobs",
         "_looks",
         "_looks_for_loops",
@@ -72,11 +75,18 @@ class StreamState:
         "usage",
     )
 
-    def __init__(self, *, judged: bool = False, alternatives: int = 0, looks_for_loops: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        judged: bool = False,
+        alternatives: int = 0,
+        looks_for_loops: bool = False,
+        call_rules: CallRules | None = None,
+    ) -> None:
         """Create the state of a stream that has no chunks yet.
 
         `judged`: keep evidence for the judge until `commit`, with this many `alternatives` per token.
-        `looks_for_loops`: let `is_looping` check the text.
+        `looks_for_loops`: let `is_looping` check the text. `call_rules`: keep the calls, too, for `call_fault`.
         """
         self.tokens = 0
         """Tokens generated so far: the number of log-probabilities if the backend sends them, else of chunks."""
@@ -106,6 +116,8 @@ class StreamState:
         self._looks = 0
         self._looks_for_loops = looks_for_loops
         self._judged = judged
+        self._call_rules = call_rules
+        self._keeps_calls = judged or call_rules is not None
         self._alternatives = alternatives
         self._logprobs: list[float] = []
         self._tops: list[list[float]] = []
@@ -164,10 +176,11 @@ class StreamState:
         self.thought = self.thought or thought
         self.refused = self.refused or refused
         self.has_other_output = self.has_other_output or other_output
-        if other_output and self._judged:
+        if other_output and self._keeps_calls:
             for which, name, arguments in function_pieces(delta):
                 name_so_far, arguments_so_far = self._functions.get((index, which), ("", ""))
-                self._functions[index, which] = (name_so_far or name, arguments_so_far + arguments)
+                whole = name_so_far if name == name_so_far else name_so_far + name
+                self._functions[index, which] = whole, arguments_so_far + arguments
         return thought or refused or other_output
 
     def _add_logprobs(self, choice: dict[str, Any], entries: list[Any]) -> int:
@@ -217,7 +230,16 @@ class StreamState:
             wants_json=wants_json,
             own_limit=own_limit,
             complete=complete,
+            call_rules=self._call_rules,
         )
+
+    def call_fault(self) -> str:
+        """Return the call so far that the request does not allow, in a few words; empty if there is none."""
+        rules = self._call_rules
+        if rules is None or (rules is NOTHING_OFFERED and not self._functions):
+            return ""
+        names = [name for name, _ in self._functions.values()]
+        return call_fault(rules, names, self.text, self.finish_reason, complete=self.finished)
 
     def is_looping(self) -> bool:
         """Return whether the text repeats itself: three checks in a row of its last 256 tokens found a loop.
@@ -307,7 +329,9 @@ class StreamState:
 
     def _drop_evidence(self) -> None:
         self._judged = False
-        self._logprobs, self._tops, self._functions = [], [], {}
+        self._logprobs, self._tops = [], []
+        if self._call_rules is None:
+            self._keeps_calls, self._functions = False, {}
 
     # --- the whole answer ---------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
         yield PolicyKey(clause, "the tier that was wanted would have missed")
     limit = "slo.ttft.p99" if to_first_token else "slo.deadline"
     outcome = attributes.get(names.OUTCOME)
-    if attributes.get(names.NEXT_LATE) and outcome == "low_confidence":
+    if attributes.get(names.NEXT_LATE) and outcome in ("low_confidence", "unfit"):
         yield PolicyKey(limit, "the next tier would have missed")
     if hop["error"] == "upstream_timeout":
         yield PolicyKey(_bound_of(attributes, limit), "it was given up by")

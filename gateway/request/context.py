@@ -17,6 +17,8 @@ import orjson
 
 from policies.value_type import value_type
 from routing.cascade import Left
+from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules
+from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
     from gateway.request.options import RequestOptions
@@ -75,6 +77,17 @@ class RequestContext:
         now = time.monotonic()
         ttft = None if self.ttft_deadline is None else self.ttft_deadline - now
         return Left(self.deadline - now, ttft)
+
+    def call_rules(self) -> CallRules | None:
+        """Return the tool calls that the request allows; None if its policy does not ask for that check."""
+        if "tool_calls" not in self.policy.escalate.when.invalid:
+            return None
+        further = self.features.further
+        # The provider's own tools are not among those of a chat-completions body.
+        more_tools = bool(further) and not further.isdisjoint(PROVIDERS_TOOLS)
+        if not self.features.has_tools and not more_tools:
+            return NOTHING_OFFERED
+        return call_rules(self.body, more_tools=more_tools)
 
     def affinity(self) -> int:
         """Return the CRC-32 of the tenant and the first two messages: the affinity key for sticky selection.

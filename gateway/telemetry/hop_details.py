@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from gateway.telemetry.decisions import RecordedDecision
     from gateway.telemetry.trace import Hop, Trace
     from policies.model import Policy
+    from routing.confidence.judge import Evidence
     from routing.decide import TierHealth
     from routing.difficulty.model import Difficulty
 
 MOST_TOKENS: Final = 128
 """Judged tokens of which the log-probability is recorded; a prefix is shorter, a whole answer may be longer."""
 _LOWEST: Final = 5
+_MOST_CALLS: Final = 16
+_MOST_NAME: Final = 128
+"""Calls of a rejected answer, and characters of the names of their tools, that are recorded."""
 MOST_CHARS: Final = 16_384
 """Characters of a prompt or an answer that are recorded where texts are captured."""
 _GUARD: Final = "guard: "
@@ -228,6 +232,7 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
         attributes[names.VERDICT_AT] = round((at_ns - hop.start_ns) / 1e6, 2)
         if judged.evidence.logprobs:
             _describe_tokens(attributes, judged.evidence.logprobs, judged.tokens)
+        _describe_calls(attributes, judged.evidence, captures=trace.captures)
         if trace.captures and names.PREFIX_TOKENS not in attributes:
             attributes[names.PREFIX_TEXT] = judged.evidence.text[:MOST_CHARS]
     elif hop.error == "saturated":
@@ -251,6 +256,15 @@ def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], toke
     if len(tokens) == len(logprobs):
         attributes[names.PREFIX_TOKENS] = list(tokens[:MOST_TOKENS])
         attributes[names.LOWEST_TOKENS] = [tokens[place] for place in lowest]
+
+
+def _describe_calls(attributes: dict[str, Any], evidence: Evidence, *, captures: bool) -> None:
+    """Record the calls of a rejected answer; what they were made with only where texts are captured."""
+    if attributes.get(names.OUTCOME) != "accepted" and evidence.tool_names:
+        attributes[names.CALLS] = [name[:_MOST_NAME] for name in evidence.tool_names[:_MOST_CALLS]]
+        if captures:
+            arguments = evidence.tool_arguments[:_MOST_CALLS]
+            attributes[names.CALL_ARGUMENTS] = [given[:MOST_CHARS] for given in arguments]
 
 
 def _describe_next(trace: Trace, hop: Hop, made: RecordedDecision, tiers: Sequence[str], at_ns: int) -> None:

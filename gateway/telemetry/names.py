@@ -107,6 +107,9 @@ TIER: Final = "tierline.tier"
 BACKEND: Final = "tierline.backend"
 OUTCOME: Final = "tierline.outcome"
 LOST: Final = "lost"  # the outcome of an attempt when a parallel one was faster
+FAULT: Final = "tierline.fault"  # what cannot be in the calls of an answer that was served all the same
+CALLS: Final = "tierline.calls"  # names of the tools that a rejected answer calls
+CALL_ARGUMENTS: Final = "tierline.calls.arguments"  # what it calls them with, where texts are captured
 HEDGE: Final = "tierline.hedge"  # true on the second of two parallel attempts
 SPECULATIVE: Final = "tierline.speculative"  # true if it started before it was known to be needed
 CONTINUES: Final = "tierline.continues"  # the number of the attempt whose text this one continues
@@ -154,7 +157,7 @@ EMBEDDER: Final = "tierline.embedder"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 
-TEXTS: Final = frozenset({PROMPT, ANSWER, NEIGHBOUR, PREFIX_TEXT, PREFIX_TOKENS, LOWEST_TOKENS})
+TEXTS: Final = frozenset({PROMPT, ANSWER, NEIGHBOUR, PREFIX_TEXT, PREFIX_TOKENS, LOWEST_TOKENS, CALL_ARGUMENTS})
 """Attributes that hold words of clients or models where texts are captured; NEIGHBOUR is a hash elsewhere."""
 
 # Attributes of the root span that are read from the ledger when spans are made, with the ledger's field.

@@ -396,7 +396,7 @@ def draft_of(rules: DraftRules) -> Draft:
         rules.refusal,
         rules.repetition,
         rules.empty,
-        rules.calls_tools or rules.invalid == "tool_args",
+        rules.calls_tools or rules.invalid in ("tool_args", "tool_calls"),
         rules.text,
         rules.fails or "",
         rules.ttft,

@@ -133,7 +133,7 @@ class DraftRules(Section):
     calibrated: bool = True
     tokens: Count = 100
     finish: Literal["stop", "length", "content_filter", "tool_calls"] = "stop"
-    invalid: Literal["json", "json_schema", "tool_args"] | None = None
+    invalid: Literal["json", "json_schema", "tool_args", "tool_calls"] | None = None
     refusal: bool = False
     repetition: bool = False
     empty: bool = False

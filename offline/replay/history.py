@@ -35,7 +35,13 @@ NOT_CALLED: Final = 0
 ACCEPTED: Final = 1
 REJECTED: Final = 2
 FAILED: Final = 3
-_STATES: Final = {"accepted": ACCEPTED, "low_confidence": REJECTED, "lost": NOT_CALLED, "caller_gone": NOT_CALLED}
+_STATES: Final = {
+    "accepted": ACCEPTED,
+    "low_confidence": REJECTED,
+    "unfit": REJECTED,
+    "lost": NOT_CALLED,
+    "caller_gone": NOT_CALLED,
+}
 
 Small = NDArray[np.int32]
 Tiny = NDArray[np.int8]

@@ -21,6 +21,7 @@ from offline.replay.donors import APART, Likeness, Pool, Strata, strata_of
 from offline.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, Read
 from offline.replay.lost_hits import LostHits
 from offline.replay.tier_figures import TierFigures
+from routing.confidence.calls import CALL_FAULTS
 
 if TYPE_CHECKING:
     from offline.replay.records import LedgerReader
@@ -45,6 +46,7 @@ _FAULTS: Final = {
     "invalid tool arguments": ("invalid", "tool_args"),
     "not what the JSON schema says": ("invalid", "json_schema"),
     "tool arguments that do not fit the tool's parameters": ("invalid", "tool_args"),
+    **dict.fromkeys(CALL_FAULTS, ("invalid", "tool_calls")),
 }
 
 

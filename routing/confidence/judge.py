@@ -6,7 +6,8 @@
                  well in every domain (APGR 0.65-0.92 where embedding routers fall to chance), and is no probability
     agreement    how far a second sample of the same backend agrees, where there are no log-probabilities
     none         there is no evidence; the policy's `no_signal` decides
-Structural faults (empty, cut off, a repetition loop, invalid JSON, a refusal) reject an answer at any confidence.
+Structural faults (empty, cut off, a repetition loop, invalid JSON, a call that cannot be (`routing.confidence.calls`),
+a refusal) reject an answer at any confidence.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 import orjson
 
 from policies.value_type import value_type
+from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 
 if TYPE_CHECKING:
     from policies.model import Escalate
@@ -46,7 +48,8 @@ class Evidence:
     0..1. `own_limit` is set when the caller itself set the token limit, so that stopping there is no fault.
     `has_other_output` is set when there is output that is not text, such as a tool call or speech; `tool_names` and
     `tool_arguments` list the tool calls in the same order. `misfit` says in a few words how the answer breaks the
-    schema that came with the request; empty where it fits or cannot be checked.
+    schema that came with the request; empty where it fits or cannot be checked. `call_rules` are the calls that the
+    request allows; None where the policy does not check them.
     """
 
     text: str
@@ -62,6 +65,7 @@ class Evidence:
     own_limit: bool = False
     complete: bool = True
     misfit: str = ""
+    call_rules: CallRules | None = None
 
 
 @runtime_checkable
@@ -148,9 +152,14 @@ def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
         return "content filter"
     if when.repetition and is_loop(evidence.text):
         return "repetition loop"
+    rules = evidence.call_rules
+    if rules is not None and (evidence.tool_names or rules is not NOTHING_OFFERED):
+        names, finish = evidence.tool_names, evidence.finish_reason
+        if fault := call_fault(rules, names, evidence.text, finish, complete=evidence.complete):
+            return fault
     if evidence.complete and "json" in when.invalid and _should_be_json(evidence) and not _is_json(evidence.text):
         return "invalid JSON"
-    if evidence.complete and "tool_args" in when.invalid and not all(map(_is_json, evidence.tool_arguments)):
+    if evidence.complete and "tool_args" in when.invalid and not all(map(_are_arguments, evidence.tool_arguments)):
         return "invalid tool arguments"
     return evidence.misfit
 
@@ -165,6 +174,11 @@ _CLAUSES: Final = {
     "no signal, accepted by policy": "escalate.no_signal",
 }
 """The policy's key that each reason of a verdict comes from; all other faults are of `escalate.when.invalid`."""
+
+
+def outcome_of_verdict(reason: str) -> Literal["low_confidence", "unfit"]:
+    """Return how a rejected answer's attempt ended, from the `reason` of its verdict: `unfit` by a structural fault."""
+    return "low_confidence" if reason.startswith(("confidence ", "no signal")) else "unfit"
 
 
 def clause_of_verdict(reason: str, basis: str) -> str:
@@ -197,6 +211,16 @@ def loop_period(words: Sequence[str]) -> int:
 
 def _should_be_json(evidence: Evidence) -> bool:
     return evidence.wants_json and bool(evidence.text or not evidence.has_other_output)
+
+
+def _are_arguments(text: str) -> bool:
+    """Return whether a text is the arguments of a call: a JSON object, or nothing at all, as of a tool without any."""
+    if not text.strip():
+        return True
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _is_json(text: str) -> bool:

@@ -72,7 +72,7 @@ holdout: 0
 tiers: [{tiers}]
 route: {{classifier: none, start: {{{first}: otherwise}}}}
 escalate:
-  when: {{confidence_below: 0.5, invalid: [json, tool_args]}}
+  when: {{confidence_below: 0.5, invalid: [json, tool_args, tool_calls]}}
   no_signal: accept
   stream: {{hold_tokens: 4, hold_max: 200ms}}
 cache: {{exact: {{ttl: 1h}}}}

@@ -19,7 +19,7 @@ from tests.faults.conftest import KEY
 from tests.faults.lanes import Answer, Rig, concurrently, received
 from tests.gateway.telemetry.metric_text import value_of
 from tests.support.raw_upstream import RawUpstream
-from tests.support.upstream import Fault, Reply, Upstream, error_reply
+from tests.support.upstream import Fault, Reply, ToolCall, Upstream, error_reply
 from tests.support.wait import until
 
 STRONG = "The strong tier knows."
@@ -748,6 +748,37 @@ def test_b33_negative_usage(rig: Rig, local_upstream: Upstream, stream: bool) ->
     ledger = rig.record(answer.headers["x-request-id"])["ledger"]
     assert ledger["tokens_in"] >= 0
     assert ledger["usage_estimated"] is True
+
+
+@json_and_stream
+@pytest.mark.parametrize(
+    ("reply", "changes", "reason"),
+    [
+        (Reply(tool_calls=(ToolCall("search_web", "{}"),)), {}, "call of a tool that was not offered"),
+        (Reply(text="It is sunny."), {"tool_choice": "required"}, "no call where tool_choice requires one"),
+        (Reply(tool_calls=(ToolCall("tell", "{}"),)), {"tool_choice": "none"}, "call where tool_choice forbids it"),
+        (
+            Reply(tool_calls=(ToolCall("tell", "{}"), ToolCall("tell", "{}"))),
+            {"parallel_tool_calls": False},
+            "several calls where parallel_tool_calls is false",
+        ),
+        (Reply(text='[TOOL_CALLS][{"name": "tell", "arguments": {}}]'), {}, "call written as text"),
+    ],
+    ids=["not-offered", "required", "none", "parallel", "text"],
+)
+def test_b43_a_call_that_cannot_be(
+    rig: Rig, local_upstream: Upstream, reply: Reply, changes: dict[str, Any], reason: str, stream: bool
+) -> None:
+    """The draft is rejected and named so, the next tier answers, and the endpoint is not to blame."""
+    local_upstream.default = reply
+    lane = rig.take("lane")
+    tools = [{"type": "function", "function": {"name": "tell"}}]
+    answer = ask(rig, lane, stream, tools=tools, **changes)
+    assert (answer.status, answer.text, answer.headers["x-tierline-path"]) == (200, STRONG, "escalated")
+    first, second = rig.hops(answer)
+    assert (first["error"], first["attributes"]["tierline.outcome"]) == (None, "unfit")
+    assert first["attributes"]["tierline.reason"] == reason
+    assert second["attributes"]["tierline.outcome"] == "accepted"
 
 
 def test_three_attempts_at_most(rig: Rig, local_upstream: Upstream) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from routing.confidence import calls
 from tests.integration.test_path import HARD, ask, text_of, traced
 from tests.support.gateway import Gateway, config, serve
 from tests.support.heads import mean_scorer, write_head
@@ -24,7 +25,7 @@ holdout: 0
 tiers: [{surface}, hosted]
 route: {{classifier: none, start: {{{surface}: otherwise}}}}
 escalate:
-  when: {{confidence_below: 0.5, uncalibrated_below: 0.8, invalid: [json, json_schema, tool_args]}}
+  when: {{confidence_below: 0.5, uncalibrated_below: 0.8, invalid: [json, json_schema, tool_args, tool_calls]}}
   stream: {{hold_tokens: 8, hold_max: 2s}}
 """
 AGREEMENT = "  agreement: {samples: 1, temperature: 0.7}\n"
@@ -275,3 +276,98 @@ def test_a_client_that_leaves_takes_the_samples_with_it(gw: Gateway, local_upstr
         httpx2.post(f"{gw.url}/chat/completions", json=body, timeout=1.0)
     for request in local_upstream.wait_for(2):
         request.wait_gone(2)
+
+
+GREET = {"type": "function", "function": {"name": "greet", "parameters": PERSON}}
+REST = {"type": "function", "function": {"name": "rest"}}
+CALL = ToolCall("greet", '{"name": "Ada", "age": 36}')
+AS_TEXT = '<tool_call>\n{"name": "greet", "arguments": {"name": "Ada", "age": 36}}\n</tool_call>'
+CANNOT_BE = [
+    pytest.param(Reply(tool_calls=(ToolCall("search_web", "{}"),)), {}, calls.NOT_OFFERED, id="not offered"),
+    pytest.param(Reply(tool_calls=(CALL, CALL)), {"parallel_tool_calls": False}, calls.PARALLEL, id="parallel"),
+    pytest.param(Reply(tool_calls=(CALL,)), {"tool_choice": "none"}, calls.FORBIDDEN, id="none"),
+    pytest.param(
+        Reply(tool_calls=(CALL,)),
+        {"tool_choice": {"type": "function", "function": {"name": "rest"}}},
+        calls.NOT_CHOSEN,
+        id="another",
+    ),
+    pytest.param(Reply(text="Hello Ada."), {"tool_choice": "required"}, calls.NOT_MADE, id="required"),
+    pytest.param(Reply(text=AS_TEXT), {}, calls.AS_TEXT, id="text"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("draft", "more", "fault"), CANNOT_BE)
+def test_a_call_that_cannot_be_escalates_and_is_named(
+    gw: Gateway,
+    store: LocalStore,
+    local_upstream: Upstream,
+    draft: Reply,
+    more: dict[str, Any],
+    fault: str,
+    stream: bool,
+) -> None:
+    """However sure its tokens are; outcome, reason and ledger name it, and the trace has the tools it called."""
+    local_upstream.default = draft
+    answered = put(gw, "raw", tools=[GREET, REST], stream=stream, **more)
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    record = traced(store, answered)
+    attempt = next(hop for hop in record["hops"] if hop["name"] == "attempt")["attributes"]
+    assert (attempt["tierline.outcome"], attempt["tierline.reason"]) == ("unfit", fault)
+    assert record["ledger"]["calls"][0]["fault"] == fault
+    assert attempt.get("tierline.calls", []) == [call.name for call in draft.tool_calls]
+    assert "tierline.calls.arguments" not in attempt
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_without_arguments_of_a_tool_without_parameters_is_fine(
+    gw: Gateway, local_upstream: Upstream, stream: bool
+) -> None:
+    """Many models send an empty text for it."""
+    local_upstream.default = Reply(tool_calls=(ToolCall("rest", ""),))
+    fine = put(gw, "raw", tools=[GREET, REST], stream=stream)
+    assert "tool arguments" not in fine.headers["x-tierline-reason"]
+    local_upstream.default = Reply(tool_calls=(ToolCall("greet", ""),))
+    missing = put(gw, "raw", tools=[GREET, REST], stream=stream)
+    assert "tool arguments that do not fit" in missing.headers["x-tierline-reason"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_the_other_apis_drop_a_call_that_cannot_be(
+    gw: Gateway, local_upstream: Upstream, api: str, stream: bool
+) -> None:
+    """A tool that was not offered, and a choice that was not obeyed, in their own words."""
+    responses = {
+        "input": "hello",
+        "tools": [{"type": "function", "name": "greet", "parameters": PERSON}],
+        "tool_choice": "required",
+    }
+    messages = {
+        "max_tokens": 99,
+        "messages": [{"role": "user", "content": "hello"}],
+        "tools": [{"name": "greet", "input_schema": PERSON}],
+        "tool_choice": {"type": "any"},
+    }
+    body = {"model": "raw", "stream": stream, **(responses if api == "responses" else messages)}
+    for draft in (Reply(tool_calls=(ToolCall("search_web", "{}"),)), Reply(text="Hello.")):
+        local_upstream.default = draft
+        answered = httpx2.post(f"{gw.url}/{api}", json=body, timeout=20)
+        assert answered.headers["x-tierline-path"] == "escalated"
+        assert answered.headers["x-tierline-tier"] == "hosted"
+        assert "hosted." in answered.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_last_tier_calls_is_served_and_named(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream, stream: bool
+) -> None:
+    """Nothing could replace it: the client gets it as it is, and the ledger counts its fault."""
+    hosted_upstream.default = Reply(tool_calls=(ToolCall("search_web", "{}"),))
+    answered = put(gw, "tier:hosted", tools=[GREET], stream=stream)
+    assert "search_web" in answered.text
+    record = traced(store, answered)
+    assert record["ledger"]["calls"][-1]["fault"] == calls.NOT_OFFERED
+    attempt = [hop for hop in record["hops"] if hop["name"] == "attempt"][-1]["attributes"]
+    assert (attempt["tierline.outcome"], attempt["tierline.fault"]) == ("accepted", calls.NOT_OFFERED)

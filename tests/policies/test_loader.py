@@ -173,7 +173,7 @@ def test_other_models_leave_the_stored_answers(write: Write) -> None:
         (("0.62", "0.62, uncalibrated_below: 2"), "7: escalate.when.uncalibrated_below: input should be less than"),
         (("[json]}", "[json]}, agreement: {samples: 9}"), "7: escalate.agreement.samples: input should be less than"),
         (("[json]}", "[json]}, agreement: {sample: 1}"), "7: escalate.agreement.sample: unknown key (did you mean"),
-        (("[json]", "[jsn]"), "7: escalate.when.invalid[0]: input should be 'json', 'json_schema' or 'tool_args'"),
+        (("[json]", "[jsn]"), "7: escalate.when.invalid[0]: input should be 'json', 'json_schema', 'tool_args' or "),
         (("24h", "24 hours"), "8: cache.exact.ttl: '24 hours' is not a duration"),
         (("[tools,", "[tols,"), "8: cache.never[0]: 'tols' asks for 'tols' (did you mean 'tools'?)"),
         (("{local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}",

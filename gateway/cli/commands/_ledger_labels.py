@@ -187,7 +187,7 @@ def _basis(attempt: Attributes) -> Basis:
 
 def _is_faulty(attempt: Attributes) -> bool:
     reason = str(attempt.get(names.REASON, ""))
-    return attempt.get(names.OUTCOME) == "low_confidence" and not reason.startswith(_ABOUT_CONFIDENCE)
+    return attempt.get(names.OUTCOME) in ("unfit", "low_confidence") and not reason.startswith(_ABOUT_CONFIDENCE)
 
 
 def _of_one_classifier(requests: list[_Request], skipped: Counter[str]) -> list[_Request]:

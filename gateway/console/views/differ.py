@@ -60,7 +60,7 @@ PRESETS: Final[Mapping[str, tuple[str, str, int]]] = {
 _IS: Final = (
     "(coalesce(slow, false)::INTEGER + (path = 'escalated')::INTEGER * 2 + (status >= 500)::INTEGER * 8 "
     "+ (status >= 400 AND status < 500)::INTEGER * 16 "
-    "+ coalesce(list_contains(list_transform(calls, one -> one.outcome), 'low_confidence'), false)::INTEGER * 4)"
+    "+ coalesce(len(list_filter(calls, one -> one.outcome IN ('low_confidence', 'unfit'))) > 0, false)::INTEGER * 4)"
 )
 _PER_DECADE: Final = 4
 _LOWEST: Final = 3

@@ -115,7 +115,8 @@ def _waste(slot: int, name: str, columns: Sequence[str], where: str = "true") ->
     return Summary(
         f"{name}_waste_{slot}",
         f"""SELECT {groups}, slot_ms, one.tier AS call_tier, CASE WHEN one.attempt = 0 THEN 'sample'
-        WHEN one.outcome = 'lost' THEN 'race' WHEN one.outcome = 'low_confidence' THEN 'draft' ELSE 'other' END AS kind,
+        WHEN one.outcome = 'lost' THEN 'race' WHEN one.outcome IN ('low_confidence', 'unfit') THEN 'draft'
+        ELSE 'other' END AS kind,
     count(*) AS calls, sum(one.cost_usd) AS usd, sum(one.tokens_in + one.tokens_out) AS tokens
 FROM (SELECT {groups}, entry_ms - entry_ms % {slot} AS slot_ms, unnest(calls) AS one
     FROM rows WHERE wasted_tokens > 0 AND {_COUNTED} AND ({where}))
