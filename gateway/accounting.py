@@ -106,9 +106,14 @@ class HedgeBudgets:
         self._budgets: dict[str, tuple[float, SpendBudget]] = {}
 
     def may_hedge(self, policy: Policy) -> bool:
-        """Return whether the budget of the policy's surface allows one more hedge; False without a hedge section."""
+        """Return whether the budget of the policy's surface allows one more hedge; False without a hedge section.
+
+        It allows none where a tier's price is unknown: nobody could say what share of the cost a hedge is.
+        """
         hedge = policy.escalate.hedge
-        return hedge is not None and self._of(policy.surface, hedge.max_extra_spend).may_spend()
+        if hedge is None or not all(self._tiers[name].priced for name in policy.ladder):
+            return False
+        return self._of(policy.surface, hedge.max_extra_spend).may_spend()
 
     def book(self, ledger: Ledger) -> None:
         """Add a finished request's cost to its surface's budget and charge its hedge; `ledger.calls` must be set.

@@ -75,7 +75,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T710": Code("judge that judges nothing", "warning", "Stored answers are not compared by it."),
     "T711": Code("output longer than the context", "warning", "Prompt and reply share the backend's context."),
     "T712": Code("load limit beyond the config's", "warning", "The config's cap comes first."),
-    "T713": Code("price unknown", "warning", "Limits on spending do not count its calls; savings and costs are wrong."),
+    "T713": Code("price unknown", "warning", "No cost counts its calls; no hedge, shadow or comparison makes one."),
     "T714": Code("judge of its own answers", "error", "A model prefers its own answers to those of others."),
     "T715": Code("pinned classifier unusable", "error", "It is missing, or another than the policy was made for."),
     "T716": Code("canary without a registry", "error", "Policies come from files: nothing could start or end it."),

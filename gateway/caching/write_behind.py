@@ -218,7 +218,7 @@ def _pending_write(
             ledger.backend,
             ledger.model,
             ledger.confidence,
-            ledger.cost_usd,
+            None if ledger.cost_unknown else ledger.cost_usd,
             ttft_s,
             _tokens_per_s(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
             ledger.dropped,

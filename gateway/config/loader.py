@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from cache.semantic.cross_encoder import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
 from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
-from gateway.config.model_facts import KnownModels, read_facts
+from gateway.config.model_facts import FactsFile, KnownModels, read_facts
+from gateway.config.prices import Price
 from gateway.config.schema import (
     Admin,
     BackendConfig,
@@ -42,7 +43,9 @@ LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
-_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings", "cross_encoder_folder"})
+_RESOLVED_KEYS = frozenset(
+    {"unconfigured_reason", "price_source", "head", "key_digests", "warnings", "cross_encoder_folder"}
+)
 _FACTS: Final = ("price", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
@@ -173,13 +176,14 @@ class _Resolver:
         key, reason = self._own_key(path, backend, lacks_url=backend.lacks_url)
         head = self._head((*path, "confidence_head"), backend)
         context = backend.context if backend.context is not None else self._local_context(backend)
-        update = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
+        update: dict[str, Any] = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
         known = self._known.find(backend.base_url, backend.model)
         if known is not None:
             facts, given = known[0], backend.model_fields_set
             update |= {name: getattr(facts, name) for name in _FACTS if name not in given}
             update["context"] = context if context is not None else facts.context
         price = update.get("price", backend.price)
+        update["price_source"] = _price_source(backend, None if known is None else known[1], price)
         if price is None and reason is None and self._refuses_unknown:
             message = "nobody states what it costs, and prices.unknown says refuse; write input and output here"
             self._refuse((*path, "price"), message)
@@ -286,6 +290,16 @@ class _Resolver:
 
     def _warn(self, path: KeyPath, message: str) -> None:
         self._warnings.append(self._written.problem(path, message))
+
+
+def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price | None) -> str:
+    """Return who states a backend's price; '' if nobody does. `file` has facts about its model."""
+    if price is None:
+        return ""
+    if file is not None and "price" not in backend.model_fields_set:
+        return file.name
+    free_here = price == Price() and (backend.kind == "scripted" or not backend.key_env)
+    return "on this machine" if free_here else "config"
 
 
 def _is_loopback(url: str) -> bool:

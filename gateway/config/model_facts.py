@@ -60,6 +60,11 @@ class FactsFile(Section):
     hosts: Mapping[str, str] = {}
     models: Mapping[str, Mapping[str, HostedModel]] = {}
 
+    @property
+    def name(self) -> str:
+        """The file in words: its date and its source."""
+        return f"file of {self.dated} ({self.source or 'your own'})"
+
     def provider(self, base_url: str) -> str | None:
         """Return the provider at a URL, by its host or a domain above it; None if it is none of the known."""
         host = urlsplit(base_url).hostname or ""

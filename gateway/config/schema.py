@@ -123,7 +123,7 @@ class Warm(Section):
 
 
 class BackendConfig(Section):
-    """One model endpoint. The loader sets `key`, `head` and `unconfigured_reason`; a config file cannot."""
+    """One model endpoint. The loader sets `key`, `head`, `price_source` and `unconfigured_reason`."""
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
@@ -181,6 +181,8 @@ class BackendConfig(Section):
     max_reply: Size = 16 << 20
     """Largest accepted reply."""
     key: SecretStr | None = None
+    price_source: str = ""
+    """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
     unconfigured_reason: str | None = None
     head: InstanceOf[ScoringHead] | None = None
     """The confidence head that `confidence_head` names, read by the loader."""

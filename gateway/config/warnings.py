@@ -213,13 +213,22 @@ def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
 
 def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     """Warn about backends whose price nobody states."""
+    judge = None if policy.cache.semantic is None else policy.cache.semantic.audit_judge
+    for backend in (backend for tier in deployment.tiers for backend in tier.backends):
+        if judge is not None and backend.name == judge.backend and backend.price is None and backend.base_url:
+            yield Finding(
+                ("cache", "semantic", "audit_judge", "backend"),
+                f"the price of backend {backend.name!r} ({backend.model}) is unknown, so nobody counts what it costs",
+                "T713",
+                "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free",
+            )
     for i, name in enumerate(policy.tiers):
         for backend in (backend for tier in deployment.tiers if tier.name == name for backend in tier.backends):
             if backend.price is None and backend.base_url:
                 yield Finding(
                     ("tiers", i),
-                    f"the price of backend {backend.name!r} ({backend.model}) is unknown: limits on spending do not "
-                    "count its calls, and reported costs are too low",
+                    f"the price of backend {backend.name!r} ({backend.model}) is unknown: its calls are in no cost or "
+                    "saving, and no hedge, shadow or comparison calls it, as their limits could not be kept",
                     "T713",
                     "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free",
                 )

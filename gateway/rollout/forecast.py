@@ -164,7 +164,7 @@ def _measure(
 ) -> _Measure:
     """Read the sums of what a guard compares: the more, the worse."""
     if guard == "cost":
-        control = sums("r.cost_usd")
+        control = sums("CASE WHEN NOT coalesce(r.cost_unknown, false) THEN r.cost_usd END")
         return _Measure(control, control, _times(control, 1 + 2 * allowed))
     if guard == "ttft_p95":
         (p95,) = one(f"SELECT quantile_cont(r.ttft_ms, 0.95) {rows} AND {_ANSWERED}")

@@ -211,7 +211,8 @@ class Trial:
             del self._requests[next(iter(self._requests))]
         if (said := self._early.pop(key, None)) is not None:
             arm.opinions.say(key, unit, **said)
-        arm.add(unit, _COST, ledger["cost_usd"])
+        if not ledger.get("cost_unknown"):  # an unknown cost is not one of 0
+            arm.add(unit, _COST, ledger["cost_usd"])
         if (good := was_good(ledger)) is not None:
             bad = float(not good)
             arm.add(unit, _BAD, bad)

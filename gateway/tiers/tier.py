@@ -59,6 +59,8 @@ class Tier:
         self._context = min((c.context for c in configs if c.context is not None), default=None)
         self.free = all(config.price is not None and config.price.is_free for config in configs)
         """Whether all its backends have a price of 0."""
+        self.priced = all(config.price is not None for config in configs)
+        """Whether the price of each of its backends is known."""
         self.price = configs[0].price
         """Price of its first configured backend in US dollars per million tokens; used to compare tiers."""
         self.makers = frozenset(config.maker().name for config in configs)

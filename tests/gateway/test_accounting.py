@@ -326,3 +326,30 @@ def test_a_canary_is_held_against_the_objectives_in_force() -> None:
         ledger = request.closed(books)
         assert ledger.slo == {"deadline": good}
         assert ledger.counterfactual_usd == pytest.approx(0.5 if arm == "candidate" else 2.5)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_hedge_where_a_price_is_unknown(known: bool) -> None:
+    """The limit is a share of what requests cost: with a price that nobody states, no hedge is within it."""
+    policy = Policy.model_validate(
+        {
+            "surface": "chat",
+            "slo": {"deadline": "8s"},
+            "tiers": ["local", "hosted"],
+            "route": {"start": {"local": "otherwise"}},
+            "escalate": {"hedge": {"after": "p95", "max_extra_spend": "3%"}},
+            "version": "1111111",
+            "ladder": ("local", "hosted"),
+        }
+    )
+    tiers = {"local": SimpleNamespace(priced=True), "hosted": SimpleNamespace(priced=known)}
+    assert HedgeBudgets(cast("dict[str, Tier]", tiers)).may_hedge(policy) is known
+
+
+def test_a_stated_charge_comes_before_the_price(ledger: Ledger) -> None:
+    """It is known even where the price is not, and an unknown cost is never one of 0."""
+    hop = Hop("attempt", 0, {})
+    assert charge(ledger, hop, None, Usage(100, 10, cost_usd=0.5)) == 0.5
+    assert (ledger.cost_usd, ledger.cost_unknown, ledger.cost_shown) == (0.5, False, "0.50000000")
+    charge(ledger, hop, None, Usage(100, 10))
+    assert (ledger.cost_unknown, ledger.cost_shown) == (True, "unknown")

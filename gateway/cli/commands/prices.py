@@ -15,8 +15,14 @@ import orjson
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_command, add_json_flag, whole
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import KnownModels, facts_from_price_map, read_facts, shipped_facts
-from gateway.config.prices import Price
+from gateway.config.model_facts import (
+    FactsFile,
+    HostedModel,
+    KnownModels,
+    facts_from_price_map,
+    read_facts,
+    shipped_facts,
+)
 from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
 
@@ -30,7 +36,8 @@ _CHECK_EXAMPLES = """examples:
   tierline prices check --config my.yaml --max-age 30    and tell if the file of prices is older than 30 days
   tierline prices check --json                           for a script
 
-A finding is a configured backend whose price is unknown, or comes from a file that is too old."""
+A finding is a configured backend whose price is unknown, is not what the file of prices says of its
+model, or comes from a file that is too old."""
 _IMPORT_EXAMPLES = """examples:
   tierline prices import model_prices_and_context_window.json --write prices.json
                                                          then say prices: {file: prices.json} in the config
@@ -87,28 +94,39 @@ def _rows(deployment: Deployment, known: KnownModels, today: date, most_days: in
     """Yield a row for each backend: its price, who states it, and what is wrong with that, '' if nothing is."""
     for tier in deployment.tiers:
         for backend in tier.backends:
-            row: dict[str, Any] = {"tier": tier.name, "backend": backend.name, "model": backend.model, "finding": ""}
-            row["price"] = None if backend.price is None else backend.price.model_dump(exclude_none=True)
-            facts = known.find(backend.base_url, backend.model)
-            if backend.price is None:
-                row["source"] = "unknown"
-                if backend.configured:
-                    row["finding"] = (
-                        f"nobody states what {backend.model} at this address costs; write price: {{input: ..., "
-                        "output: ...} in the config, or add the model to the file that prices.file names"
-                    )
-            elif facts is not None and facts[0].price == backend.price:
-                age = (today - facts[1].dated).days
-                row["source"] = f"file of {facts[1].dated} ({facts[1].source or 'your own'})"
-                if age > most_days:
-                    row["finding"] = f"the file is {age} days old; make a newer one with tierline prices import"
-            else:
-                row["source"] = "on this machine" if _is_free_here(backend) else "config"
-            yield row
+            price, facts = backend.price, known.find(backend.base_url, backend.model)
+            yield {
+                "tier": tier.name,
+                "backend": backend.name,
+                "model": backend.model,
+                "finding": _finding(backend, facts, today, most_days),
+                "price": None if price is None else price.model_dump(exclude_none=True),
+                "source": backend.price_source or "unknown",
+            }
 
 
-def _is_free_here(backend: BackendConfig) -> bool:
-    return backend.price == Price() and (backend.kind == "scripted" or not backend.key_env)
+def _finding(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, today: date, most_days: int) -> str:
+    """Return what is wrong with a backend's price; '' if nothing is."""
+    if backend.price is None:
+        if not backend.configured:
+            return ""
+        return (
+            f"nobody states what {backend.model} at this address costs; write price: {{input: ..., output: ...}} in "
+            "the config, or add the model to the file that prices.file names"
+        )
+    stated = None if facts is None else facts[0].price
+    if facts is None or stated is None:
+        return ""
+    file = facts[1]
+    if backend.price_source != file.name:
+        if backend.price == stated:
+            return ""
+        told = stated.model_dump(exclude_none=True)
+        differs = _shown(told) != _shown(backend.price.model_dump(exclude_none=True))
+        other = f"{_shown(told)}" if differs else "other rates of service tiers or long prompts"
+        return f"the {file.name} says {other}; leave price out of the config, unless yours is another contract"
+    age = (today - file.dated).days
+    return f"the file is {age} days old; make a newer one with tierline prices import" if age > most_days else ""
 
 
 def _shown(price: dict[str, Any] | None) -> str:

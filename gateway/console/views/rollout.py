@@ -30,8 +30,8 @@ _MOST: Final = 200_000
 _FRESH_S: Final = 5.0
 """How long computed figures are shown again."""
 _ARMS: Final = """
-SELECT started_s, tenant, request_id, arm, unit, path, total_ms, ttft_ms, status, error, cost_usd, slo,
-    calls
+SELECT started_s, tenant, request_id, arm, unit, path, total_ms, ttft_ms, status, error, cost_usd,
+    cost_unknown, slo, calls
 FROM requests WHERE surface = $surface AND arm IN ('candidate', 'control') AND entry_ms >= $since_ms
 ORDER BY entry_ms, entry_seq LIMIT $most
 """

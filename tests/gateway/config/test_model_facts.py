@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -130,6 +131,44 @@ def test_check_tells_what_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["prices", "check", "--config", str(file), "--json"]) == 1
     rows = orjson.loads(capsys.readouterr().out)["backends"]
     assert [row["price"] is None for row in rows] == [False, False, True]
+
+
+def test_check_tells_where_each_price_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A price that the config states for a model that the file knows is a finding, unless both say the same."""
+    file = tmp_path / "tierline.yaml"
+    priority = "service_tiers: {priority: {input: 0.25, output: 1, cached_input: 0.125}}"
+    same = f"{{input: 0.15, output: 0.6, cached_input: 0.075, {priority}}}"
+
+    def rows(price: str, model: str) -> tuple[int, dict[str, Any]]:
+        file.write_text(
+            f"tiers: [{{name: hosted, backends: [{{base_url: '{HOSTED}', model: {model}{price}}}]}}]\n"
+            "cross_encoder: none\n"
+        )
+        code = main(["prices", "check", "--config", str(file), "--max-age", "100000", "--json"])
+        return code, orjson.loads(capsys.readouterr().out)["backends"][0]
+
+    code, row = rows("", "gpt-4o-mini")
+    assert (code, row["price"]["input"], row["finding"]) == (0, 0.15, "") and row["source"].startswith("file of 20")
+    code, row = rows(", price: {input: 0.15, output: 0.6}", "gpt-6.1-sol")
+    assert (code, row["source"]) == (1, "config") and "says $" in row["finding"]
+    code, row = rows(f", price: {same}", "gpt-4o-mini")
+    assert (code, row["source"], row["finding"]) == (0, "config", "")
+
+
+def test_the_default_config_leaves_prices_to_the_facts() -> None:
+    """Whatever model is the hosted tier's, it is charged by its own price, or by none; the local one is free."""
+
+    def price(model: str, url: str = "https://api.openai.com/v1") -> tuple[Price | None, Price | None]:
+        env = {"TIERLINE_HOSTED_MODEL": model, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k"}
+        local, hosted = (tier.backends[0] for tier in load_deployment(None, env).tiers)
+        return local.price, hosted.price
+
+    for model in ("gpt-4o-mini", "gpt-6.1-sol"):
+        facts = shipped_facts().find("https://api.openai.com/v1", model)
+        assert facts is not None and facts.price is not None
+        assert price(model) == (Price(), facts.price)
+    assert price("nobody-knows") == (Price(), None)
+    assert price("gpt-4o-mini", "https://models.example.com/v1") == (Price(), None)
 
 
 def test_import_writes_a_file_that_a_config_can_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

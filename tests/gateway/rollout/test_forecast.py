@@ -22,8 +22,8 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as made:
         made.execute(
             "CREATE TABLE requests (surface VARCHAR, tenant VARCHAR, request_id VARCHAR, started_s DOUBLE, "
-            "unit VARCHAR, cost_usd DOUBLE, status INTEGER, error VARCHAR, ttft_ms DOUBLE, good BOOLEAN, "
-            "given STRUCT(turns INTEGER))"
+            "unit VARCHAR, cost_usd DOUBLE, cost_unknown BOOLEAN, status INTEGER, error VARCHAR, ttft_ms DOUBLE, "
+            "good BOOLEAN, given STRUCT(turns INTEGER))"
         )
         made.execute("CREATE TABLE feedback (tenant VARCHAR, request_id VARCHAR, score DOUBLE)")
         yield made

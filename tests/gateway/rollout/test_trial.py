@@ -97,6 +97,17 @@ def test_figures_are_plain_json_at_any_time() -> None:
     assert any(left)
 
 
+def test_a_cost_that_nobody_knows_is_not_one_of_nothing() -> None:
+    """A candidate whose backend has no price is not the cheaper one: its guard has nothing to go by."""
+
+    def unknown(_chance: random.Random, arm: str) -> Mapping[str, Any]:
+        return {"cost_usd": 0.0, "cost_unknown": True} if arm == CANDIDATE else {}
+
+    one = trial(guard={"cost": ALL["cost"]})
+    verdict = one.verdict(told(one, 4000, unknown))
+    assert verdict.move != "promote" and [figures.state for figures in verdict.guards] != ["within"]
+
+
 def test_ratings_count_for_the_arm_of_their_request() -> None:
     """Whenever they come; those of other requests are left out."""
     one = trial(guard={"quality": "-2%"})

@@ -32,7 +32,8 @@ EXAMPLES = """examples:
 _SLACK: Final = 10.0
 """No request waits for the judge, so its reads may take ten times as long as a request's."""
 _COLUMNS: Final = (
-    "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, slo, path, calls"
+    "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, cost_unknown, "
+    "slo, path, calls"
 )
 _EARLIER: Final = (
     f"SELECT entry_ms, entry_seq, started_s, {_COLUMNS} "  # noqa: S608
