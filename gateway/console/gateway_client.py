@@ -14,6 +14,8 @@ _SILENCE_S: Final = 120.0
 """Longest wait for the next byte. The gateway ends a request at its deadline; this is for one that hangs."""
 _OK: Final = 200
 _MOST_REPLY: Final = 1 << 20
+_READY_S: Final = 0.5
+"""Longest wait for `/readyz`: a page is shown without it."""
 _TAIL: Final = ": x-tierline-"
 _TODO: Final[Mapping[int, str]] = {
     400: "Change the prompt or the choice.",
@@ -71,6 +73,19 @@ class GatewayClient:
     async def aclose(self) -> None:
         """Close its connections."""
         await self._client.aclose()
+
+    async def readiness(self) -> Mapping[str, Any]:
+        """Return the body of `/readyz` of one worker: its `status` alone where details need the admin's key.
+
+        Raises GatewayFailure where there is no answer in half a second, or none of a gateway.
+        """
+        todo = "See whether it runs, and whether `console.gateway` names it."
+        try:
+            reply = await self._client.get("/readyz", timeout=_READY_S)
+        except httpx2.HTTPError as error:
+            what = f"The gateway at {self.url} does not answer ({error or type(error).__name__})."
+            raise GatewayFailure(what, todo, reached=False) from None
+        return _object(reply.content)
 
     async def ask(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> AsyncIterator[ReplyPart]:
         """Send a chat completion; yield what comes as it comes. Raises GatewayFailure."""

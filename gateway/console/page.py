@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.archive.live import LiveArchive
     from gateway.config.schema import Deployment
+    from gateway.console.gateway_client import GatewayClient
     from gateway.console.race import PromptRaces
     from gateway.console.render import Renderer
     from policies.loader import PolicySource
@@ -59,6 +60,11 @@ class Sources:
     render: Renderer
     prompt_races: PromptRaces | None = None
     """What sends the playground's prompts to a gateway; None where none is configured."""
+
+    @property
+    def gateway(self) -> GatewayClient | None:
+        """The gateway that this console is of; None where none is configured."""
+        return None if self.prompt_races is None else self.prompt_races.gateway
 
 
 @dataclass(frozen=True, slots=True)

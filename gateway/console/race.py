@@ -226,7 +226,7 @@ class PromptRaces:
     def __init__(self, gateway: GatewayClient, archive: LiveArchive) -> None:
         """Send to `gateway`, and find records in `archive`. The client is closed with this."""
         self.url = gateway.url
-        self._gateway = gateway
+        self.gateway = gateway
         self._archive = archive
         self._races: dict[str, tuple[PromptRace, asyncio.Task[None]]] = {}
 
@@ -236,7 +236,7 @@ class PromptRaces:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._gateway.aclose()
+        await self.gateway.aclose()
 
     def start(self, prompt: Prompt, choices: Sequence[LaneChoice]) -> PromptRace:
         """Begin a race. Raises TooManyRaces while others run."""
@@ -244,7 +244,7 @@ class PromptRaces:
         if sum(race.ended_at is None for race, _ in self._races.values()) >= _MOST_AT_ONCE:
             raise TooManyRaces(f"{_MOST_AT_ONCE} races run already; stop one, or wait until one is over.")
         race = PromptRace(prompt, choices)
-        task = asyncio.create_task(race.run(self._gateway, self._archive), name=f"console.race.{race.id}")
+        task = asyncio.create_task(race.run(self.gateway, self._archive), name=f"console.race.{race.id}")
         self._races[race.id] = race, task
         return race
 

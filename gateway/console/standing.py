@@ -1,8 +1,9 @@
-"""Read how surfaces stand beside their figures, from the store: candidates, lagging workers, backends that are out.
+"""Read how surfaces stand beside their figures: candidates, lagging workers, tiers and backends, what is degraded.
 
 The registry says what is tried on a surface and which workers have another version, the workers' exchange of breaker
-states which backends are not called, and the published audits which cache breaks its bound. What was read serves all
-pages for two seconds. A store that does not answer leaves all of it empty, and says so.
+states which backends are not called, the published audits which cache breaks its bound, and the gateway's `/readyz`
+which tiers it has and what is degraded. What was read serves all pages for two seconds. A store or a gateway that does
+not answer leaves its part empty, and says so.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cache.risk.published import PublishedRisk, read_published
 from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import Deployment
+from gateway.console.gateway_client import GatewayClient, GatewayFailure
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import in_force_shown
-from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in
+from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in, loads_in
 
 _FRESH_S: Final = 2.0
 _AFTER_ERROR_S: Final = 5.0
@@ -28,6 +30,10 @@ _LONGEST_S: Final = 1.0
 _RECENT: Final = 40
 _ALL: Final = 1000
 """Entries of the workers' exchange: those of the last seconds, and all that it keeps."""
+LASTS_S: Final = 30.0
+"""A tier or a backend that is out for less needs nobody: a pause that it asks for is over in seconds."""
+_PASSING: Final = ("tier ", "backend ")
+"""How those lines of `/readyz` begin that may come and go with such pauses."""
 _GRACE_S: Final = 5.0
 """A change reaches every worker within this time; until then nobody lags."""
 _TODO: Final[Mapping[str, str]] = {
@@ -48,6 +54,8 @@ class Need:
     since_s: float | None
     todo: str
     href: str
+    until_s: float | None = None
+    """When it ended, in Unix seconds; None while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,21 @@ class StandingMark:
 
 
 @dataclass(frozen=True, slots=True)
+class TierStanding:
+    """One backend of a tier, for the strip of them. `state` is ready, out, or unconfigured; `why` says more."""
+
+    tier: str
+    backend: str
+    model: str
+    state: str
+    why: str
+    in_flight: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStanding:
-    """What the store says. `problem` is why it says nothing; '' if it does."""
+    """What the store and the gateway say. `problem` is why the store says nothing; '' if it does."""
 
     at_s: float
     problem: str = ""
@@ -88,32 +109,55 @@ class StoreStanding:
     out: Sequence[ReportedEjection] = ()
     risks: Sequence[PublishedRisk] = ()
     breached_since: Mapping[str, float] = field(default_factory=dict)
+    loads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By backend, the calls in flight and waiting of all workers."""
+    readiness: Mapping[str, Any] = field(default_factory=dict)
+    """The body of one worker's `/readyz`; empty where there is none, for the reason in `silence`."""
+    silence: str = ""
+    degraded_since: Mapping[str, float] = field(default_factory=dict)
+    """By line of `/readyz`, since when it is known."""
 
 
 class StandingReader:
     """Read the standing of all surfaces. One per page that shows it."""
 
-    def __init__(self, store: Store, deployment: Deployment) -> None:
+    def __init__(self, store: Store, deployment: Deployment, gateway: GatewayClient | None = None) -> None:
+        """Without `gateway`, what is degraded is not known."""
         self._store = store
+        self._gateway = gateway
         self._registry = PolicyRegistry(store)
         self._tier_of = {one.name: tier.name for tier in deployment.tiers for one in tier.backends}
         self._known = StoreStanding(-math.inf)
         self._reading = asyncio.Lock()
 
     async def read(self) -> StoreStanding:
-        """Return what the store says, at most two seconds old. A failure is told in `problem`."""
+        """Return what both say, at most two seconds old. Failures are told in `problem` and `silence`."""
         async with self._reading:
             known = self._known
             if time.time() - known.at_s < (_AFTER_ERROR_S if known.problem else _FRESH_S):
                 return known
-            try:
-                async with asyncio.timeout(_LONGEST_S):
-                    self._known = await self._read()
-            except TimeoutError:
-                self._known = StoreStanding(time.time(), f"the store did not answer within {_LONGEST_S:.0f} s")
-            except (StoreUnavailable, RegistryError) as error:
-                self._known = StoreStanding(time.time(), str(error))
+            told, (readiness, silence) = await asyncio.gather(self._of_store(), self._readiness())
+            lines, was = readiness.get("degraded") or (), known.degraded_since
+            since = {line: was.get(line, told.at_s) for line in lines if isinstance(line, str)}
+            self._known = replace(told, readiness=readiness, silence=silence, degraded_since=since)
             return self._known
+
+    async def _of_store(self) -> StoreStanding:
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                return await self._read()
+        except TimeoutError:
+            return StoreStanding(time.time(), f"the store did not answer within {_LONGEST_S:.0f} s")
+        except (StoreUnavailable, RegistryError) as error:
+            return StoreStanding(time.time(), str(error))
+
+    async def _readiness(self) -> tuple[Mapping[str, Any], str]:
+        if self._gateway is None:
+            return {}, ""
+        try:
+            return await self._gateway.readiness(), ""
+        except GatewayFailure as failure:
+            return {}, failure.what
 
     def tier_of(self, backend: str) -> str:
         """Return the tier of a backend; '' for one that this console's config does not name."""
@@ -125,6 +169,7 @@ class StandingReader:
         replicas = await self._registry.replicas() if states else []
         entries = await self._registry.latest() if states else []
         risks = await read_published(self._store)
+        heartbeats = await self._store.latest(STREAM, _RECENT)
         was, breached = self._known.breached_since, {risk.surface for risk in risks if risk.figures.breached}
         pauses = {one.surface: one.at for one in entries if one.action == "pause"}
         late = [state for state in states.values() if now - state.since > _GRACE_S]
@@ -155,16 +200,34 @@ class StandingReader:
                 ),
             ],
             paused_since=pauses,
-            out=await self._out(now),
+            out=await self._out(now, heartbeats),
+            loads=loads_in(heartbeats, now),
             risks=risks,
             breached_since={surface: was.get(surface, now) for surface in breached},
         )  # fmt: skip
 
-    async def _out(self, now: float) -> list[ReportedEjection]:
+    async def _out(self, now: float, heartbeats: Sequence[tuple[str, bytes]]) -> list[ReportedEjection]:
         """Return the backends that are not called. All that is kept is read only where there are any."""
-        if not ejections_in(await self._store.latest(STREAM, _RECENT), now):
+        if not ejections_in(heartbeats, now):
             return []
         return ejections_in(await self._store.latest(STREAM, _ALL), now)
+
+
+def is_passing(since_s: float | None, cause: str = "") -> bool:
+    """Return whether what is out since then may be back in a moment; a refused key or account is not."""
+    return cause not in ("key", "quota") and since_s is not None and time.time() - since_s < LASTS_S
+
+
+def backends_of(standing: StoreStanding) -> Iterator[TierStanding]:
+    """Yield every backend, cheapest tier first, as the gateway says that it stands; none if it is silent."""
+    out = {one.backend: one.reason for one in standing.out}
+    for tier, told in (standing.readiness.get("tiers") or {}).items():
+        for backend, own in told["backends"].items():
+            said = str(own["state"])
+            why = out.get(backend, "" if said == "ready" else said)
+            state = "ready" if not why else "unconfigured" if why.startswith("unconfigured") else "out"
+            load = standing.loads.get(backend, (own["in_flight"], own["waiting"]))
+            yield TierStanding(tier, backend, str(own["model"]), state, why.removeprefix("unconfigured: "), *load)
 
 
 def chips_of(
@@ -189,10 +252,11 @@ def chips_of(
         text = f"policy drifted on {len(lagging)} of {standing.workers}"
         yield StandingChip("warn", text, ", ".join(lagging), f"/policies/{name}", state["since"])
     for tier, down in surface["unavailable"].items():
-        yield StandingChip("bad", f"{tier} down", down["reason"], f"/requests?surface={name}", down["since_s"])
+        if not is_passing(down["since_s"]):
+            yield StandingChip("bad", f"{tier} down", down["reason"], f"/requests?surface={name}", down["since_s"])
     for one in standing.out:
         tier = reader.tier_of(one.backend)
-        if tier in ladder and tier not in surface["unavailable"]:
+        if tier in ladder and tier not in surface["unavailable"] and not is_passing(one.since_s, one.cause):
             yield StandingChip("bad", f"{one.backend} out", one.reason, f"/requests?surface={name}", one.since_s)
     if any(risk.surface == name and risk.figures.breached for risk in standing.risks):
         since = standing.breached_since.get(name)
@@ -203,8 +267,14 @@ def chips_of(
 
 
 def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
-    """Yield what needs somebody by what the store says, the gravest first."""
+    """Yield what needs somebody by what the gateway and the store say, the gravest first."""
+    if standing.silence:
+        todo = "See whether it runs: clients get no answer if it does not. `console.gateway` is the address asked."
+        yield Need("bad", standing.silence, None, todo, "/requests")
+    yield from _degraded(standing)
     for one in standing.out:
+        if is_passing(one.since_s, one.cause):
+            continue
         tier = reader.tier_of(one.backend)
         where = f" of tier {tier}" if tier else ""
         about = "at least since then; " if one.at_least else ""
@@ -239,6 +309,26 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
             what = f"{name}: the canary {tried['policy']} stays at {tried['share']:.0%}: {tried['paused']}"
             todo = "See its guards; then resume it (tierline policy resume), or roll it back."
             yield Need("warn", what, standing.paused_since.get(name), todo, "/rollout")
+
+
+def _degraded(standing: StoreStanding) -> Iterator[Need]:
+    """Yield what `/readyz` says is degraded, but for what is told by figures and by the store."""
+    status = standing.readiness.get("status")
+    if status == "unavailable":
+        yield Need("bad", "The gateway answers nobody: no tier is configured.", None,
+                   "Set a backend's key, or see `tierline check`.", "/policies")  # fmt: skip
+    if status == "degraded" and "degraded" not in standing.readiness:
+        yield Need("warn", "The gateway says that it is degraded, and not to whom it may say what.", None,
+                   "Ask /readyz with the admin's key.", "/requests")  # fmt: skip
+    told = [f"backend {one.backend}:" for one in standing.out]
+    told += [f"semantic cache of {one.surface}:" for one in standing.risks if one.figures.breached]
+    told += ["policies:"] if standing.troubles else []
+    for line, since_s in standing.degraded_since.items():
+        if line.startswith(tuple(told)) or (line.startswith(_PASSING) and is_passing(since_s)):
+            continue
+        level = "bad" if line.startswith(("surface ", "store:", "backend ")) else "warn"
+        yield Need(level, f"{line[0].upper()}{line[1:]}", since_s, "As /readyz says; the gateway's log has more.",
+                   "/requests")  # fmt: skip
 
 
 def version_marks(changes: Sequence[Mapping[str, Any]], standing: StoreStanding) -> Iterator[StandingMark]:

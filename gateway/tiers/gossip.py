@@ -174,6 +174,26 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
     return [found[backend] for backend in sorted(found)]
 
 
+def loads_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> dict[str, tuple[int, int]]:
+    """Return by backend the calls in flight and waiting of all workers, from entries of the stream, newest first.
+
+    A worker repeats the state of a backend in use every second: one that was not said for some seconds is idle there.
+    """
+    seen: set[tuple[str, str]] = set()
+    loads: dict[str, tuple[int, int]] = {}
+    for entry_id, value in entries:
+        if now_s - _milliseconds(entry_id) / 1000 > _SAID_S:
+            break
+        worker, backends = _parse(value) or ("", {})
+        for name, state in backends.items():
+            if (worker, name) not in seen and isinstance(state, dict):
+                seen.add((worker, name))
+                told, backend = _read(state), name.rpartition("@")[0]
+                in_flight, waiting = loads.get(backend, (0, 0))
+                loads[backend] = in_flight + told.get("in_flight", 0), waiting + told.get("waiting", 0)
+    return loads
+
+
 def _name_of(config: BackendConfig) -> str:
     """Return the backend's name in the stream: `NAME@HASH`, the hash of its base URL and model (12 hex digits)."""
     where = hashlib.sha256(f"{config.base_url}\n{config.model}".encode()).hexdigest()

@@ -80,6 +80,8 @@ class Answer:
     line: int | None
     pages: int
     seconds: float
+    flagged: bool
+    """Whether the first sentence of the start page says that the surface needs somebody."""
 
 
 def policy_of(incident: Incident) -> str:
@@ -183,7 +185,7 @@ async def read(one: Seeded, kind: str) -> Answer:
             path, _, query = address.partition("?")
             return shown.text, (await client.get(f"{path}.json?{query}")).json()
 
-        start, _ = await page("/now")
+        start, now = await page("/now")
         assert "/surfaces/help" in start
         request_id = one.request_id
         if kind != "wrong":
@@ -198,7 +200,8 @@ async def read(one: Seeded, kind: str) -> Answer:
     key = keys[-1]["key"]
     line = found["lines"].get(key)
     assert line is None or f"{key}, line {line}" in text, f"the page does not say {key}, line {line}"
-    return Answer(bar["label"], line, asked, time.monotonic() - began)
+    flagged = now["verdict"]["level"] == "bad" and now["needs"][0]["what"].startswith("help:")
+    return Answer(bar["label"], line, asked, time.monotonic() - began, flagged)
 
 
 def _standing_out(found: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -246,7 +249,8 @@ def run(incidents: Sequence[Incident], folder: Path) -> int:
         said = one.policy.splitlines()[answer.line - 1].strip() if answer.line else "no line"
         print(
             f"{'right' if good else 'WRONG':<6}{incident.name:<34}{answer.hop}, {said}"
-            f"   ({answer.pages} pages, {answer.seconds:.1f} s)",
+            f"   ({answer.pages} pages, {answer.seconds:.1f} s"
+            f"{', flagged on the start page' if answer.flagged else ''})",
             flush=True,
         )
     print(f"{right} of {len(incidents)} are right")

@@ -65,7 +65,7 @@ def sparkline(
             shapes.append(tag("polyline", points=" ".join(run), class_="spark"))
         else:
             x, _, y = run[0].partition(",")
-            shapes.append(tag("circle", cx=x, cy=y, r=1.5, class_="dot"))
+            shapes.append(tag("circle", cx=x, cy=y, r=2.5, class_="dot"))
     return tag(
         "svg", joined(shapes), class_="sparkline", width=width, height=_HEIGHT, viewBox=f"0 0 {width} {_HEIGHT}",
         role="img", aria_label=text,

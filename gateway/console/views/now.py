@@ -1,4 +1,8 @@
-"""Now: whether anything is wrong, where, and since which change. A row per surface, and what needs somebody."""
+"""Now: whether anything is wrong, where, and since which change. A row per surface, and what needs somebody.
+
+A surface is in one of three states: it misses a limit by more than chance (`needs`), it keeps them all (`well`), or it
+has too few requests to say (`few`). The page begins with the worst of them, in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,9 @@ from gateway.archive.quality import DRAWN, HOLDOUT
 from gateway.archive.summaries import LATENCY, Summary
 from gateway.console.bases import RecordedBases
 from gateway.console.kept_figures import KeptFigures
+from gateway.console.limits import GOODPUT_OBJECTIVE, limit_misses
 from gateway.console.live import LiveUpdates
+from gateway.console.needs import limits_held, needs_of_surface, state_of, verdict_of
 from gateway.console.page import Action, BadQuery, Page, Sources
 from gateway.console.standing import (
     Need,
@@ -26,6 +32,7 @@ from gateway.console.standing import (
     StandingMark,
     StandingReader,
     StoreStanding,
+    backends_of,
     chips_of,
     marks_within,
     needs_of,
@@ -35,17 +42,14 @@ from gateway.console.surface_counts import BUCKETS, CHAT, SPANS, counts, first_b
 from policies.model import Policy
 from routing.decision_basis import DecisionBasis
 
-GOODPUT_OBJECTIVE: Final = 0.99
-"""Share of requests that shall meet every limit of one request (ttft.p99, total.p99, deadline): what p99 means."""
-_BURNS: Final = 2.0
-"""A surface that uses up its error budget this much faster than it may needs somebody."""
-_FEWEST: Final = 50
-_LASTS_S: Final = 30.0
-"""A tier that is down for less needs nobody."""
+_FEWEST_RATINGS: Final = 20
+"""Of each arm, without which no quality against the held-out is shown."""
+_DEFAULT_SPANS: Final = ("1h", "6h", "24h")
+"""Where no span is asked for: the first that has a request. If all of an hour's are of 15 minutes, these."""
 _Z: Final = 1.959964
 _BY_BUCKET: Final = f"""
 SELECT surface, ((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucket,
-    sum(COLUMNS('^(requests|held|good|escalated|hits|direct|fallback|failed|cost|known|saved|squares|canary)$')),
+    sum(COLUMNS('^(requests|held|good|escalated|hits|direct|fallback|degraded|failed|cost|known|saved|squares|canary)$')),
     bool_or(unknown) AS unknown, max(slot_ms) AS slot_ms, arg_max(basis, latest_ms) AS basis,
     arg_max(unavailable, latest_ms) FILTER (unavailable IS NOT NULL) AS unavailable
 FROM {{counts}} GROUP BY surface, bucket ORDER BY surface, bucket
@@ -54,6 +58,11 @@ _LAST_MINUTE: Final = f"""
 SELECT surface, count(*) / 60.0 AS per_second, sum(total_ms) / 60000.0 AS in_flight FROM requests
 WHERE {CHAT} GROUP BY surface
 """
+_MISSES: Final = f"""
+SELECT surface, objective, dimension, value, CASE dimension WHEN 'all' THEN ((slot_ms - $from_ms) * {BUCKETS}
+    // $span_ms)::INTEGER END AS bucket, sum(held)::INTEGER AS held, sum(missed)::INTEGER AS missed
+FROM {{misses}} WHERE dimension IN ('all', 'tier_', 'path_') GROUP BY ALL
+"""
 _CHANGES: Final = "SELECT surface, policy, min(since_s) AS since_s FROM {versions} GROUP BY ALL ORDER BY since_s"
 _DOWN_SINCE: Final = """
 SELECT min(started_s) AS since_s FROM requests WHERE surface = $surface AND given IS NOT NULL AND entry_ms > (
@@ -61,7 +70,9 @@ SELECT min(started_s) AS since_s FROM requests WHERE surface = $surface AND give
     WHERE surface = $surface AND given IS NOT NULL AND coalesce(given.health[$number].unavailable, '') = '')
 """
 _LABELS: Final = "SELECT * EXCLUDE (vector, counts, messages) FROM labels WHERE entry_ms >= $from_ms"
-_UNKNOWN: Final[Mapping[str, Any]] = {"difference": None, "interval_95": None}
+_UNKNOWN: Final[Mapping[str, Any]] = {
+    "difference": None, "interval_95": None, "routed": {"labels": 0}, "held_out": {"labels": 0}
+}  # fmt: skip
 _QUALITY_S: Final = 10.0
 """How long the comparison with the holdout is shown before it is made anew, beside the page."""
 _FIRST_TIME_S: Final = 1.0
@@ -82,7 +93,8 @@ class Saving:
 
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the page, and the stream of its updates."""
-    view = NowView(sources.archive, StandingReader(sources.store, sources.places.deployment))
+    standing = StandingReader(sources.store, sources.places.deployment, sources.gateway)
+    view = NowView(sources.archive, standing, "" if sources.gateway is None else sources.gateway.url)
 
     async def part(span: str) -> str:
         return sources.render.part("now_live.html", await view.data(span))
@@ -90,7 +102,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     updates = LiveUpdates(sources.archive, part)
 
     async def show(request: Request) -> Mapping[str, Any]:
-        return await view.data(_span_of(request))
+        return await view.data(_span_of(request) if "since" in request.query_params else await view.fitting_span())
 
     async def live(request: Request) -> Response:
         return StreamingResponse(updates.updates(_span_of(request)), media_type="text/event-stream")
@@ -109,14 +121,32 @@ def _span_of(request: Request) -> str:
 class NowView:
     """Make the page."""
 
-    def __init__(self, archive: LiveArchive, standing: StandingReader | None = None) -> None:
-        """Without `standing` nothing is said of candidates, breakers, and workers that differ."""
+    def __init__(self, archive: LiveArchive, standing: StandingReader | None = None, gateway: str = "") -> None:
+        """Without `standing` nothing is said of candidates, breakers, workers that differ, and what is degraded.
+
+        `gateway` is the address that a first request can be sent to; empty where it is not known.
+        """
         self._archive = archive
         self._standing = standing
+        self._gateway = gateway
         self._bases = RecordedBases(archive)
         self._holdouts = KeptFigures(self._against_holdouts, fresh_s=_QUALITY_S)
-        keep(archive, counts, first_bytes, versions)
+        keep(archive, counts, first_bytes, versions, limit_misses)
         archive.keep(DRAWN)
+
+    async def fitting_span(self) -> str:
+        """Return the shortest span that shows the latest requests, of those that are shown unasked."""
+        now_ms = int(time.time() * 1000)
+        newest = await self._archive.newest("entry_ms", CHAT, {}, 1)
+        if not newest:
+            return "15m"
+        age_s = (now_ms - newest[0]["entry_ms"]) / 1000
+        span = next((name for name in _DEFAULT_SPANS if age_s < SPANS[name]), _DEFAULT_SPANS[-1])
+        if span != _DEFAULT_SPANS[0]:
+            return span
+        older = f"{CHAT} AND entry_ms < {now_ms - SPANS['15m'] * 1000}"
+        between = now_ms - SPANS[span] * 1000, now_ms - SPANS["15m"] * 1000
+        return span if await self._archive.newest("entry_ms", older, {}, 1, between_ms=between) else "15m"
 
     async def data(self, span: str = "1h") -> dict[str, Any]:
         """Return the figures of the latest `span`, one of SPANS' names, whose last bucket is under way.
@@ -132,9 +162,10 @@ class NowView:
         from_ms = (int(now * 1000) // slot + 1) * slot - span_ms
         read = _NowQueries(self._archive, from_ms, span_ms, slot)
         latest = asyncio.create_task(self._archive.newest(_LATEST, "true", {}, 20))
-        buckets, percentiles, minute, changes, holdout = await asyncio.gather(
+        buckets, percentiles, missed, minute, changes, holdout = await asyncio.gather(
             read.buckets(),
             read.percentiles(),
+            read.misses(),
             read.last_minute(int(now * 1000) - 60_000),
             read.changes(),
             self._holdouts.get(span, _FIRST_TIME_S),
@@ -148,21 +179,33 @@ class NowView:
             whole = {"ttft_p95": percentiles.get((surface, None)), **minute.get(surface, _IDLE)}
             basis = await self._bases.of(next((row["basis"] for row in reversed(rows) if row["basis"]), None))
             quality = None if holdout is None else holdout.value.get(surface)
-            surfaces.append(_surface(surface, rows, whole, basis, quality or _UNKNOWN))
+            surfaces.append(_surface(surface, rows, whole, basis, quality or _UNKNOWN, missed.get(surface, ())))
         standing = await self._add_standing(surfaces, by_surface, from_ms, span_ms)
         flips = [flip for one in surfaces for flip in _flips_in(one, by_surface[one["surface"]], from_ms, span_ms)]
+        marks = [*version_marks(changes, standing), *standing.changes, *flips]
+        needs = [
+            *self._down(),
+            *(
+                need
+                for one in surfaces
+                for need in needs_of_surface(one, missed.get(one["surface"], ()), marks, from_ms, span_ms)
+            ),
+            *(needs_of(standing, self._standing) if self._standing is not None else ()),
+        ]
+        needs.sort(key=lambda need: need.level != "bad")
+        surfaces.sort(key=lambda one: (-one["severity"], one["state"] != "few", -one["requests"]))
+        silent = sorted({*standing.readiness.get("surfaces", ()), *standing.surfaces} - set(by_surface))
         return {
             "span": span,
             "spans": tuple(SPANS),
+            "verdict": verdict_of(needs, surfaces, span),
+            "totals": _totals(surfaces),
             "surfaces": surfaces,
-            "needs": [
-                *self._down(),
-                *(need for one in surfaces for need in _needs(one, from_ms, span_ms)),
-                *(needs_of(standing, self._standing) if self._standing is not None else ()),
-            ],
-            "marks": marks_within(
-                [*version_marks(changes, standing), *standing.changes, *flips], from_ms / 1000, SPANS[span]
-            ),
+            "silent": silent,
+            "backends": list(backends_of(standing)),
+            "gateway": self._gateway,
+            "needs": needs,
+            "marks": marks_within(marks, from_ms / 1000, SPANS[span]),
             "standing_problem": standing.problem,
             "latest": await latest,
             "now_s": now,
@@ -223,6 +266,7 @@ class _NowQueries:
         self._from = {"from_ms": from_ms}
         self._span = {**self._from, "span_ms": span_ms}
         self._counts, self._first_bytes, self._versions = counts(slot), first_bytes(slot), versions(slot)
+        self._misses = limit_misses(slot)
 
     async def buckets(self) -> list[dict[str, Any]]:
         return await self._ask(_BY_BUCKET.format(counts=self._counts.name), self._span, self._counts)
@@ -234,6 +278,14 @@ class _NowQueries:
         sql = LATENCY.quantiles(counted, (("surface", "bucket"), ("surface",)), (0.95,))
         rows = await self._ask(sql, self._span, self._first_bytes)
         return {(row["surface"], row["bucket"]): row["quantiles"][0] for row in rows}
+
+    async def misses(self) -> dict[str, list[dict[str, Any]]]:
+        """Return by surface how many requests missed each limit: in each bucket, and of each tier and path."""
+        rows = await self._ask(_MISSES.format(misses=self._misses.name), self._span, self._misses)
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            found.setdefault(row["surface"], []).append(row)
+        return found
 
     async def last_minute(self, minute_ms: int) -> dict[str, dict[str, Any]]:
         rows = await self._archive.ask(_LAST_MINUTE, from_ms=minute_ms)
@@ -252,6 +304,7 @@ def _surface(
     whole: Mapping[str, Any],
     basis: DecisionBasis | None,
     holdout: Mapping[str, Any],
+    misses: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     policy: Policy | None = None if basis is None else basis.policy
 
@@ -261,6 +314,9 @@ def _surface(
     requests, held, good = total("requests"), total("held"), total("good")
     unavailable = next((row["unavailable"] for row in reversed(rows) if row["unavailable"]), None)
     goodput = good / held if held else None
+    limits = limits_held(misses, int(held), int(held - good), policy)
+    rated = min(holdout["routed"]["labels"], holdout["held_out"]["labels"])
+    enough = rated >= _FEWEST_RATINGS and holdout["difference"] is not None
     return {
         "surface": surface,
         "policy": None if policy is None else policy.label,
@@ -282,9 +338,18 @@ def _surface(
         "per_1000": total("cost") / requests * 1000,
         "cost_unknown": any(row["unknown"] for row in rows),
         "saving": _saving(total("known"), total("saved"), total("squares")),
-        "quality": holdout["difference"],
-        "quality_interval": holdout["interval_95"],
+        "limits": limits,
+        "state": state_of(limits),
+        "severity": max((one.share / one.may_miss for one in limits if one.verdict == "missed"), default=0.0),
+        "cost": total("cost"),
+        "good": int(good),
+        "saved": (total("known"), total("saved"), total("squares")),
+        "rated": rated,
+        "quality": holdout["difference"] if enough else None,
+        "quality_interval": holdout["interval_95"] if enough else None,
         "canary": int(total("canary")),
+        "failures": int(total("failed")),
+        "degraded": int(total("degraded")),
         "ladder": [] if policy is None else list(policy.ladder),
         "unavailable": _unavailable(policy, unavailable),
         "chips": list[StandingChip](),
@@ -314,12 +379,13 @@ def _over_time(rows: Sequence[Mapping[str, Any]], name: str, *, share: bool = Tr
     return found
 
 
-def _bad_over_time(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    found: list[float | None] = [None] * BUCKETS
+def _bad_over_time(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Return how many requests were held against limits in each bucket, and how many of them were not good."""
+    held, bad = [0.0] * BUCKETS, [0.0] * BUCKETS
     for row in rows:
-        if 0 <= row["bucket"] < BUCKETS and row["held"]:
-            found[row["bucket"]] = 1 - row["good"] / row["held"]
-    return found
+        if 0 <= row["bucket"] < BUCKETS:
+            held[row["bucket"]], bad[row["bucket"]] = row["held"], row["held"] - row["good"]
+    return held, bad
 
 
 def _down_from(rows: Sequence[Mapping[str, Any]], number: int) -> int | None:
@@ -349,24 +415,14 @@ def _flips_in(
             last[tier] = down
 
 
-def _needs(surface: Mapping[str, Any], from_ms: int, span_ms: int) -> Iterator[Need]:
-    name = surface["surface"]
-    href = f"/requests?surface={name}"
-    if surface["held"] >= _FEWEST and surface["burn"] is not None and surface["burn"] > _BURNS:
-        most = _BURNS * (1 - GOODPUT_OBJECTIVE)
-        over_time = enumerate(surface["over_time"]["bad"])
-        first = next((bucket for bucket, share in over_time if share is not None and share > most), None)
-        since = None if first is None else (from_ms + first * span_ms / BUCKETS) / 1000
-        what = (
-            f"{name}: {surface['goodput']:.1%} of requests met their limits; the objective is {GOODPUT_OBJECTIVE:.0%}"
-        )
-        yield Need("bad", what, since, "See which limit is missed, and by which tier.", f"/surfaces/{name}")
-    for tier, down in surface["unavailable"].items():
-        if down["since_s"] is not None and time.time() - down["since_s"] < _LASTS_S:
-            continue  # a pause that a backend asks for is over in seconds
-        todo = "Requests go to the other tiers meanwhile. Look at its backends' latest errors."
-        what = f"{name}: tier {tier} cannot be had ({down['reason']})"
-        yield Need("bad", what, down["since_s"], todo, f"{href}&is=failed")
-    if surface["cost_unknown"]:
-        what = f"{name}: a backend's price is not known, so cost and saving are too low by an unknown amount"
-        yield Need("warn", what, None, "State it in the config (`price`), or see `tierline prices check`.", href)
+def _totals(surfaces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of all surfaces together."""
+    held, good = (sum(one[name] for one in surfaces) for name in ("held", "good"))
+    known = [math.fsum(one["saved"][place] for one in surfaces) for place in range(3)]
+    return {
+        "requests": sum(one["requests"] for one in surfaces),
+        "goodput": good / held if held else None,
+        "cost": math.fsum(one["cost"] for one in surfaces),
+        "cost_unknown": any(one["cost_unknown"] for one in surfaces),
+        "saving": _saving(*known),
+    }

@@ -22,6 +22,7 @@ from gateway.archive.summaries import LATENCY, VALUES_OF, LogBins, Summary
 from gateway.console.bases import RecordedBases
 from gateway.console.compared import chance_of, differing
 from gateway.console.filters import SPANS_S as LIST_SPANS_S
+from gateway.console.limits import GOODPUT_OBJECTIVE, NONE, TTFT, SurfaceLimit, limit_misses, limits_of
 from gateway.console.page import BadQuery, Page, PageError, Sources
 from gateway.console.standing import StandingReader, marks_within, version_marks
 from gateway.console.surface_counts import (
@@ -38,16 +39,8 @@ from gateway.console.surface_counts import (
 )
 from gateway.console.views.differ import DIMENSIONS
 from gateway.console.views.differ import SPANS as DIFFER_SPANS
-from gateway.console.views.now import GOODPUT_OBJECTIVE
 
-_SHOWN: Final = ("path", "tier", "backend", "model", "policy", "prompt", "stream", "kind", "arm", "error")
-"""Dimensions, by their names in the Differ."""
 _MOST_GROUPS: Final = 12
-_NONE: Final = "none"
-_TTFT: Final = "ttft"
-"""How the names of limits of the time to the first token begin."""
-_MAY_MISS: Final[Mapping[str, float]] = {"_p50": 0.5, "_p95": 0.05}
-"""By the end of a limit's name, the share of requests that may miss it; of the others, as many as goodput lets."""
 PARTS: Final[Mapping[str, str]] = {
     "ours": "the gateway, before the first call",
     "drafts": "answers that were given up before",
@@ -62,24 +55,6 @@ _ENDED: Final = LogBins(1.1)
 """Of milliseconds until a request had what a limit is about: quantiles within 5%."""
 
 
-def _misses(slot: int) -> Summary:
-    """How many requests of each value of a dimension were held against an objective, and how many missed it."""
-    values = ", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{_NONE}') AS {name}_" for name in _SHOWN)
-    return slotted(
-        "misses",
-        slot,
-        f"""SELECT surface, slot_ms, objective, dimension, value, sum(n)::INTEGER AS held,
-    coalesce(sum(n) FILTER (NOT met), 0)::INTEGER AS missed
-FROM (UNPIVOT (
-    SELECT surface, slot_ms, unnest(names) AS objective, unnest(kept) AS met, 'all' AS "all", n,
-        {", ".join(f"{name}_" for name in _SHOWN)} FROM (
-        SELECT surface, {slot_of_entry(slot)}, map_keys(slo) AS names, map_values(slo) AS kept, count(*) AS n, {values}
-        FROM rows WHERE {CHAT} AND slo IS NOT NULL GROUP BY ALL
-    )
-) ON "all", {", ".join(f"{name}_" for name in _SHOWN)} INTO NAME dimension VALUE value) GROUP BY ALL""",
-    )
-
-
 def _times(slot: int) -> Summary:
     """Sums of the parts of the time of requests that met an objective, and of those that missed it, by how long it took
     until they had what the objective is about: their first token (`whole` is false), or all of the answer."""
@@ -90,7 +65,7 @@ def _times(slot: int) -> Summary:
     count(*)::INTEGER AS n, sum(ours) AS ours, sum(drafts) AS drafts, sum(queue) AS queue, sum(prefill) AS prefill,
     sum(greatest(due - ours - drafts - queue - prefill, 0)) AS verdict, sum(greatest(total_ms - due, 0)) AS decode
 FROM (
-    SELECT surface, slot_ms, objective, met, NOT starts_with(objective, '{_TTFT}') AS whole, total_ms, due,
+    SELECT surface, slot_ms, objective, met, NOT starts_with(objective, '{TTFT}') AS whole, total_ms, due,
         coalesce(began, due) AS ours,
         CASE WHEN began IS NULL THEN 0 ELSE greatest(coalesce(served.start_ms, due) - began, 0) END AS drafts,
         coalesce(served.queue_ms, 0) AS queue,
@@ -180,32 +155,6 @@ class SurfaceWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class SurfaceLimit:
-    """One limit of a surface, and how many of the requests that were held against it missed it."""
-
-    name: str
-    limit_ms: float | None
-    held: int
-    missed: int
-    may_miss: float
-
-    @property
-    def to_first_token(self) -> bool:
-        """Whether it is of the time to the first token; else of the whole answer."""
-        return self.name.startswith(_TTFT)
-
-    @property
-    def share(self) -> float:
-        """The share of requests that missed it."""
-        return self.missed / self.held if self.held else 0.0
-
-    @property
-    def kept(self) -> bool:
-        """Whether no more requests missed it than may."""
-        return self.share <= self.may_miss
-
-
-@dataclass(frozen=True, slots=True)
 class LimitGroup:
     """Requests that have a value in common: how many of them missed the limit, beside all others."""
 
@@ -251,7 +200,7 @@ class SurfaceView:
         self._archive = archive
         self._standing = standing
         self._bases = RecordedBases(archive)
-        keep(archive, counts, first_bytes, versions, _misses, _times)
+        keep(archive, counts, first_bytes, versions, limit_misses, _times)
 
     async def data(self, surface: str, window: SurfaceWindow, chosen: str | None) -> dict[str, Any]:
         """Return the figures of a surface; `chosen` is the limit that is looked at, else the one missed most.
@@ -260,7 +209,7 @@ class SurfaceView:
         """
         began = time.perf_counter()
         misses, over_time, ttft, of_versions, standing = await asyncio.gather(
-            self._ask(_BY_GROUP, surface, window, _misses),
+            self._ask(_BY_GROUP, surface, window, limit_misses),
             self._ask(_BY_BUCKET, surface, window, counts),
             self._first_bytes(surface, window),
             self._ask(_BY_VERSION, surface, window, versions),
@@ -270,7 +219,7 @@ class SurfaceView:
             await self._must_be_known(surface, standing.surfaces)
         basis = await self._bases.of(next((row["basis"] for row in reversed(over_time) if row["basis"]), None))
         limits_s = {} if basis is None else basis.policy.slo.limits()
-        limits = _limits(misses, limits_s)
+        limits = limits_of(misses, limits_s)
         looked_at = _looked_at(limits, chosen)
         times = await self._times(surface, window, looked_at) if looked_at else {}
         marks = [*version_marks(of_versions, standing), *standing.changes]
@@ -340,21 +289,6 @@ class SurfaceView:
             raise NoSuchSurface(f"No request of {surface!r} is recorded. There are {', '.join(there) or 'none yet'}.")
 
 
-def _limits(misses: Sequence[Mapping[str, Any]], limits_s: Mapping[str, float]) -> list[SurfaceLimit]:
-    """Return the limits that requests were held against, by name."""
-    return [
-        SurfaceLimit(
-            row["objective"],
-            limits_s[row["objective"]] * 1000 if row["objective"] in limits_s else None,
-            row["held"],
-            row["missed"],
-            next((share for end, share in _MAY_MISS.items() if row["objective"].endswith(end)), 1 - GOODPUT_OBJECTIVE),
-        )
-        for row in sorted(misses, key=lambda one: str(one["objective"]))
-        if row["dimension"] == "all"
-    ]
-
-
 def _looked_at(limits: Sequence[SurfaceLimit], chosen: str | None) -> SurfaceLimit | None:
     """Return the limit of that name, else the one that is missed most often beside how often it may be."""
     if chosen and limits:
@@ -400,7 +334,7 @@ def _groups(
 
 def _href(name: str, value: str, surface: str, window: SurfaceWindow) -> str | None:
     """Return the list of a group's requests that missed a limit; None where the list has no such filter."""
-    if name not in VALUES_OF or value == _NONE:
+    if name not in VALUES_OF or value == NONE:
         return None
     return f"/requests?{urlencode({'surface': surface, 'is': 'slow', name: value, 'since': window.list_span})}"
 
@@ -432,7 +366,7 @@ def _chart(
             f"p{level * 100:g}": [ttft[place][number] if place in ttft else None for place in places]
             for number, level in enumerate(_QUANTILES)
         },
-        "limits": {name[5:]: limit * 1000 for name, limit in limits_s.items() if name.startswith(_TTFT)},
+        "limits": {name[5:]: limit * 1000 for name, limit in limits_s.items() if name.startswith(TTFT)},
         "requests": [0 if row is None else row["requests"] for row in found],
         "goodput": [row["good"] / row["held"] if row is not None and row["held"] else None for row in found],
     }

@@ -77,7 +77,7 @@ async def test_figures_are_those_of_the_page(
     assert chat["in_flight"] == pytest.approx(600 * 0.9 / 60) and data["needs"][0]["level"] == "bad"
     assert await asyncio.to_thread(main, command) == 0
     out = capsys.readouterr().out
-    assert "10.0 requests/s" in out and "! chat: 0.0% of requests met their limits" in out
+    assert "10.0 requests/s" in out and "! chat: 0.0% of requests were good" in out
 
 
 def test_what_cannot_be_watched_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

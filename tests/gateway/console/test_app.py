@@ -179,22 +179,45 @@ async def test_a_key_is_asked_for_and_opens_the_console(store: RedisStore, tmp_p
 
 
 async def test_now_says_what_needs_somebody(store: RedisStore, tmp_path: Path) -> None:
-    """A surface whose requests miss their limits burns its error budget; figures are those of its records."""
+    """Its first sentence names the limit that is missed, by how many and by whom; figures are those of its records."""
     async with console(tmp_path, store, 0) as client:
-        assert "No request in the last 1h" in (await client.get("/now")).text
+        assert "No request in the last 15m" in (await client.get("/now")).text
         assert (await client.get("/now?since=2h")).status_code == 400
     async with console(tmp_path, store, 60, slo={"ttft_p99": False}, counterfactual_usd=0.0005) as client:
-        data = (await client.get("/now.json")).json()
+        data = (await client.get("/now.json?since=1h")).json()
         [surface] = data["surfaces"]
         assert (surface["requests"], surface["goodput"], surface["paths"]["escalated"]) == (60, 0.0, 1.0)
-        assert surface["burn"] == pytest.approx(100)
-        assert surface["saving"]["usd"] == pytest.approx(60 * 0.0002)
+        assert surface["state"] == "needs" and data["verdict"]["level"] == "bad"
+        assert data["totals"]["saving"]["usd"] == surface["saving"]["usd"] == pytest.approx(60 * 0.0002)
         assert surface["saving"]["low"] == pytest.approx(60 * 0.0002)
-        assert data["needs"][0]["level"] == "bad" and "0.0% of requests met their limits" in data["needs"][0]["what"]
+        what = data["needs"][0]["what"]
+        assert what.startswith("chat: 0.0% of requests were good, where 99% shall be (60 of 60 were not: ttft.p99 was")
+        assert what.endswith("by tier hosted and on path escalated.") and data["verdict"]["text"].startswith(what)
+        assert data["needs"][0]["href"] == "/surfaces/chat?limit=ttft_p99" and data["needs"][0]["since_s"]
         p95 = [value for value in surface["over_time"]["ttft_p95"] if value is not None]
         assert p95 and all(value == pytest.approx(surface["ttft_p95"]) == pytest.approx(120, rel=0.02) for value in p95)
         page = (await client.get("/now")).text
-        assert "Needs you" in page and "burn 100.0" in page and len(data["latest"]) == 20
+        assert "Needs you" in page and what in page and len(data["latest"]) == 20
+        assert (await client.get(data["needs"][0]["href"])).status_code == 200
+
+
+async def test_an_objective_of_many_requests_that_is_missed_needs_somebody(store: RedisStore, tmp_path: Path) -> None:
+    """A p95 that every second request misses is no goodput lost, and yet a limit missed."""
+    async with console(tmp_path, store, 30, slo={"ttft_p95": False, "ttft_p99": True}) as client:
+        data = (await client.get("/now.json")).json()
+        assert data["span"] == "15m", "the span fits what there is"
+        assert data["surfaces"][0]["goodput"] == 1.0 and data["verdict"]["level"] == "bad"
+        assert "100.0% of first tokens came later than" in data["needs"][0]["what"], data["needs"]
+
+
+@pytest.mark.parametrize(("requests", "level", "words"), [(3, "few", "Too few requests"), (120, "good", "keeps its")])
+async def test_now_says_well_only_of_enough_requests(
+    store: RedisStore, tmp_path: Path, requests: int, level: str, words: str
+) -> None:
+    async with console(tmp_path, store, requests, slo={"ttft_p95": True, "ttft_p99": True}) as client:
+        data = (await client.get("/now.json")).json()
+        assert (data["verdict"]["level"], data["needs"]) == (level, []) and words in data["verdict"]["text"]
+        assert data["surfaces"][0]["state"] == ("few" if level == "few" else "well")
 
 
 async def in_registry(store: RedisStore, folder: Path) -> PolicyRegistry:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -12,7 +16,8 @@ from cache.risk.control import RiskFigures
 from cache.risk.published import PublishedRisk, publication
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.console.standing import StandingReader, chips_of, marks_within, needs_of
+from gateway.console.gateway_client import GatewayClient
+from gateway.console.standing import StandingReader, backends_of, chips_of, marks_within, needs_of
 from gateway.console.views.now import _down_from, _flips_in
 from gateway.registry.apply import apply_file
 from gateway.registry.records import Replica
@@ -119,3 +124,60 @@ def test_a_tier_that_goes_down_and_comes_back_is_marked_twice() -> None:
     ]  # fmt: skip
     assert [mark["at"] for mark in marks_within(flips, 0.0, 6.0)] == [0.5]
     assert _down_from(rows, 1) == 11 and _down_from(rows[1:4], 1) is None and _down_from(rows, 0) is None
+
+
+@contextlib.asynccontextmanager
+async def answering(report: dict[str, Any]) -> AsyncIterator[GatewayClient]:
+    """A gateway whose `/readyz` is this."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = orjson.dumps(report)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        client = GatewayClient(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        yield client
+        await client.aclose()
+
+
+def backend(state: str = "ready") -> dict[str, Any]:
+    return {"state": state, "model": "small", "in_flight": 2, "waiting": 1}
+
+
+async def test_what_the_gateway_says_is_degraded_needs_somebody(store: RedisStore, tmp_path: Path) -> None:
+    """Each line once, and none of a tier that may be back in a moment; the strip has every backend."""
+    tiers = {
+        "local": {"state": "ready", "backends": {"local": backend()}},
+        "hosted": {"state": "x", "backends": {"hosted": backend("unconfigured: OPENAI_API_KEY is not set")}},
+    }
+    lines = ["store: refuses writes", "tier local: it asked for a pause", "backend hosted: it refuses our key"]
+    await store.apply([Append(STREAM, said("a", "key", "hosted"), 100)])
+    async with answering(
+        {"status": "degraded", "degraded": lines, "tiers": tiers, "surfaces": {"voice": "1"}}
+    ) as client:
+        reader = StandingReader(store, places(tmp_path, store).deployment, client)
+        standing = await reader.read()
+    needs = [need.what for need in needs_of(standing, reader)]
+    assert needs[:2] == ["Store: refuses writes", "Backend hosted of tier hosted is not called: key it is"], needs
+    assert not [what for what in needs if "asked for a pause" in what or "refuses our key" in what]
+    local, hosted = backends_of(standing)
+    assert (local.tier, local.state, local.in_flight, local.waiting) == ("local", "ready", 2, 1)
+    assert (hosted.state, hosted.why, hosted.in_flight) == ("out", "key it is", 1), "in flight by all workers"
+
+
+async def test_a_gateway_that_does_not_answer_is_the_first_thing_told(store: RedisStore, tmp_path: Path) -> None:
+    reader = StandingReader(store, places(tmp_path, store).deployment, GatewayClient("http://127.0.0.1:1"))
+    standing = await reader.read()
+    first = next(needs_of(standing, reader))
+    assert first.level == "bad" and first.what.startswith("The gateway at http://127.0.0.1:1 does not answer")
+    assert list(backends_of(standing)) == []
+
+
+async def test_a_gateway_that_says_no_more_than_degraded_is_told_so(store: RedisStore, tmp_path: Path) -> None:
+    """Where tenants have keys, details are for the admin's."""
+    async with answering({"status": "degraded"}) as client:
+        reader = StandingReader(store, places(tmp_path, store).deployment, client)
+        assert "admin's key" in next(needs_of(await reader.read(), reader)).todo
