@@ -38,7 +38,7 @@ def record(database: duckdb.DuckDBPyConnection, lengths: Sequence[int], *, units
             started = HOUR * (number + turn / (length + 1)) / len(lengths)
             request, unit = f"r{number}-{turn}", f"{number:016x}" if units else ""
             cost, ttft = 0.001 * draw.gamma(2.0), 1000 * draw.gamma(4.0, 0.05)
-            words = f"'chat', 't{number % 5}', '{request}', {started}, '{unit}', {cost}, 200, NULL, {ttft}"
+            words = f"'chat', 't{number % 5}', '{request}', {started}, '{unit}', {cost}, NULL, 200, NULL, {ttft}"
             rows.append(f"({words}, {met}, {{'turns': {turn}}})")
     database.execute(f"INSERT INTO requests VALUES {', '.join(rows)}")
 
