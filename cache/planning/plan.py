@@ -3,8 +3,9 @@
 Keys are equal only for requests that must have the same answer. Everything in the body counts, unknown fields too,
 except what cannot change the answer (DENIED). The canonical form is JSON with sorted keys and the last user text cut
 out; that text follows, length-prefixed. The hash before the text is the semantic partition, the hash after the text the
-exact key: one pass gives both. Of a conversation that is compared turn by turn, no text of user or assistant is in the
-partition (`cache.planning.conversation`).
+exact key: one pass gives both. A request that was translated has its own form hashed beside the translation. Of a
+conversation that is compared turn by turn, no text of user or assistant is in the partition
+(`cache.planning.conversation`).
 
 Strings, names of fields too, are compared in Unicode's composed form NFC (UAX #15). Composing takes time that grows
 with the square of the number of consecutive marks, so a text with more than 30 of them (UAX #15 calls texts below that
@@ -25,7 +26,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -48,15 +49,21 @@ DENIED = frozenset(
     }
 )  # fmt: skip
 _DENIED_PREFIX = "prompt_cache_"
-NATIVE: Final = "x_tierline_native"
-"""Key of a translated body that holds the client's own body, see `gateway.dialects.native`."""
-_OF_CLIENT: Final = ("body", "paths")
-"""What the native form says of the client's body alone."""
 _COMPOSED_CHARS: Final = 64 << 10
 _SURELY_SAFE_CHARS: Final = 256
 _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
 """`re` counts no mark as a word character. Rows of emoji and of dashes match too, which costs at most a miss."""
 _BY_TURNS: Final = b"turn by turn"
+
+
+class OwnForm(Protocol):
+    """The own form of a request that was translated to a chat completion, see `gateway.dialects.native.Native`."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what sets the request apart from others with the same translation, its conversation left out."""
+
+    def conversation(self) -> Any:
+        """Return the conversation."""
 
 
 class Fingerprint(NamedTuple):
@@ -73,39 +80,52 @@ class Fingerprint(NamedTuple):
     user_turns: str = ""
 
 
+def counted(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that can change its answer."""
+    return {name: value for name, value in body.items() if name not in DENIED and not name.startswith(_DENIED_PREFIX)}
+
+
 def fingerprint(
-    body: Mapping[str, Any], scope: str, secret: bytes, model: str | None, embedder: str, by_turns: int = 0
+    body: Mapping[str, Any],
+    scope: str,
+    secret: bytes,
+    model: str | None,
+    embedder: str,
+    by_turns: int = 0,
+    own: OwnForm | None = None,
 ) -> Fingerprint:
     """Return the keys of one checked request. `model`, if given (a surface or a pinned tier), replaces the body's.
 
     `secret` has at most 64 bytes. `embedder` identifies the vectors, so that two encoders never share a partition.
-    Conversations are compared turn by turn if their user turns have no more than `by_turns` characters.
+    Conversations are compared turn by turn if their user turns have no more than `by_turns` characters. `own` is the
+    form that a backend of the client's dialect may be sent: all of it counts for the exact key, its options for the
+    partition.
     """
-    request = {
-        name: value for name, value in body.items() if name not in DENIED and not name.startswith(_DENIED_PREFIX)
-    }
-    if (native := request.get(NATIVE)) is not None and isinstance(native["lost"], dict):
-        # All of the client's body is in its translation, or listed as lost with its value.
-        request[NATIVE] = {name: value for name, value in native.items() if name not in _OF_CLIENT}
+    request = counted(body)
     if model is not None:
         request["model"] = model
     request["messages"], question = _cut(body["messages"])
     digest = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
     digest.update(prefixed(_canonical(request)))
+    options = b"" if own is None else prefixed(_canonical(own.options()))
+    digest.update(options)
+    conversation = b"" if own is None else prefixed(_canonical(own.conversation()))
     if question is None:
+        digest.update(conversation)
         return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", "", None)
     if not question.isascii() and _composable(question):
         question = unicodedata.normalize("NFC", question)
     partition = digest.copy()
     partition.update(prefixed(embedder.encode()))
     # An empty question differs from none: its length prefix is hashed.
-    digest.update(prefixed(question.encode()))
+    digest.update(prefixed(question.encode()) + conversation)
     turns = conversation_of(body["messages"], eligibility.LONGEST_QUESTION, by_turns) if by_turns else None
     if turns is None:
         return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
     request["messages"] = turns.messages
     partition = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
-    for part in (_canonical(request), embedder.encode(), _BY_TURNS):
+    partition.update(prefixed(_canonical(request)) + options)
+    for part in (embedder.encode(), _BY_TURNS):
         partition.update(prefixed(part))
     text, asked = (
         unicodedata.normalize("NFC", one) if _composable(one) else one for one in (turns.text, turns.user_turns)
@@ -113,7 +133,7 @@ def fingerprint(
     return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", text, asked)
 
 
-def _canonical(request: dict[str, Any]) -> bytes:
+def _canonical(request: Any) -> bytes:
     """Return JSON with sorted keys and composed strings. Most requests are ASCII, most others composed already."""
     canonical = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     if canonical.isascii() or len(canonical) > _COMPOSED_CHARS:
@@ -272,10 +292,12 @@ class Planner:
         write: bool = True,
         demands: Demands = NO_DEMANDS,
         tags: Sequence[str] = (),
+        own: OwnForm | None = None,
     ) -> CachePlan:
         """Return what the cache may do for one checked request. `model`, if given, replaces the body's in the keys.
 
-        `read` False is a client's no-cache, `write` False its no-store; `tags` are the sources of its answer.
+        `read` False is a client's no-cache, `write` False its no-store; `tags` are the sources of its answer. `own` is
+        the form of a request that was translated.
         """
         reason = eligibility.why_not_any(policy.cache, body, facts)
         if not reason and not read and not write:
@@ -285,7 +307,7 @@ class Planner:
         scope = self.scopes.of(tenant, policy)
         semantic = policy.cache.semantic
         by_turns = self._by_turns if semantic is not None and semantic.verify == "default" else 0
-        keys = fingerprint(body, scope.prefix, self.secret, model, self._embedder, by_turns)
+        keys = fingerprint(body, scope.prefix, self.secret, model, self._embedder, by_turns, own)
         named = (*policy.cache.tags, *tags)
         return CachePlan(
             policy.cache,

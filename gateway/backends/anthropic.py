@@ -57,13 +57,15 @@ class AnthropicBackend(HttpBackend):
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
-        made = messages_request(request.body, self._model, self._facts, self._maker, stream=stream)
-        native = native_body(request.body, "messages") is not None
+        made = messages_request(
+            request.body, self._model, self._facts, self._maker, stream=stream, native=request.native
+        )
+        native = native_body(request.native, "messages") is not None
         return made.body, _MessageReader(self._model, self._maker, native=native), made.dropped
 
     def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:
         """Return the headers of a request: with the client's own version and betas, if it speaks the dialect."""
-        protocol = protocol_of(request.body)
+        protocol = protocol_of(request.body, request.native)
         if not protocol:
             return self._headers
         key = tuple(protocol.items())

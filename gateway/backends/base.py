@@ -30,6 +30,7 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
+from gateway.dialects.native import Native
 from policies.value_type import value_type
 
 _RETRYABLE_4XX: Final = frozenset({401, 402, 403, 408, 409, 425, 429})
@@ -192,6 +193,8 @@ class BackendRequest:
     tracestate: str = ""
     alternatives: int = 1
     large: bool = False
+    native: Native | None = None
+    """The own form of a request that was translated to `body`, for a backend of its dialect."""
 
 
 @value_type

@@ -38,6 +38,8 @@ from gateway.dialects.tool_names import ToolNames, restore_names, with_short_nam
 _INDEX = (int, NoneType)
 _CALLS = frozenset({"tool_calls", "function_call"})
 _NO_CHOICE = "a reply without choices"
+_MAY_CHANGE = MAY_HOLD_REASONING | {NATIVE}
+"""Keys of a delta that may have to be changed."""
 _NO_CHOICES = "an event whose choices are no choices"
 
 
@@ -70,12 +72,12 @@ class OpenAIBackend(HttpBackend):
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         payload = {**request.body, "model": self._model}
-        native = payload.pop(NATIVE, None)
+        native = request.native
         reader = self._reader
         if native is not None:
             shorter, names = with_short_names(payload)
             payload.update(shorter)
-            reader = _ChatReader(self._model, self._maker, native["dialect"], names)
+            reader = _ChatReader(self._model, self._maker, native.dialect, names)
         if request.ask_logprobs:
             # Always send a number: without one llama.cpp returns twenty alternatives per token.
             payload["logprobs"] = True
@@ -83,7 +85,7 @@ class OpenAIBackend(HttpBackend):
         if stream:
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
-        dropped = lost_fields(request.body, "chat")
+        dropped = lost_fields(native, "chat")
         if not self._asks_usage and (options := payload.pop("stream_options", None)):
             dropped += tuple(f"stream_options.{name}" for name in options if name != "include_usage" and options[name])
         if "store" in payload and not self._stores and payload.pop("store"):
@@ -99,9 +101,9 @@ class OpenAIBackend(HttpBackend):
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         param = error.told.get("param")
-        if NATIVE not in request.body or not error.callers_fault or not isinstance(param, str):
+        if request.native is None or not error.callers_fault or not isinstance(param, str):
             return error
-        return error.with_param(client_path(request.body, param))
+        return error.with_param(client_path(request.native, param))
 
 
 class _ChatReader:
@@ -137,10 +139,8 @@ class _ChatReader:
             raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
         translated = self._translated()
         for choice in choices:
-            if translated is not None:
-                changed = translated.turn(choice["message"]) or changed
+            changed = _made_ours(choice["message"], self._maker, translated) or changed
             changed = restore_names(choice["message"], self._names) or changed
-            changed = seal_reasoning(choice["message"], self._maker) or changed
         changed = standardise(value) or changed
         if value.get("usage") is not None and usage_of(value) is None:
             # Drop impossible token counts, because clients add them up.
@@ -187,10 +187,8 @@ class _ChatStream(SseReply):
             unusual = unusual or choice.get("finish_reason") is not None or choice.get("error") is not None
             if type(delta) is dict:
                 calls_tools = calls_tools or not _CALLS.isdisjoint(delta)
-                if not MAY_HOLD_REASONING.isdisjoint(delta):
-                    if self._translated is not None:
-                        changed = self._translated.turn(delta) or changed
-                    changed = seal_reasoning(delta, self._maker) or changed
+                if not _MAY_CHANGE.isdisjoint(delta):
+                    changed = _made_ours(delta, self._maker, self._translated) or changed
             elif delta is not None:
                 raise InvalidReply(_NO_CHOICES)
         if unusual or calls_tools:
@@ -200,3 +198,11 @@ class _ChatStream(SseReply):
             for choice in choices if self._names else ():
                 changed = restore_names(choice.get("delta") or {}, self._names) or changed
         events.append(Event(orjson.dumps(value) if changed else data, value))
+
+
+def _made_ours(holder: dict[str, Any], maker: Maker, translated: TranslatedReasoning | None) -> bool:
+    """Change what a message or delta of a backend may not hold as it came, in place; return whether there was any."""
+    changed = holder.pop(NATIVE, holder) is not holder  # only the gateway's own backends may give an answer's own form
+    if translated is not None:
+        changed = translated.turn(holder) or changed
+    return seal_reasoning(holder, maker) or changed

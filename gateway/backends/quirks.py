@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gateway.backends.base import Backend, BackendRequest, Completion, EventStream
 from gateway.dialects.client_paths import client_paths
+from gateway.dialects.native import Native
 
 _ASKS_NOTHING: Final = frozenset({"auto", "default"})
 _IN_MESSAGES: Final = "messages."
@@ -27,13 +28,13 @@ class AdaptedBackend:
 
     async def complete(self, request: BackendRequest) -> Completion:
         """See `Backend.complete`."""
-        body, omitted = self._adapted(request.body)
+        body, omitted = self._adapted(request.body, request.native)
         completion = await self._inner.complete(replace(request, body=body))
         return replace(completion, dropped=(*omitted, *completion.dropped)) if omitted else completion
 
     async def stream(self, request: BackendRequest) -> EventStream:
         """See `Backend.stream`."""
-        body, omitted = self._adapted(request.body)
+        body, omitted = self._adapted(request.body, request.native)
         stream = await self._inner.stream(replace(request, body=body))
         stream.dropped = (*omitted, *stream.dropped)
         return stream
@@ -42,7 +43,7 @@ class AdaptedBackend:
         """Close the backend."""
         await self._inner.aclose()
 
-    def _adapted(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    def _adapted(self, body: Mapping[str, Any], native: Native | None) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """Return the body for this model, and the names of the fields that were left out.
 
         A field at a value that asks for nothing (null, false, `auto`, `default`, one choice) is left out without being
@@ -59,7 +60,7 @@ class AdaptedBackend:
             messages, lost = self._without_members(body["messages"])
             if messages is not None:
                 adapted, omitted = {**adapted, "messages": messages}, (*omitted, *lost)
-        return adapted, client_paths(body, omitted) if omitted else ()
+        return adapted, client_paths(native, omitted) if omitted else ()
 
     def _without_members(
         self, messages: Sequence[Mapping[str, Any]]

@@ -6,7 +6,6 @@ The newest hosted models take function tools together with a reasoning effort on
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ from gateway.backends.http_backend import (
 )
 from gateway.backends.quota import Quota
 from gateway.dialects.client_paths import client_path, client_paths
-from gateway.dialects.native import NATIVE, lost_fields, native_body
+from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, request_of
 from gateway.dialects.responses.chunks import ResponseChunks
@@ -92,8 +91,8 @@ class ResponsesBackend(HttpBackend):
             elif self._encrypts and _refuses_encryption(error):
                 self._encrypts = False
                 log.warning("model %s gives no encrypted reasoning; it is asked for it no more", self._model)
-            elif native_body(request.body, "responses") is None:
-                raise _renamed(error, request.body) from None
+            elif native_body(request.native, "responses") is None:
+                raise _renamed(error, request.native) from None
             else:
                 raise
         return await super()._send(request, stream=stream, prepare=prepare)
@@ -101,22 +100,27 @@ class ResponsesBackend(HttpBackend):
     def _prepare(self, request: BackendRequest, *, stream: bool, unsealer: Maker | None = None) -> Prepared:
         alternatives = request.alternatives if request.ask_logprobs else None
         given, names = request.body, ToolNames()
-        if NATIVE in given and native_body(given, "responses") is None:
+        if request.native is not None and native_body(request.native, "responses") is None:
             shorter, names = with_short_names(given)
             given = {**given, **shorter}
         try:
             translated = request_of(
-                given, unsealer or self._maker, model=self._model, stream=stream, alternatives=alternatives
+                given,
+                unsealer or self._maker,
+                model=self._model,
+                stream=stream,
+                alternatives=alternatives,
+                native=request.native,
             )
         except Unsupported as error:
-            raise _refusal(400, str(error), client_path(request.body, error.param), "unsupported_value") from None
+            raise _refusal(400, str(error), client_path(request.native, error.param), "unsupported_value") from None
         body = translated.body
         if not self._encrypts:
             body["include"] = [one for one in body["include"] if one != ENCRYPTED]
         dropped = translated.dropped
         if dropped and not translated.native:
-            dropped = client_paths(request.body, dropped)
-        dropped = (*dropped, *lost_fields(request.body, "responses"))
+            dropped = client_paths(request.native, dropped)
+        dropped = (*dropped, *lost_fields(request.native, "responses"))
         return body, _ResponsesReader(translated, self._maker, self._model, names), dropped
 
 
@@ -125,14 +129,14 @@ def _refuses_encryption(error: BadStatus) -> bool:
     return "ncrypted content is not supported" in str(error.told.get("message"))
 
 
-def _renamed(error: BadStatus, body: Mapping[str, Any]) -> BadStatus:
+def _renamed(error: BadStatus, native: Native | None) -> BadStatus:
     """Return an error of the caller's making with the field named as the client knows it."""
     param = error.told.get("param")
     if not error.callers_fault or isinstance(error, ContextExceeded) or not isinstance(param, str):
         return error
     for own, known in _NAMES:
         if param == own or param.startswith((f"{own}.", f"{own}[")):
-            return error.with_param(client_path(body, known))
+            return error.with_param(client_path(native, known))
     return error
 
 

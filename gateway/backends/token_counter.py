@@ -15,6 +15,7 @@ from gateway.off_loop import off_loop
 
 if TYPE_CHECKING:
     from gateway.backends.service import ServiceClient
+    from gateway.dialects.native import Native
     from gateway.dialects.reasoning import Maker
 
 _PATH: Final = "/v1/messages/count_tokens"
@@ -39,11 +40,11 @@ class TokenCounter:
         if key is not None:
             self._headers["x-api-key"] = key
 
-    async def count(self, body: Mapping[str, Any], *, large: bool) -> int:
-        """Return the input tokens of a chat-completions body. Raises BackendError."""
-        prepare = partial(self._prepared, body)
+    async def count(self, body: Mapping[str, Any], native: Native, *, large: bool) -> int:
+        """Return the input tokens of a chat-completions body and its own form. Raises BackendError."""
+        prepare = partial(self._prepared, body, native)
         raw = await off_loop(prepare) if large else prepare()
-        reply = await self._service.send("POST", _PATH, {**self._headers, **protocol_of(body)}, raw)
+        reply = await self._service.send("POST", _PATH, {**self._headers, **protocol_of(body, native)}, raw)
         try:
             counted = await reply.read()
         finally:
@@ -60,7 +61,7 @@ class TokenCounter:
         """Close every connection."""
         await self._service.aclose()
 
-    def _prepared(self, body: Mapping[str, Any]) -> bytes:
+    def _prepared(self, body: Mapping[str, Any], native: Native) -> bytes:
         whole = {**body, "max_tokens": self._facts.default_output}  # which a request to count lacks
-        made = messages_request(whole, self._model, self._facts, self._maker, stream=False)
+        made = messages_request(whole, self._model, self._facts, self._maker, stream=False, native=native)
         return orjson.dumps({name: value for name, value in made.body.items() if name in _COUNTED})

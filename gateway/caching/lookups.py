@@ -60,6 +60,7 @@ class ExactLookup:
             write=request.options.cache.write and self._gate.keeps_answers,
             demands=request.options.cache.demands,
             tags=request.options.tags,
+            own=request.native,
         )
         return await off_loop(plan) if request.large else plan()
 

@@ -269,6 +269,7 @@ def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: End
         tracestate=request.trace.tracestate,
         alternatives=alternatives,
         large=request.large,
+        native=request.native,
     )
 
 

@@ -32,6 +32,7 @@ from gateway.errors import (
 from routing.features import field_needing
 
 if TYPE_CHECKING:
+    from gateway.dialects.native import Native
     from gateway.tiers import Tier
     from routing.decide import NoTierError
 
@@ -44,15 +45,15 @@ _OUT_OF_QUOTA = (
 _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
-def no_tier(error: NoTierError, tiers: Iterable[Tier], body: Mapping[str, Any]) -> ApiError:
+def no_tier(error: NoTierError, tiers: Iterable[Tier], body: Mapping[str, Any], native: Native | None) -> ApiError:
     """Return the error of a request with this body for which no attempt could be made.
 
     If no tier could ever take it, the error names what asks for too much. Else it is the error of the call that ejected
     an endpoint; of several tiers, the last and strongest decides.
     """
-    param = client_path(body, field_needing(error.lacking, body)) if error.lacking else None
+    param = client_path(native, field_needing(error.lacking, body)) if error.lacking else None
     if not error.capable:
-        named = param or client_path(body, "messages")
+        named = param or client_path(native, "messages")
         return InvalidRequest(_sentence(str(error)), code="unsupported_value", param=named)
     tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]

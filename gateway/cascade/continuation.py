@@ -223,6 +223,7 @@ def _backend_request(
         traceparent=request.trace.traceparent(hop),
         tracestate=request.trace.tracestate,
         large=request.large,
+        native=request.native,
     )
     if how == "afresh":
         return asked, Overlap(""), 0

@@ -83,7 +83,8 @@ class Router:
         except NoTierError as error:
             hop.attributes[names.REASON] = str(error)
             hop.end("no_tier")
-            raise no_tier(error, [self._tiers[name] for name in request.policy.ladder], request.body) from error
+            tiers = [self._tiers[name] for name in request.policy.ladder]
+            raise no_tier(error, tiers, request.body, request.native) from error
         hop.attributes[names.DECISION] = list(decision.tiers)
         hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
         hop.end()

@@ -215,7 +215,7 @@ class CascadeRun:
         errors, tiers = self._errors(), [self._runner.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
             reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
-            return no_tier(NoTierError(reason, capable=True), tiers, self._request.body)
+            return no_tier(NoTierError(reason, capable=True), tiers, self._request.body, self._request.native)
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
 
     def _errors(self) -> list[BackendError]:

@@ -69,6 +69,7 @@ class Samples:
             traceparent=request.trace.traceparent(hop),
             tracestate=request.trace.tracestate,
             large=request.large,
+            native=request.native,
         )
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:

@@ -39,6 +39,7 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.comparing.pair_judge import PairVerdict
+    from gateway.dialects.native import Native
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Endpoint, Tier
@@ -76,6 +77,7 @@ class DrawnAnswer:
     policy: Policy
     learn: Learn
     body: Mapping[str, Any]
+    native: Native | None
     features: Features
     own_limit: bool
     keep_text: bool
@@ -144,6 +146,7 @@ class Comparer:
             policy,
             learn,
             request.body,
+            request.native,
             request.features,
             request.own_limit,
             learn.keep_text and request.options.cache.write,  # `no-store` is respected here too
@@ -213,7 +216,9 @@ class Comparer:
         spent = judge_usd = 0.0
         try:
             alternatives = alternatives_for(other)
-            request = BackendRequest(body, ask_logprobs=other.config.logprobs, alternatives=alternatives or 1)
+            request = BackendRequest(
+                body, ask_logprobs=other.config.logprobs, alternatives=alternatives or 1, native=drawn.native
+            )
             answer = await call_model(other, surface, request, _LIMIT_S)
             spent = answer.cost_usd
             if answer.value is None:

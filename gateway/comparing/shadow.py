@@ -298,4 +298,5 @@ def _again(served: RequestContext, body: Mapping[str, Any], policy: Policy) -> R
         ledger=ledger,
         client=Client(None, 0.0),
         large=served.large,
+        native=served.native,
     )

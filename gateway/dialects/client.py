@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from gateway.dialects.native import Native
 from gateway.errors import ApiError
 
 
@@ -33,8 +34,12 @@ class ClientDialect(Protocol):
     `read` comes first. The others may use what it has noted of the request.
     """
 
-    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
-        """Return the chat-completions body of a parsed JSON object, and whether it is large, as this one may be.
+    async def read(
+        self, body: dict[str, Any], tenant: str, *, large: bool
+    ) -> tuple[dict[str, Any], Native | None, bool]:
+        """Return the chat-completions body of a parsed JSON object, its own form, and whether it is large.
+
+        The form is None for a dialect that no backend speaks.
 
         A large body is translated in a thread (`gateway.off_loop`). Raises ApiError, by the field's own path.
         """
@@ -42,7 +47,7 @@ class ClientDialect(Protocol):
     def path_of(self, path: str) -> str:
         """Return the client's path of a field of chat completions that the gateway names in `x-tierline-dropped`.
 
-        A body with NATIVE is named in its client's words before, see `gateway.dialects.client_paths`.
+        A request with a `Native` is named in its client's words before, see `gateway.dialects.client_paths`.
         """
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:

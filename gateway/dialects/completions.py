@@ -66,10 +66,10 @@ class CompletionsClient:
         self._chat = False
         """Whether the body was read, so that what is wrong with its messages is wrong with the prompt."""
 
-    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], None, bool]:
         """See `ClientDialect.read`."""
         translate = partial(self.chat_of, body)
-        return await off_loop(translate) if large else translate(), large
+        return await off_loop(translate) if large else translate(), None, large
 
     def chat_of(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the chat-completions body of a body with one prompt. Raises InvalidRequest."""

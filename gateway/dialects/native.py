@@ -1,45 +1,79 @@
 """Carry what chat completions cannot express from a client to a backend of the same dialect, and back.
 
-A translated body holds the client's own body under `NATIVE`:
-
-    {"dialect": "responses", "body": {...}, "lost": {"truncation": "auto"}, "needs": ["responses_hosted_tools"],
-     "paths": [...]}
-
-A backend of that dialect sends this body, with the gateway's changes, instead of translating it back; any other backend
-leaves it out and reports `lost`, the fields that the translation could not express (values by path), as dropped.
-`needs` are capabilities (`routing.features.FURTHER`) without which a tier could not answer. `paths` says where
-each message comes from, see `gateway.dialects.client_paths`. All but the body and the paths is part of the request's
-fingerprint: an answer is shared between clients of one dialect only.
+A translation gives two values: the body of a chat completion, and beside it the request's own form, a `Native`. They
+travel side by side (`RequestContext.native`, `BackendRequest.native`), so that nothing in a client's JSON can be taken
+for it. A backend of that dialect sends the client's own body, with the gateway's changes, instead of translating it
+back; any other backend leaves it out and reports `lost` as dropped.
 
 An answer of such a backend holds its own form too, in `message[NATIVE]` or `delta[NATIVE]`: a list of the dialect's
-events, which joins like any list when chunks are assembled. Only a body with NATIVE of the same dialect gets one.
+events, which joins like any list when chunks are assembled. Only a request of the same dialect gets one, and a backend
+whose replies are passed on as they come has that key removed from them (`gateway.backends.openai`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final, Literal
 
-from cache.planning import plan
+from cache.planning.plan import counted
+from policies.value_type import value_type
 
-NATIVE: Final = plan.NATIVE
-"""Key of the native form in a body, a message and a delta. Clients may not send it."""
+NATIVE: Final = "x_tierline_native"
+"""Key of an answer's own form in a message and a delta."""
 Dialect = Literal["chat", "responses", "messages"]
 """OpenAI's chat completions, OpenAI's responses, Anthropic's messages."""
+_NOT_OPTIONS: Final = frozenset({"messages", "input", "model", "client_metadata"})
+"""Fields of a body that are its conversation, are the surface, or say who asks."""
+_OF_THIS_ITEM: Final = frozenset({"id", "status"})
+"""Members of an item of a Responses body that no model is shown."""
 
 
-def native_body(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any] | None:
+@value_type
+class Native:
+    """The own form of a request whose client does not speak chat completions."""
+
+    dialect: Dialect
+    body: Mapping[str, Any]
+    """The client's body, less what the gateway sets itself."""
+    lost: Mapping[str, Any]
+    """The fields that the translation could not express: values by path."""
+    paths: Sequence[Any] = ()
+    """Where each message of the translation comes from, see `gateway.dialects.client_paths`."""
+    needs: frozenset[str] = frozenset()
+    """Capabilities (`routing.features.FURTHER`) without which a tier could not answer."""
+    messages: int = 0
+    """How many messages the translation has, to tell those that the gateway adds."""
+    protocol: Mapping[str, str] = field(default_factory=dict)
+    """The client's `anthropic-version` and `anthropic-beta`, by those names; there are no others."""
+    forms: Sequence[Any] = ()
+    """Place and type of each block that became a text: requests that differ in these alone have one translation."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what sets this request apart from others with the same translation, its conversation left out.
+
+        This and `conversation` are part of the request's fingerprint: an answer is shared within one dialect only.
+        """
+        body = {name: value for name, value in counted(self.body).items() if name not in _NOT_OPTIONS}
+        lost = counted(self.lost)
+        return {"dialect": self.dialect, "body": body, "lost": lost, "forms": self.forms, "protocol": self.protocol}
+
+    def conversation(self) -> Any:
+        """Return the conversation as it would be sent, less the ids that differ each time it is had."""
+        if self.dialect == "messages":
+            return self.body.get("messages")
+        items = self.body["input"]
+        return [
+            {name: value for name, value in item.items() if name not in _OF_THIS_ITEM} if type(item) is dict else item
+            for item in items
+        ]
+
+
+def native_body(native: Native | None, dialect: Dialect) -> Mapping[str, Any] | None:
     """Return the client's own body if the client speaks this dialect, else None."""
-    native = body.get(NATIVE)
-    return native["body"] if native is not None and native["dialect"] == dialect else None
+    return native.body if native is not None and native.dialect == dialect else None
 
 
-def lost_fields(body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ...]:
+def lost_fields(native: Native | None, dialect: Dialect) -> tuple[str, ...]:
     """Return the paths of the client's fields that a backend of this dialect does not get by way of the translation."""
-    native = body.get(NATIVE)
-    return tuple(native["lost"]) if native is not None and native["dialect"] != dialect else ()
-
-
-def needs_of(body: Mapping[str, Any]) -> frozenset[str]:
-    """Return the further capabilities that a translated body needs of a tier."""
-    return frozenset(body[NATIVE].get("needs", ()))
+    return tuple(native.lost) if native is not None and native.dialect != dialect else ()

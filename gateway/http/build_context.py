@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from gateway.dialects.chat_reasoning import last_maker
-from gateway.dialects.native import NATIVE, needs_of
+from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key
 from gateway.request.context import Client, RequestContext
@@ -40,9 +40,12 @@ def build_context(
     client: Client,
     *,
     large: bool = False,
+    native: Native | None = None,
     instead: Policy | None = None,
 ) -> RequestContext:
-    """Return the context of a checked body. Raises ApiError for an unknown model or tier, or a passed deadline.
+    """Return the context of a checked body, the translation of `native` if there is one.
+
+    Raises ApiError for an unknown model or tier, or a passed deadline.
 
     The policy is the one in force or its candidate, unless another is given as `instead`.
     """
@@ -60,8 +63,8 @@ def build_context(
     if "prompt_cache_key" in effective:
         effective = namespaced(effective, ledger.tenant)
     features = features_of(effective)
-    if NATIVE in effective:
-        features = features._replace(further=features.further | needs_of(effective))
+    if native is not None and native.needs:
+        features = features._replace(further=features.further | native.needs)
     if policy.route.asks_for_reasoning:
         maker = last_maker(effective["messages"])
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
@@ -89,6 +92,7 @@ def build_context(
         ledger=ledger,
         client=client,
         large=large,
+        native=native,
         ttft_deadline=first_due,
     )
 

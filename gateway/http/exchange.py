@@ -31,6 +31,7 @@ from gateway.telemetry.ledger import PLAYGROUND
 
 if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
+    from gateway.dialects.native import Native
     from gateway.request.body import ChatBodies
     from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
@@ -76,18 +77,21 @@ class Exchange(BaseExchange):
         steps, headers = self.steps, self.headers
         self.admit()
         raw = await read_body(self.receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
+        native = None
         if self._dialect is None:
             body, large = await self._bodies.read(raw)
             self._null_usage = wants_usage(body)
         else:
             given, large = await self._bodies.read_object(raw)
-            body, large = await self._dialect.read(given, self.ledger.tenant, large=large)
-            await self._check(body, large=large)
+            body, native, large = await self._dialect.read(given, self.ledger.tenant, large=large)
+            await self._check(body, native, large=large)
         self.ledger.requested_model = body["model"]
         tried = None
         if TRY in headers:
             tried, self.ledger.arm = await tried_policy(steps, headers, self.ledger.tenant, body["model"]), PLAYGROUND
-        request = build_context(steps, headers, body, self.trace, self.ledger, self.client, large=large, instead=tried)
+        request = build_context(
+            steps, headers, body, self.trace, self.ledger, self.client, large=large, native=native, instead=tried
+        )
         if request.features.stream and request.policy.escalate.stream.alive != "none":
             if self._dialect is not None:
                 self._writer = self._dialect.stream()
@@ -101,12 +105,12 @@ class Exchange(BaseExchange):
             raise ClientGone
         return reply
 
-    async def _check(self, body: dict[str, Any], *, large: bool) -> None:
+    async def _check(self, body: dict[str, Any], native: Native | None, *, large: bool) -> None:
         """Check a translated body. Raises InvalidRequest, by the client's own path."""
         try:
             await self._bodies.check(body, large=large)
         except InvalidRequest as error:
-            if error.param is None or (param := client_path(body, error.param)) == error.param:
+            if error.param is None or (param := client_path(native, error.param)) == error.param:
                 raise
             message = error.message.replace(error.param, param)
             raise InvalidRequest(message, code=error.code, param=param) from None

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.dialects.native import NATIVE
 from gateway.errors import InvalidRequest
 from gateway.off_loop import off_loop
 
@@ -201,8 +200,6 @@ class ChatBodies:
 
     def _checked(self, parse: Callable[[bytes], Any], raw: bytes) -> dict[str, Any]:
         body = _object_of(parse, raw)
-        if NATIVE in body:
-            raise InvalidRequest(f"Unknown parameter: {NATIVE!r}.", code="unsupported_value", param=NATIVE)
         self._fields.check(body)
         return body
 

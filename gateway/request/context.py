@@ -21,6 +21,7 @@ from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules
 from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
+    from gateway.dialects.native import Native
     from gateway.request.options import RequestOptions
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
@@ -53,6 +54,8 @@ class RequestContext:
     client: Client
     large: bool = False
     """Whether the body is so large that work on all of it must run in a thread (`gateway.off_loop`)."""
+    native: Native | None = None
+    """The request's own form, if its client does not speak chat completions; `body` is its translation then."""
     ttft_deadline: float | None = None
     """Deadline of a stream's first token, in `time.monotonic()` seconds; None if neither policy nor client sets one."""
 

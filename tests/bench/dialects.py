@@ -29,7 +29,7 @@ from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.messages.replies import MessageChunks, completion_of
 from gateway.dialects.messages.writer import MessageEvents, message_of
-from gateway.dialects.native import NATIVE
+from gateway.dialects.native import NATIVE, Native
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
 from gateway.dialects.responses.chunks import ResponseChunks
@@ -102,8 +102,7 @@ def messages_rows() -> list[Row]:
         "stream": True,
     }
     protocol = {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
-    chat = chat_body(given, protocol)
-    plain = {name: value for name, value in chat.items() if name != NATIVE}
+    chat, own = chat_body(given, protocol)
     facts = facts_of("claude-haiku-4-5")
     content = [
         {"type": "thinking", "thinking": "I should read it. " * 20, "signature": "c" * 400},
@@ -128,14 +127,14 @@ def messages_rows() -> list[Row]:
             writer.chunk(chunk)
         writer.done()
 
-    def sent(body: dict[str, Any]) -> Callable[[], object]:
-        return lambda: messages_request(body, "claude-haiku-4-5", facts, _MAKER, stream=True)
+    def sent(native: Native | None) -> Callable[[], object]:
+        return lambda: messages_request(chat, "claude-haiku-4-5", facts, _MAKER, stream=True, native=native)
 
     streamed = list(chunks_of(completion))
     return [
         Row("messages: request -> chat", REQUEST_US, lambda: chat_body(given, protocol)),
-        Row("chat -> messages: request", REQUEST_US, sent(plain)),
-        Row("messages -> messages: request", REQUEST_US, sent(chat)),
+        Row("chat -> messages: request", REQUEST_US, sent(None)),
+        Row("messages -> messages: request", REQUEST_US, sent(own)),
         Row("messages -> chat: whole reply", REQUEST_US, lambda: completion_of(message, _MAKER, native=False)),
         Row("chat -> messages: whole reply", REQUEST_US, lambda: message_of(completion, thinking=True)),
         Row("messages -> chat: event", CHUNK_US, lambda: read(native=False), len(events)),
@@ -177,10 +176,10 @@ def responses_rows() -> list[Row]:
     asked = {"type": "message", "role": "user", "content": "Which files mention the cache?"}
     answered = {"type": "message", "role": "assistant", "content": "These three. " * 20}
     own = {"model": "chat", "instructions": _SYSTEM, "input": [asked, reasoned, answered, asked], "stream": True}
-    native = {**body, NATIVE: {"dialect": "responses", "body": own, "lost": []}}
+    native = Native("responses", own, {})
 
-    def sent(body: dict[str, Any]) -> Callable[[], object]:
-        return lambda: request_of(body, _MAKER, model="large", stream=True, alternatives=None)
+    def sent(native: Native | None) -> Callable[[], Any]:
+        return lambda: request_of(body, _MAKER, model="large", stream=True, alternatives=None, native=native)
 
     text = {"type": "output_text", "text": "".join(_TEXT), "annotations": [], "logprobs": []}
     response = {
@@ -195,7 +194,7 @@ def responses_rows() -> list[Row]:
         ],
         "usage": {"input_tokens": 900, "output_tokens": 300, "total_tokens": 1200},
     }
-    translated, passed_on = sent(body)(), sent(native)()
+    translated, passed_on = sent(None)(), sent(native)()
     events = _response_events(response)
 
     def read(request: Any) -> Callable[[], object]:
@@ -211,7 +210,7 @@ def responses_rows() -> list[Row]:
         return lambda: response_completion(response, request, _MAKER)
 
     return [
-        Row("chat -> responses: request", REQUEST_US, sent(body)),
+        Row("chat -> responses: request", REQUEST_US, sent(None)),
         Row("responses -> responses: request", REQUEST_US, sent(native)),
         Row("responses -> chat: whole reply", REQUEST_US, whole(translated)),
         Row("responses -> responses: whole reply", REQUEST_US, whole(passed_on)),

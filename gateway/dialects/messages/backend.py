@@ -15,7 +15,7 @@ from gateway.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, SAMPLING, bud
 from gateway.dialects.messages.models import ClaudeFacts
 from gateway.dialects.messages.sealing import readable_message
 from gateway.dialects.messages.turns import CACHE, REASONING, MessageTurns, append_turn, blocks_of
-from gateway.dialects.native import NATIVE, lost_fields, native_body
+from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.schemas import fit_for_anthropic
 from policies.value_type import value_type
@@ -32,7 +32,7 @@ _READ: Final = frozenset(
         "messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p",
         "top_k", "stop", "tools", "tool_choice", "functions", "function_call", "parallel_tool_calls",
         "reasoning_effort", "reasoning", "response_format", "user", "safety_identifier", "metadata", "service_tier",
-        "thinking", "output_config", NATIVE,
+        "thinking", "output_config",
     }
 )  # fmt: skip
 """Fields that `_translated` reads."""
@@ -75,23 +75,35 @@ class MessagesRequest:
     dropped: tuple[str, ...]
 
 
-def protocol_of(body: Mapping[str, Any]) -> Mapping[str, str]:
+def protocol_of(body: Mapping[str, Any], native: Native | None) -> Mapping[str, str]:
     """Return the client's own protocol headers to send with its request; none for a client of another dialect."""
-    if native_body(body, "messages") is None:
+    if native is None or native.dialect != "messages":
         return _NO_HEADERS
-    headers: Mapping[str, str] = body[NATIVE]["headers"]
+    headers = native.protocol
     if "anthropic-version" in headers and any(body.get(name) is not None for name in SAMPLING):
         return {**headers, "anthropic-version": VERSION}  # later versions refuse these fields
     return headers
 
 
 def messages_request(
-    body: Mapping[str, Any], model: str, facts: ClaudeFacts, maker: Maker, *, stream: bool
+    body: Mapping[str, Any],
+    model: str,
+    facts: ClaudeFacts,
+    maker: Maker,
+    *,
+    stream: bool,
+    native: Native | None = None,
 ) -> MessagesRequest:
-    """Return the request for a chat-completions body. `maker` is the backend, whose own thinking alone is sent."""
-    own = native_body(body, "messages")
+    """Return the request for a chat-completions body, and its own form. `maker` is the backend, whose thinking is sent.
+
+    Thinking that another backend made is left out.
+    """
+    own = native_body(native, "messages")
     dropped: list[str] = []
-    sent = _translated(body, facts, maker, dropped) if own is None else _own(own, body, facts, maker, dropped)
+    if native is None or own is None:
+        sent = _translated(body, facts, maker, dropped)
+    else:
+        sent = _own(own, body, native.messages, facts, maker, dropped)
     sent["model"] = model
     sent.pop("stream", None)
     if stream:
@@ -101,9 +113,9 @@ def messages_request(
     if own is not None:
         return MessagesRequest(sent, tuple(dict.fromkeys((*dropped, *unfit))))
     dropped += [_name_in_chat(path, body) for path in unfit]
-    if NATIVE not in body:
+    if native is None:
         return MessagesRequest(sent, tuple(dict.fromkeys(dropped)))
-    listed = (*lost_fields(body, "messages"), *(client_paths(body, dropped) if dropped else ()))
+    listed = (*lost_fields(native, "messages"), *client_paths(native, dropped))
     return MessagesRequest(sent, tuple(dict.fromkeys(listed)))
 
 
@@ -127,9 +139,12 @@ def _name_in_chat(path: str, body: Mapping[str, Any]) -> str:
 
 
 def _own(
-    own: Mapping[str, Any], body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropped: list[str]
+    own: Mapping[str, Any], body: Mapping[str, Any], count: int, facts: ClaudeFacts, maker: Maker, dropped: list[str]
 ) -> dict[str, Any]:
-    """Return the client's own body with the gateway's changes to the chat-completions body it was translated to."""
+    """Return the client's own body with the gateway's changes to the chat-completions body it was translated to.
+
+    That had `count` messages.
+    """
     sent = dict(own)
     messages: list[Any] = []
     said_by_system = False
@@ -146,7 +161,6 @@ def _own(
             append_turn(messages, kept["role"], blocks_of(content, i, dropped) if isinstance(content, str) else content)
         else:
             messages.append(kept)
-    count = body[NATIVE]["messages"]
     for i, message in enumerate(body["messages"][count:], count):  # the gateway's own, such as a text to continue
         append_turn(messages, message["role"], blocks_of(message.get("content"), i, dropped))
     sent["messages"] = messages

@@ -1,16 +1,7 @@
 """Translate for clients of Anthropic's Messages API: their requests into chat completions, and the replies back.
 
 Each field of a request is expressed in chat completions, refused by name, or listed as lost (see
-`gateway.dialects.native`). The request itself travels along under NATIVE for a backend of the same dialect:
-
-    body      without the fields that the translated body has too, and whose values make no other answer
-    lost      the fields that only such a backend can honour: their values by their paths
-    needs     capabilities without which a tier could not answer
-    messages  how many messages the translated body has, to tell those that the gateway adds
-    headers   the client's anthropic-version and anthropic-beta
-    thinking  its settings of thinking, and
-    forms     where a block became a text: requests that differ in these alone have the same translation
-    paths     where each message of the translated body comes from, see `gateway.dialects.messages.paths`
+`gateway.dialects.native`). The request itself travels beside its translation, for a backend of the same dialect.
 """
 
 from __future__ import annotations
@@ -24,7 +15,7 @@ import orjson
 from gateway.dialects.messages.fit import BUDGETS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_of
-from gateway.dialects.native import NATIVE
+from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.schemas import fits_openai_strict
 from gateway.errors import ApiError, InvalidRequest
@@ -103,23 +94,23 @@ class MessagesClient:
         self._messages: list[dict[str, Any]] = []
         """Those of the translated body."""
 
-    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`."""
         thinking = body.get("thinking")
         self._thinking = isinstance(thinking, dict) and thinking.get("type") in _THINKING
         protocol = protocol_in(self._headers)
         translate = partial(chat_body, body, protocol)
-        chat = await off_loop(translate) if large else translate()
+        chat, native = await off_loop(translate) if large else translate()
         self._model = body["model"] if isinstance(body["model"], str) else None
         self._messages = chat["messages"]
-        for capability, path in needs_of_body(chat[NATIVE]["lost"]).items():
+        for capability, path in needs_of_body(native.lost).items():
             if capability not in self._offered:
                 raise InvalidRequest(
                     f"{path}: no backend here supports it (kind: anthropic with the capability {_NAMED[capability]})",
                     code="unsupported_value",
                     param=path,
                 )
-        return chat, large
+        return chat, native, large
 
     def path_of(self, path: str) -> str:
         """See `ClientDialect.path_of`."""
@@ -148,8 +139,10 @@ def protocol_in(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name: value.decode("latin-1") for name in _PROTOCOL if (value := headers.get(name.encode())) is not None}
 
 
-def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting: bool = False) -> dict[str, Any]:
-    """Return the chat-completions body for a request. Raises InvalidRequest, by the field's own path.
+def chat_body(
+    body: Mapping[str, Any], protocol: Mapping[str, str], *, counting: bool = False
+) -> tuple[dict[str, Any], Native]:
+    """Return the chat-completions body for a request, and its own form. Raises InvalidRequest, by the field's own path.
 
     `protocol` holds the client's headers that a backend of the dialect is sent. `counting`: the request is to count
     tokens, so that it has no limit of its own.
@@ -180,19 +173,17 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
         lost.update({name: value for name, value in body.items() if name not in _READ and value is not None})
     if protocol.get("anthropic-beta"):
         lost["anthropic-beta"] = protocol["anthropic-beta"]
-    native: dict[str, Any] = {
-        "dialect": "messages",
-        "needs": sorted(needs_of_body(lost)),
-        "body": {name: value for name, value in body.items() if name not in _NOT_NATIVE or name in lost},
-        "lost": lost,
-        "messages": len(chat["messages"]),
-        "headers": dict(protocol),
-        "thinking": [body.get("thinking"), body.get("output_config")],
-        "forms": forms,
-        "paths": paths,
-    }
-    chat[NATIVE] = native
-    return chat
+    native = Native(
+        "messages",
+        {name: value for name, value in body.items() if name not in _NOT_NATIVE or name in lost},
+        lost,
+        paths,
+        frozenset(needs_of_body(lost)),
+        len(chat["messages"]),
+        protocol,
+        forms,
+    )
+    return chat, native
 
 
 def _typed(value: Any, kind: type, path: str) -> Any:

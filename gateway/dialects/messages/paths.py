@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from gateway.dialects.native import Native
+
 _MESSAGE: Final = re.compile(r"messages\[(\d*)\](?:\.(content|tool_calls)(?:\[(\d+)\])?)?(.*)")
 _TOOL: Final = re.compile(r"tools\[(\d*)\](?:\.function)?(?:\.(\w+))?(.*)")
 _NAMES: Final = {
@@ -19,11 +21,11 @@ _NAMES: Final = {
 _FORMAT: Final = "response_format"
 
 
-def messages_path(native: Mapping[str, Any], path: str) -> str:
-    """Return the client's path of a field; `native` is what the translated body has under NATIVE."""
-    body = native["body"]
+def messages_path(native: Native, path: str) -> str:
+    """Return the client's path of a field of the translation."""
+    body = native.body
     if (match := _MESSAGE.fullmatch(path)) is not None:
-        return _of_message(body, native["paths"], *match.groups())
+        return _of_message(body, native.paths, *match.groups())
     if (match := _TOOL.fullmatch(path)) is not None:
         own = [i for i, tool in enumerate(body.get("tools") or ()) if tool.get("type") in (None, "custom")]
         number = match[1]

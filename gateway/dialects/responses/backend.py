@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.dialects.native import NATIVE, native_body, needs_of
+from gateway.dialects.native import Native
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.responses.input_items import InputItems, Unsupported, own_items
 from gateway.dialects.responses.reading import SAME
@@ -46,16 +46,21 @@ class ResponsesRequest:
 
 
 def request_of(
-    body: Mapping[str, Any], maker: Maker, *, model: str, stream: bool, alternatives: int | None
+    body: Mapping[str, Any],
+    maker: Maker,
+    *,
+    model: str,
+    stream: bool,
+    alternatives: int | None,
+    native: Native | None = None,
 ) -> ResponsesRequest:
-    """Return the request for a chat-completions body. Raises Unsupported.
+    """Return the request for a chat-completions body and its own form. Raises Unsupported.
 
     `alternatives` asks for the log-probabilities of the tokens and of this many alternatives to each; None leaves that
     to the client.
     """
-    own = native_body(body, "responses")
-    if own is not None:
-        return _passed_on(own, body, maker, model=model, stream=stream, alternatives=alternatives)
+    if native is not None and native.dialect == "responses":
+        return _passed_on(native, body, maker, model=model, stream=stream, alternatives=alternatives)
     lost: dict[str, None] = {}
     _refuse(body)
     sent = {name: value for name, value in body.items() if value is not None and name not in _TRANSLATED}
@@ -71,7 +76,7 @@ def request_of(
         value = body.get(name)
         if value is not None and value not in harmless:
             lost[name] = None
-    if NATIVE in body and sent.pop("top_k", None) is not None:
+    if native is not None and sent.pop("top_k", None) is not None:
         lost["top_k"] = None  # of a client of another dialect, which knows it; others are told that this API does not
     wants = bool(body.get("logprobs"))
     _put_common(sent, wants=wants or alternatives is not None, alternatives=alternatives, stream=stream)
@@ -89,7 +94,7 @@ _TRANSLATED: Final = frozenset(
         "model", "messages", "stream", "tools", "functions", "tool_choice", "function_call", "response_format",
         "verbosity", "reasoning_effort", "logprobs", "max_tokens", "max_completion_tokens", "n", "stop", "seed",
         "logit_bias", "frequency_penalty", "presence_penalty", "prediction", "modalities", "audio", "input",
-        "web_search_options", "text", NATIVE,
+        "web_search_options", "text",
     }
 )  # fmt: skip
 """Fields that are not passed on under their own name. `text` is one that a client may add to the API's own."""
@@ -244,7 +249,7 @@ def _put_text(body: Mapping[str, Any], sent: dict[str, Any]) -> None:
 
 
 def _passed_on(
-    own: Mapping[str, Any],
+    native: Native,
     body: Mapping[str, Any],
     maker: Maker,
     *,
@@ -253,7 +258,7 @@ def _passed_on(
     alternatives: int | None,
 ) -> ResponsesRequest:
     """Return the client's own request with the gateway's changes; `body` is its translation, which holds them."""
-    lost: dict[str, None] = {}
+    own, lost = native.body, dict[str, None]()
     sent = {name: value for name, value in own.items() if name not in SAME}
     # Under these names the translation has the client's values, less what is not for this tenant or this model.
     sent |= {name: body[name] for name in own if name in SAME and name in body}
@@ -266,7 +271,7 @@ def _passed_on(
     # The API knows no stop sequences, and its own events cannot be cut: the reply is then translated, unless it may
     # hold what chat completions do not have.
     stop = _stop(body)
-    translated = bool(stop) and not needs_of(body)
+    translated = bool(stop) and not native.needs
     if stop and not translated:
         lost["stop"] = None
     given = own.get("input")

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from gateway.dialects.native import Native
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.items import Json, without_encrypted
 from gateway.dialects.responses.reading import (
@@ -73,7 +74,7 @@ class ResponsesClient:
         self._ttl_s = 0.0
         self._logprobs = self._encrypted = False
 
-    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], bool]:
+    async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
         self._ttl_s = self._kept_for(body)
@@ -95,13 +96,13 @@ class ResponsesClient:
             )
         translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
         large = large or len(entries) > _MANY_ITEMS
-        chat, names = await off_loop(translate) if large else translate()
+        chat, native, names = await off_loop(translate) if large else translate()
         check_limits(chat["messages"], self._most)
         include = body.get("include") or ()
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
         self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names)
-        return chat, large
+        return chat, native, large
 
     def path_of(self, path: str) -> str:
         """See `ClientDialect.path_of`."""

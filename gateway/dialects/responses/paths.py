@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from gateway.dialects.native import Native
+
 _MESSAGE: Final = re.compile(r"messages\[(\d*)\](?:\.(content|tool_calls)(?:\[(\d+)\])?)?(.*)")
 _TOOL: Final = re.compile(r"tools\[(\d*)\](?:\.(?:function|custom))?(.*)")
 _NAMES: Final = {
@@ -23,18 +25,18 @@ _OF_PARTS: Final = ((".image_url.url", ".image_url"), (".image_url.detail", ".de
 _LOGPROBS: Final = ("logprobs", "top_logprobs")
 
 
-def responses_path(native: Mapping[str, Any], path: str) -> str:
-    """Return the client's path of a field; `native` is what the translated body has under NATIVE."""
+def responses_path(native: Native, path: str) -> str:
+    """Return the client's path of a field of the translation."""
     if (match := _MESSAGE.fullmatch(path)) is not None:
-        return _of_message(native["paths"], *match.groups())
+        return _of_message(native.paths, *match.groups())
     if (match := _TOOL.fullmatch(path)) is not None:
         number = match[1]
         at = next(
-            (at for i, at in enumerate(_tools(native["body"])) if str(i) == number), "tools" if number else "tools[]"
+            (at for i, at in enumerate(_tools(native.body)) if str(i) == number), "tools" if number else "tools[]"
         )
         return at + match[2]
     if path in _LOGPROBS:
-        return "top_logprobs" if native["body"].get("top_logprobs") else "include"
+        return "top_logprobs" if native.body.get("top_logprobs") else "include"
     path = path.replace("response_format.json_schema", "response_format", 1)
     name, dot, rest = path.partition(".")
     return f"{_NAMES.get(name, name)}{dot}{rest}"

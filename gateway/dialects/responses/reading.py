@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway.dialects.native import NATIVE
+from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import EXTRA, Json, details_of_item
 from gateway.dialects.tool_names import short_name
@@ -51,7 +51,6 @@ _INSTEAD: Final = {
     "verbosity": "text.verbosity",
     "logprobs": "include: [message.output_text.logprobs]",
     "n": "one request for each answer",
-    NATIVE: "nothing",
 }
 """Fields of chat completions that would collide with a translated one, and what this API has instead of each."""
 DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | REFUSED | IDLE
@@ -164,8 +163,8 @@ def _type_of(item: Any, at: str) -> str:
 
 def chat_body(
     body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, hosted: bool, kept: bool
-) -> tuple[Json, dict[str, tuple[str, str]]]:
-    """Return the chat completion's body, and the names of its tools that the API has in namespaces.
+) -> tuple[Json, Native, dict[str, tuple[str, str]]]:
+    """Return the chat completion's body, its own form, and the names of its tools that the API has in namespaces.
 
     `entries` is the whole conversation, without references.
 
@@ -198,16 +197,9 @@ def chat_body(
             reading.need(name, "a stored prompt", name, value)
     _refuse(body)
     reading.add_options(body, chat)
-    native: Json = {
-        "dialect": "responses",
-        "body": _native_body(body, entries, kept=kept),
-        "lost": reading.lost,
-        "paths": reading.paths,
-    }
-    if reading.needed:
-        native["needs"] = [HOSTED]
-    chat[NATIVE] = native
-    return chat, reading.names
+    own = _native_body(body, entries, kept=kept)
+    needs = frozenset({HOSTED} if reading.needed else ())
+    return chat, Native("responses", own, reading.lost, reading.paths, needs), reading.names
 
 
 def _refuse(body: Mapping[str, Any]) -> None:

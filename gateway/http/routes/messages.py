@@ -11,6 +11,7 @@ import orjson
 
 from gateway.backends.base import BackendError
 from gateway.dialects.messages.client import MessagesClient, chat_body, protocol_in
+from gateway.dialects.native import Native
 from gateway.errors import ApiError
 from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body, request_id_of, send_json
@@ -73,9 +74,9 @@ class CountTokens:
             raw = await read_body(receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
             given, large = await self._bodies.read_object(raw)
             translate = partial(chat_body, given, protocol_in(dict(scope["headers"])), counting=True)
-            body = await off_loop(translate) if large else translate()
+            body, native = await off_loop(translate) if large else translate()
             await self._bodies.check(body, large=large)
-            tokens = await self._counted(headers, body, large=large)
+            tokens = await self._counted(headers, body, native, large=large)
             if tokens is None:
                 tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
                 told.append((b"x-tierline-estimated", b"1"))
@@ -88,7 +89,9 @@ class CountTokens:
         reply = orjson.dumps({"input_tokens": tokens})
         await send_json(send, 200, told, reply)
 
-    async def _counted(self, headers: Mapping[bytes, bytes], body: Mapping[str, Any], *, large: bool) -> int | None:
+    async def _counted(
+        self, headers: Mapping[bytes, bytes], body: Mapping[str, Any], native: Native, *, large: bool
+    ) -> int | None:
         """Return the exact count of the first tier that would answer; None if it gives none in time."""
         surface, model = headers.get(b"x-tierline-surface"), body["model"]
         pinned = model.removeprefix(TIER_PREFIX) if model.startswith(TIER_PREFIX) else None
@@ -99,7 +102,7 @@ class CountTokens:
             return None
         try:
             async with asyncio.timeout(_COUNT_S):
-                return await counter.count(body, large=large)
+                return await counter.count(body, native, large=large)
         except (BackendError, TimeoutError):
             return None
 

@@ -172,7 +172,7 @@ async def count_tokens(request: Request) -> Response:
     given = {"model": AUTO, **given, "store": False}
     if given["model"] is None:
         given["model"] = AUTO
-    chat, large = await _client(steps, headers).read(given, tenant, large=large)
+    chat, _, large = await _client(steps, headers).read(given, tenant, large=large)
     await bodies.check(chat, large=large)
     tokens = await off_loop(partial(_tokens_of, chat)) if large else _tokens_of(chat)
     return Response(

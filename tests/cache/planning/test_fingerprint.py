@@ -8,6 +8,7 @@ import pytest
 
 from cache.planning.plan import Fingerprint, fingerprint
 from cache.scopes.scope import scope_of
+from gateway.dialects.native import Native
 from tests.cache.samples import body
 
 
@@ -137,17 +138,46 @@ def test_texts_are_composed_up_to_thirty_marks_in_a_row(marks: int) -> None:
     assert len({keys(body(form)).key for form in forms}) == (1 if marks <= 30 else 2)
 
 
-def test_of_a_translated_body_only_what_the_translation_lost_counts() -> None:
-    """The client's own body says again what the translation says, and whether it streams; its dialect counts."""
+def translated(**more: Any) -> Fingerprint:
+    """The keys of BASE as the translation of a request of another dialect."""
+    own = Native(**{"dialect": "responses", "body": OWN, "lost": {}} | more)
+    return fingerprint(BASE, scope_of("t", "chat", "v1", b"s"), b"s", None, "e", own=own)
 
-    def native(**more: Any) -> dict[str, Any]:
-        form = {"dialect": "responses", "body": {"input": "x", "stream": True}, "lost": {"truncation": "auto"}, **more}
-        return {**BASE, "x_tierline_native": form}
 
-    base = keys(native())
-    assert keys(native(body={"input": [{"role": "user", "content": "x"}]})) == base
-    for other in (native(lost={"truncation": "off"}), native(lost={}), native(dialect="messages"), BASE):
-        assert keys(other).key != base.key
-        assert keys(other).partition != base.partition
-    listed = native(lost=["truncation"])  # without the values, only the body can tell two requests apart
-    assert keys(listed).key != keys(native(lost=["truncation"], body={"input": "y"})).key
+OWN = {"model": "chat", "input": [{"role": "user", "content": "x", "id": "msg_1"}], "top_p": 1}
+
+
+def test_all_of_a_translated_requests_own_form_counts() -> None:
+    """A backend of its dialect is sent that form. All but its conversation counts for the partition too."""
+    base = translated()
+    assert translated(body={**OWN, "input": [{"role": "user", "content": "y"}]}).key != base.key
+    changes: list[dict[str, Any]] = [
+        {"body": {**OWN, "top_p": 0.5}}, {"body": {**OWN, "previous_response_id": "resp_1"}},
+        {"lost": {"truncation": "off"}}, {"dialect": "messages"}, {"protocol": {"anthropic-beta": "a"}},
+        {"forms": [[0, 0, "document"]]},
+    ]  # fmt: skip
+    for change in changes:
+        assert translated(**change).key != base.key, change
+        assert translated(**change).partition != base.partition, change
+    assert base.key != keys(BASE).key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"paths": ["input[0]"], "messages": 3},
+        {"body": {**OWN, "model": "auto", "metadata": {"a": "b"}, "user": "u", "stream": True, "store": True}},
+        {"body": {**OWN, "client_metadata": {"turn_id": "1"}}},
+        {"body": {**OWN, "input": [{"role": "user", "content": "x", "id": "msg_2", "status": "completed"}]}},
+        {"lost": {"metadata": {"user_id": "u" * 99}}},
+    ],
+)
+def test_what_cannot_change_the_answer_does_not_count_in_its_own_form_either(change: dict[str, Any]) -> None:
+    assert translated(**change) == translated()
+
+
+def test_no_field_of_a_client_is_taken_for_a_translated_requests_own_form() -> None:
+    own = Native("responses", OWN, {})
+    for name in ("x_tierline_native", "native", "own", ""):
+        for value in (own.options(), {**own.options(), "paths": []}, OWN):
+            assert keys({**BASE, name: value}).key != translated().key

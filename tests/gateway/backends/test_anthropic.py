@@ -108,7 +108,8 @@ async def test_a_clients_version_and_betas_are_sent(backend: AnthropicBackend, c
     own = {"model": "chat", "max_tokens": 10, "messages": BODY["messages"], "context_management": {"edits": []}}
     headers = {"anthropic-version": "2026-10-21", "anthropic-beta": "context-management-2025-06-27"}
     for _ in range(2):
-        await backend.complete(BackendRequest(chat_body(own, headers), ask_logprobs=False))
+        chat, native = chat_body(own, headers)
+        await backend.complete(BackendRequest(chat, ask_logprobs=False, native=native))
     await backend.complete(asked())
     assert [request.headers.get("anthropic-beta") for request in claude.requests] == [headers["anthropic-beta"]] * 2 + [
         None

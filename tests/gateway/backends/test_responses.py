@@ -20,7 +20,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.responses import ResponsesBackend
 from gateway.backends.sse import EventParser
 from gateway.chat.completions import assemble
-from gateway.dialects.native import NATIVE
+from gateway.dialects.native import NATIVE, Native
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import ResponsesRequest
 from gateway.dialects.responses.chunks import ResponseChunks
@@ -80,12 +80,14 @@ async def backend(provider: ResponsesUpstream) -> AsyncIterator[ResponsesBackend
     await made.aclose()
 
 
-async def whole(backend: ResponsesBackend, body: Json, *, logprobs: bool = False) -> Json:
-    return (await backend.complete(BackendRequest(body, ask_logprobs=logprobs))).value
+async def whole(backend: ResponsesBackend, body: Json, *, logprobs: bool = False, native: Native | None = None) -> Json:
+    return (await backend.complete(BackendRequest(body, ask_logprobs=logprobs, native=native))).value
 
 
-async def streamed(backend: ResponsesBackend, body: Json, *, logprobs: bool = False) -> list[Json]:
-    stream = await backend.stream(BackendRequest({**body, "stream": True}, ask_logprobs=logprobs))
+async def streamed(
+    backend: ResponsesBackend, body: Json, *, logprobs: bool = False, native: Native | None = None
+) -> list[Json]:
+    stream = await backend.stream(BackendRequest({**body, "stream": True}, ask_logprobs=logprobs, native=native))
     values: list[Json] = []
     try:
         while events := await stream.read():
@@ -285,23 +287,19 @@ async def test_one_clients_wrong_include_does_not_end_encrypted_reasoning(
 # --- the client's own form --------------------------------------------------------------------------------------------
 
 
-def native(own: Json) -> Json:
-    return {**BODY, NATIVE: {"dialect": "responses", "body": own, "lost": []}}
-
-
 async def test_a_client_of_this_dialect_gets_the_replys_own_form(
     backend: ResponsesBackend, provider: ResponsesUpstream
 ) -> None:
     provider.queue(REPLIES["text and calls"], REPLIES["text and calls"])
-    own = {"model": "chat", "input": "hi", "store": True}
-    message = (await whole(backend, native(own), logprobs=True))["choices"][0]["message"]
+    own = Native("responses", {"model": "chat", "input": "hi", "store": True}, {})
+    message = (await whole(backend, BODY, logprobs=True, native=own))["choices"][0]["message"]
     (event,) = message[NATIVE]
     assert event["type"] == "response.completed"
     assert [item["type"] for item in event["response"]["output"]] == [
         "reasoning", "message", "function_call", "function_call",
     ]  # fmt: skip
     assert MAKER.unseal(event["response"]["output"][0]["encrypted_content"])
-    chunks = await streamed(backend, native(own), logprobs=True)
+    chunks = await streamed(backend, BODY, logprobs=True, native=own)
     events = [event for chunk in chunks if chunk["choices"] for event in chunk["choices"][0]["delta"][NATIVE]]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in chunks[-2]["choices"][0]["delta"][NATIVE]] == ["response.completed"]
@@ -313,11 +311,11 @@ async def test_a_client_of_this_dialect_gets_the_replys_own_form(
 async def test_the_clients_own_conversation(backend: ResponsesBackend, provider: ResponsesUpstream) -> None:
     """Sealed items go out, come back, and are taken by the provider."""
     provider.queue(REPLIES["call"])
-    message = (await whole(backend, native({"input": "hi"})))["choices"][0]["message"]
+    message = (await whole(backend, BODY, native=Native("responses", {"input": "hi"}, {})))["choices"][0]["message"]
     output = message[NATIVE][0]["response"]["output"]
     given = [{"role": "user", "content": "hi"}, *output]
     given.append({"type": "function_call_output", "call_id": "call_scripted", "output": "done"})
-    await whole(backend, native({"input": given, "store": False}))
+    await whole(backend, BODY, native=Native("responses", {"input": given, "store": False}, {}))
     assert provider.refused == []
     assert [item.get("type") for item in provider.requests[-1].body["input"]].count("reasoning") == 1
 
@@ -497,11 +495,12 @@ async def test_names_longer_than_openai_takes_are_cut_for_the_provider_alone(
     """In a translated request: a client of Anthropic's API may name a tool with 128 characters."""
     long = "look_" * 20
     tools = [{"type": "function", "function": {**TOOLS[0]["function"], "name": long}}]  # type: ignore[dict-item]
-    body = {**BODY, "tools": tools, NATIVE: {"dialect": "messages", "body": {}, "lost": {}}}
+    body = {**BODY, "tools": tools}
+    own = Native("messages", {}, {})
     provider.default = Reply(tool_calls=(ToolCall(short_name(long), "{}"),))
-    message = (await whole(backend, body))["choices"][0]["message"]
+    message = (await whole(backend, body, native=own))["choices"][0]["message"]
     assert [call["function"]["name"] for call in message["tool_calls"]] == [long]
-    values = await streamed(backend, body)
+    values = await streamed(backend, body, native=own)
     deltas = [choice["delta"] for value in values for choice in value["choices"]]
     names = [call["function"].get("name") for delta in deltas for call in delta.get("tool_calls") or ()]
     assert [name for name in names if name] == [long]

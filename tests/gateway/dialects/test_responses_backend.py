@@ -16,7 +16,7 @@ from openai.types.chat import (
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase, CompletionCreateParamsStreaming
 from openai.types.shared_params import FunctionDefinition
 
-from gateway.dialects.native import NATIVE
+from gateway.dialects.native import Native
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import ResponsesRequest, request_of
 from gateway.dialects.responses.input_items import Unsupported, placed_before
@@ -480,9 +480,9 @@ def test_reasoning_that_its_server_shows_and_does_not_encrypt() -> None:
 def passed_on(
     own: Json, more: Json | None = None, alternatives: int | None = None, needs: Sequence[str] = ()
 ) -> ResponsesRequest:
-    native = {"dialect": "responses", "body": own, "lost": [], "needs": needs}
-    body = {"model": "chat", "messages": [USER], NATIVE: native}
-    return request_of(body | (more or {}), MINE, model="large", stream=False, alternatives=alternatives)
+    native = Native("responses", own, {}, needs=frozenset(needs))
+    body = {"model": "chat", "messages": [USER], **(more or {})}
+    return request_of(body, MINE, model="large", stream=False, alternatives=alternatives, native=native)
 
 
 def test_the_clients_own_body_is_sent_as_it_is() -> None:

@@ -144,9 +144,9 @@ def test_what_a_backend_must_see_of_its_call_again() -> None:
     completion = assemble([chunk({"tool_calls": [signed]}), chunk(finish="tool_calls")])
     (item,) = whole_response(completion, head(), logprobs=False)["output"]
     assert item["extra_content"] == extra
-    chat, _ = chat_body({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
+    chat, native, _ = chat_body({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
     assert chat["messages"][0]["tool_calls"][0]["extra_content"] == extra
-    assert chat[NATIVE]["lost"] == {}
+    assert native.lost == {}
 
 
 def test_calls_of_tools_in_a_namespace() -> None:

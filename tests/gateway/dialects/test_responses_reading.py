@@ -11,7 +11,7 @@ from openai.types.responses import response_create_params
 
 from gateway.chat.completions import wants_usage
 from gateway.config.schema import Limits
-from gateway.dialects.native import NATIVE, lost_fields, native_body, needs_of
+from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.responses import reading
 from gateway.dialects.responses.reading import chat_body, entries_of
 from gateway.errors import InvalidRequest
@@ -21,12 +21,22 @@ Json = dict[str, Any]
 CHECKED = ChatFields(Limits())
 
 
-def read(body: Json, *, hosted: bool = False, kept: bool = False) -> Json:
-    """The chat body of a request, which the gateway's own check takes."""
+def both(body: Json, *, hosted: bool = False, kept: bool = False) -> tuple[Json, Native]:
+    """The chat body of a request, which the gateway's own check takes, and its own form."""
     whole = {"model": "chat", "input": "hello", **body}
-    chat, _ = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
+    chat, native, _ = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
     CHECKED.check(chat)
-    return chat
+    return chat, native
+
+
+def read(body: Json, *, hosted: bool = False) -> Json:
+    """The chat body of a request."""
+    return both(body, hosted=hosted)[0]
+
+
+def own(body: Json, *, hosted: bool = False, kept: bool = False) -> Native:
+    """The own form of a request."""
+    return both(body, hosted=hosted, kept=kept)[1]
 
 
 def messages(*items: Any, **more: Any) -> list[Json]:
@@ -211,17 +221,17 @@ def test_tools_and_the_choice_of_one() -> None:
 def test_tools_in_a_namespace_are_functions_with_longer_names() -> None:
     """As Codex CLI sends them; their calls in earlier turns are named alike."""
     tools = [{"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": "find", "strict": False}]}]
-    chat = read({"tools": tools, "input": [{**call("1", "find"), "namespace": "crm"}, output("1")]})
+    chat, native = both({"tools": tools, "input": [{**call("1", "find"), "namespace": "crm"}, output("1")]})
     assert chat["tools"] == [{"type": "function", "function": {"name": "crm__find", "strict": False}}]
     assert chat["messages"][0]["tool_calls"][0]["function"]["name"] == "crm__find"
-    assert chat[NATIVE]["lost"] == {}
+    assert native.lost == {}
 
 
 def test_a_long_name_in_a_namespace_is_cut_to_what_openai_takes() -> None:
     names = ["find_" + "x" * 60, "find_" + "x" * 60 + "y"]
     tools = [{"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": name} for name in names]}]
     asked = {"tools": tools, "input": [{**call("1", names[0]), "namespace": "crm"}, output("1")]}
-    chat, known = chat_body(asked, entries_of(asked), hosted=False, kept=False)
+    chat, _, known = chat_body(asked, entries_of(asked), hosted=False, kept=False)
     made = [tool["function"]["name"] for tool in chat["tools"]]
     assert [len(name) for name in made] == [64, 64]
     assert known == {made[0]: ("crm", names[0]), made[1]: ("crm", names[1])}
@@ -229,11 +239,11 @@ def test_a_long_name_in_a_namespace_is_cut_to_what_openai_takes() -> None:
 
 
 def test_who_asks_is_no_part_of_the_key() -> None:
-    assert read({"client_metadata": {"turn_id": "1"}})[NATIVE]["lost"] == {"client_metadata": None}
+    assert own({"client_metadata": {"turn_id": "1"}}).lost == {"client_metadata": None}
 
 
 def test_options() -> None:
-    chat = read(
+    chat, native = both(
         {
             "text": {
                 "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True},
@@ -260,7 +270,7 @@ def test_options() -> None:
     }  # fmt: skip
     assert {name: chat[name] for name in expected} == expected
     assert wants_usage(chat)
-    assert chat[NATIVE]["lost"] == {}
+    assert native.lost == {}
     assert "response_format" not in read({"text": {"format": {"type": "text"}}})
     assert read({"text": {"format": {"type": "json_object"}}})["response_format"] == {"type": "json_object"}
 
@@ -306,19 +316,19 @@ def test_fields_of_both_apis_are_kept(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(reading.LOST))
 def test_lost_fields_are_listed(name: str) -> None:
     """A backend that speaks chat completions lists the field; one of this API gets it in the client's own body."""
-    chat = read({name: _SAMPLES[name]})
+    chat, native = both({name: _SAMPLES[name]})
     assert name not in chat
-    assert lost_fields(chat, "chat") == (name,)
-    assert lost_fields(chat, "responses") == ()
-    body = native_body(chat, "responses")
+    assert lost_fields(native, "chat") == (name,)
+    assert lost_fields(native, "responses") == ()
+    body = native_body(native, "responses")
     assert body is not None
     assert body[name] == _SAMPLES[name]
-    assert lost_fields(read({name: None}), "chat") == ()
+    assert lost_fields(own({name: None}), "chat") == ()
 
 
 def test_what_asks_for_nothing_is_not_listed() -> None:
     body = {"truncation": "disabled", "background": False, "include": [], "text": None, "reasoning": {"summary": None}}
-    assert lost_fields(read(body), "chat") == ()
+    assert lost_fields(own(body), "chat") == ()
 
 
 @pytest.mark.parametrize(
@@ -347,7 +357,7 @@ def test_what_asks_for_nothing_is_not_listed() -> None:
     ],
 )
 def test_lost_members_are_listed_by_their_paths(body: Json, lost: str) -> None:
-    assert lost_fields(read(body), "chat") == (lost,)
+    assert lost_fields(own(body), "chat") == (lost,)
 
 
 @pytest.mark.parametrize(
@@ -377,11 +387,10 @@ def test_what_needs_a_backend_of_this_api(body: Json, param: str) -> None:
     """It is refused by name where there is none; else the request goes to such tiers, under a key of its own."""
     assert refused(body) == ("unsupported_value", param)
     whole = {"input": [*body["input"], said("b")]} if "input" in body else body
-    chat = read({**body, **whole}, hosted=True)
-    assert needs_of(chat) == {"responses_hosted_tools"}
-    assert len(chat[NATIVE]["lost"]) == 1
-    assert NATIVE in chat
-    assert not needs_of(read({}, hosted=True))
+    native = own({**body, **whole}, hosted=True)
+    assert native.needs == {"responses_hosted_tools"}
+    assert len(native.lost) == 1
+    assert not own({}, hosted=True).needs
 
 
 @pytest.mark.parametrize(
@@ -394,7 +403,6 @@ def test_what_needs_a_backend_of_this_api(body: Json, param: str) -> None:
         ({"max_tokens": 1}, "unsupported_value", "max_tokens"),
         ({"response_format": {}}, "unsupported_value", "response_format"),
         ({"n": 2}, "unsupported_value", "n"),
-        ({NATIVE: {}}, "unsupported_value", NATIVE),
         ({"input": 5}, "invalid_type", "input"),
         ({"input": [5]}, "invalid_type", "input[0]"),
         ({"input": [{"type": 5}]}, "invalid_type", "input[0].type"),
@@ -479,12 +487,12 @@ def test_errors_name_the_fields_own_path(body: Json, code: str, param: str) -> N
 
 def test_a_backend_of_this_api_gets_the_clients_own_body() -> None:
     """With the whole conversation as its input. What the gateway keeps must not lose the model's reasoning."""
-    body = native_body(read({"input": [said("a")], "previous_response_id": "resp_1"}), "responses")
+    body = native_body(own({"input": [said("a")], "previous_response_id": "resp_1"}), "responses")
     assert body == {"model": "chat", "input": [said("a")]}
-    kept = native_body(read({"reasoning": {"effort": "low"}, "include": ["a.b"]}, kept=True), "responses")
+    kept = native_body(own({"reasoning": {"effort": "low"}, "include": ["a.b"]}, kept=True), "responses")
     assert kept is not None
     assert kept["include"] == ["a.b", "reasoning.encrypted_content"]
-    assert native_body(read({}), "messages") is None
+    assert native_body(own({}), "messages") is None
 
 
 # --- values of wrong types --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from gateway.config.schema import Limits
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import chat_body as of_messages
 from gateway.dialects.messages.models import facts_of
+from gateway.dialects.native import Native
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
 from gateway.dialects.responses.reading import chat_body as of_responses
@@ -33,22 +34,24 @@ MODELS: Final = ("claude-haiku-4-5", "claude-sonnet-4-6", "claude-opus-4-8", "cl
 few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-def to_messages(body: Json, model: str = MODELS[0]) -> str | None:
+def to_messages(body: Json, model: str = MODELS[0], native: Native | None = None) -> str | None:
     """What Anthropic's API refuses a chat body for."""
-    made = messages_request(body, model, facts_of(model), OWN, stream=False).body
+    made = messages_request(body, model, facts_of(model), OWN, stream=False, native=native).body
     return CLAUDE.refusal_of(json.loads(json.dumps(made)))
 
 
-def to_responses(body: Json) -> str | None:
+def to_responses(body: Json, native: Native | None = None) -> str | None:
     """What OpenAI's Responses API refuses a chat body for."""
-    return GPT.refusal_of(request_of(body, OWN, model="large", stream=False, alternatives=None).body)
+    made = request_of(body, OWN, model="large", stream=False, alternatives=None, native=native)
+    return GPT.refusal_of(made.body)
 
 
-def to_chat(body: Json) -> str | None:
+def to_chat(body: Json, native: Native | None) -> str | None:
     """What OpenAI's chat completions refuse a translated body for."""
     ChatFields(Limits()).check(body)
     backend = OpenAIBackend(None, model="small", key=None, maker=OWN)  # type: ignore[arg-type]
-    payload, _, _ = backend._prepare(BackendRequest(body, ask_logprobs=False, alternatives=None), stream=False)
+    request = BackendRequest(body, ask_logprobs=False, alternatives=None, native=native)
+    payload, _, _ = backend._prepare(request, stream=False)
     return OPENAI.refusal_of(json.loads(json.dumps(payload)))
 
 
@@ -211,8 +214,8 @@ CLAUDES_TOOLS: Final = [{"name": "look", "input_schema": {"type": "object", "pro
 @example([{"role": "user", "content": [KEPT]}])
 def test_openai_takes_what_anthropic_takes(messages: list[Json]) -> None:
     given_body = {"model": "chat", "max_tokens": 500, "messages": messages, "tools": CLAUDES_TOOLS, "top_k": 3}
-    body = of_messages(given_body, {})
-    assert (to_chat(body), to_responses(body)) == (None, None)
+    body, native = of_messages(given_body, {})
+    assert (to_chat(body, native), to_responses(body, native)) == (None, None)
 
 
 # --- conversations of OpenAI's responses ------------------------------------------------------------------------------
@@ -253,5 +256,5 @@ def test_others_take_what_openai_responses_take(given_items: list[Json], model: 
     given_body = {"model": "chat", "input": given_items}
     if not given_items:
         return
-    body, _ = of_responses(given_body, entries_of(given_body), hosted=False, kept=False)
-    assert (to_chat(body), to_messages(body, model)) == (None, None)
+    body, native, _ = of_responses(given_body, entries_of(given_body), hosted=False, kept=False)
+    assert (to_chat(body, native), to_messages(body, model, native)) == (None, None)

@@ -10,7 +10,7 @@ import pytest
 from gateway.dialects.messages.backend import MessagesRequest, messages_request, protocol_of
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
-from gateway.dialects.native import NATIVE
+from gateway.dialects.native import Native
 from gateway.dialects.reasoning import maker_of
 
 OWN = maker_of("endpoint model", "key")
@@ -19,16 +19,19 @@ TOOL = {"type": "function", "function": {"name": "look", "description": "Look.",
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "map"}'}}
 
 
-def sent(model: str = "claude-haiku-4-5", *, stream: bool = False, **body: Any) -> MessagesRequest:
+def sent(
+    model: str = "claude-haiku-4-5", *, stream: bool = False, native: Native | None = None, **body: Any
+) -> MessagesRequest:
     """The request for a chat-completions body."""
     given = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], **body}
-    return messages_request(given, model, facts_of(model), OWN, stream=stream)
+    return messages_request(given, model, facts_of(model), OWN, stream=stream, native=native)
 
 
 def native(model: str = "claude-haiku-4-5", **body: Any) -> MessagesRequest:
     """The request for a body of a client of the Messages API."""
     given = {"model": "chat", "max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}], **body}
-    return messages_request(chat_body(given, {}), model, facts_of(model), OWN, stream=False)
+    chat, own = chat_body(given, {})
+    return messages_request(chat, model, facts_of(model), OWN, stream=False, native=own)
 
 
 def test_the_least_request() -> None:
@@ -341,13 +344,14 @@ def test_a_clients_own_body_is_sent_as_it_is() -> None:
 
 
 def test_what_the_gateway_changes_in_a_clients_own_body() -> None:
-    chat = chat_body(
+    chat, own = chat_body(
         {"model": "chat", "max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["A"]},
         {"anthropic-version": "2026-10-21"},
     )
     chat |= {"max_tokens": 100, "stop": ["A", "B"], "temperature": 0.7}
     chat["messages"] = [*chat["messages"], {"role": "assistant", "content": "Paris is "}]
-    made = messages_request(chat, "claude-haiku-4-5", facts_of("claude-haiku-4-5"), OWN, stream=True)
+    facts = facts_of("claude-haiku-4-5")
+    made = messages_request(chat, "claude-haiku-4-5", facts, OWN, stream=True, native=own)
     assert made.body == {
         "model": "claude-haiku-4-5",
         "max_tokens": 100,
@@ -359,10 +363,10 @@ def test_what_the_gateway_changes_in_a_clients_own_body() -> None:
             {"role": "assistant", "content": [{"type": "text", "text": "Paris is "}]},
         ],
     }
-    assert protocol_of(chat) == {"anthropic-version": "2023-06-01"}  # the later version has no temperature
+    assert protocol_of(chat, own) == {"anthropic-version": "2023-06-01"}  # the later version has no temperature
     del chat["temperature"]
-    assert protocol_of(chat) == {"anthropic-version": "2026-10-21"}
-    assert protocol_of({"model": "chat"}) == {}
+    assert protocol_of(chat, own) == {"anthropic-version": "2026-10-21"}
+    assert protocol_of({"model": "chat"}, None) == {}
 
 
 def test_a_clients_own_blocks_of_other_backends_are_removed() -> None:
@@ -412,8 +416,8 @@ def test_system_turns_of_a_client_are_the_users_where_a_model_knows_none() -> No
 
 
 def test_fields_of_another_dialect_that_were_lost_are_listed() -> None:
-    native_of = {"dialect": "responses", "body": {}, "lost": ["truncation"], "needs": []}
-    assert sent(**{NATIVE: native_of}).dropped == ("truncation",)
+    own = Native("responses", {"input": []}, {"truncation": "auto"})
+    assert sent(native=own).dropped == ("truncation",)
 
 
 def test_a_conversation_begins_with_the_user() -> None:

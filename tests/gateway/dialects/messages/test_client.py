@@ -16,7 +16,6 @@ from gateway.config.schema import Limits
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import MessagesClient, chat_body
 from gateway.dialects.messages.models import facts_of
-from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import InvalidRequest
 from gateway.request.body import ChatFields
@@ -29,9 +28,9 @@ LOOK = {"name": "look", "description": "Look.", "input_schema": SCHEMA, "strict"
 
 
 def chat(**more: Any) -> tuple[dict[str, Any], list[str]]:
-    """The chat-completions body without the native one, and what was lost."""
-    made = chat_body({**BODY, **more}, {})
-    return made, list(made.pop(NATIVE)["lost"])
+    """The chat-completions body, and what was lost."""
+    made, native = chat_body({**BODY, **more}, {})
+    return made, list(native.lost)
 
 
 KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -95,7 +94,7 @@ def test_a_field_that_only_the_dialect_has(name: str) -> None:
     made, lost = chat(**{name: value})
     assert made == BODY
     assert lost == [name]
-    assert chat_body({**BODY, name: value}, {})[NATIVE]["body"][name] == value
+    assert chat_body({**BODY, name: value}, {})[1].body[name] == value
 
 
 def block(kind: str, /, **members: Any) -> dict[str, Any]:
@@ -215,10 +214,10 @@ def test_documents(source: dict[str, Any], part: dict[str, Any] | None) -> None:
 
 def test_tools_of_the_provider_need_a_tier_that_has_them() -> None:
     tools = [LOOK, {"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
-    made = chat_body({**BODY, "tools": tools, "tool_choice": {"type": "tool", "name": "bash"}}, {})
+    made, native = chat_body({**BODY, "tools": tools, "tool_choice": {"type": "tool", "name": "bash"}}, {})
     assert [tool["function"]["name"] for tool in made["tools"]] == ["look"]
-    assert made[NATIVE]["needs"] == ["messages_hosted_tools", "messages_web_search"]
-    assert list(made[NATIVE]["lost"]) == ["tools[1]", "tools[2]", "tool_choice"]
+    assert native.needs == {"messages_hosted_tools", "messages_web_search"}
+    assert list(native.lost) == ["tools[1]", "tools[2]", "tool_choice"]
     assert "tool_choice" not in made
 
 
@@ -288,7 +287,7 @@ def test_what_one_message_says_of_another() -> None:
         {"role": "tool", "tool_call_id": "t", "content": "no"},
     ]
     assert lost == ["messages[1].content[0].is_error", "messages[1].id", "metadata"]
-    assert chat_body({**BODY, "metadata": long}, {})[NATIVE]["body"]["metadata"] == long
+    assert chat_body({**BODY, "metadata": long}, {})[1].body["metadata"] == long
 
 
 @pytest.mark.parametrize(
@@ -347,8 +346,8 @@ async def test_what_no_backend_can_do_is_refused_by_its_path(
         await MessagesClient({}, "req_1", {"tools"}).read({**BODY, **needing}, "default", large=False)
     assert refused.value.param == path
     needed = f"messages_{capability}"
-    made, _ = await MessagesClient({}, "req_1", {needed}).read({**BODY, **needing}, "default", large=False)
-    assert made[NATIVE]["needs"] == [needed]
+    _, native, _ = await MessagesClient({}, "req_1", {needed}).read({**BODY, **needing}, "default", large=False)
+    assert native.needs == {needed}
 
 
 EVERYTHING: dict[str, Any] = {
@@ -395,22 +394,23 @@ def test_odd_values_anywhere_are_refused_or_translated() -> None:
             holder = holder[step]
         holder[path[-1]] = copy.deepcopy(rng.choice(ODD))
         try:
-            made = chat_body(body, {})
+            made, native = chat_body(body, {})
             fields.check(made)
         except InvalidRequest as refused:
             assert refused.param
             continue
         translated += 1
-        for given in (made, {name: value for name, value in made.items() if name != NATIVE}):
-            messages_request(given, "claude-haiku-4-5", facts_of("claude-haiku-4-5"), maker, stream=True)
+        facts = facts_of("claude-haiku-4-5")
+        for own in (native, None):
+            messages_request(made, "claude-haiku-4-5", facts, maker, stream=True, native=own)
     assert translated > 100
 
 
 async def test_errors_have_the_apis_envelope() -> None:
     client = MessagesClient({b"anthropic-beta": b"x"}, "req_1")
-    made, _ = await client.read(dict(BODY), "default", large=False)
-    assert made[NATIVE]["headers"] == {"anthropic-beta": "x"}
-    assert made[NATIVE]["lost"] == {"anthropic-beta": "x"}
+    _, native, _ = await client.read(dict(BODY), "default", large=False)
+    assert native.protocol == {"anthropic-beta": "x"}
+    assert native.lost == {"anthropic-beta": "x"}
     refused = InvalidRequest("No.", code="unsupported_value", param="tools[0]")
     assert json.loads(client.error(refused)) == {
         "type": "error",
