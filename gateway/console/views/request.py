@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,18 +16,24 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.archive.columns import LEDGER
 from gateway.archive.live import LiveArchive
 from gateway.caching.wrong_hits import served_hit
+from gateway.console.facts import facts_of
 from gateway.console.page import PageError
 from gateway.console.replaced import replaced_in
+from gateway.console.summary import summary_of
 from gateway.console.timeline import Bar, Timeline, timeline_of
+from gateway.console.what_changes import WhatChanges, tried_as, what_changes
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
+from gateway.telemetry.hop_details import MOST_CHARS
 from gateway.telemetry.reasons import dollars
+from offline.explain.moves import Move
 from offline.explain.path import PathLine, decision_lines
 from offline.explain.why_not import Flip, Impossible, start_of, why_not
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy
 from policies.model import Policy
+from policies.numbers import PolicyNumber, numbers_of
 from routing.decide import DecisionInput
 from routing.decision_basis import BasisError, DecisionBasis
 from routing.decision_record import unnamed
@@ -70,6 +76,19 @@ class ClassChange:
     impossible: str = ""
     reason: str = ""
     """The reason of the decision that then is made."""
+    tried: Mapping[str, str] = field(default_factory=dict)
+    """The values of the policy's numbers by which What if tries it; empty where it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTexts:
+    """The last message and the answer of a request; None where they are not recorded. `cut`: they may go on."""
+
+    prompt: str | None
+    answer: str | None
+    cut: Sequence[str]
+    why_not: str
+    """Why a text is missing; empty if none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +102,16 @@ class RecordedDecisionInput:
 class RequestView:
     """Find requests and say all that is known of each."""
 
-    def __init__(self, archive: LiveArchive, store: Store, source: PolicySource) -> None:
+    def __init__(
+        self,
+        archive: LiveArchive,
+        store: Store,
+        source: PolicySource,
+        in_force: Callable[[str], Awaitable[str]] | None = None,
+    ) -> None:
+        """`in_force` returns the text of a surface's policy in force, by whose numbers What if tries changes."""
         self._archive = archive
+        self._in_force = in_force
         self._source = source
         self._registry = PolicyRegistry(store)
         self._lines: dict[str, Mapping[str, int]] = {}
@@ -107,6 +134,8 @@ class RequestView:
         tiers = again.policy.ladder if again is not None else ()
         timeline = timeline_of(record, row["given"], tiers)
         usual = await self._usual_of(row["surface"])
+        changes = what_changes(record["ledger"], timeline, None if again is None else again.policy.escalate.hedge)
+        numbers = await self._numbers(row["surface"] or "") if changes else []
         feedback = await self._archive.ask(_FEEDBACK, {"id": request_id, "tenant": row["tenant"]})
         return {
             "request_id": request_id,
@@ -115,7 +144,14 @@ class RequestView:
             "entry_ms": row["entry_ms"],
             "started": record["started"],
             "ledger": record["ledger"],
+            "summary": summary_of(record["ledger"], timeline.bars),
+            "texts": texts_of(record["ledger"], timeline.bars),
             "timeline": timeline,
+            "facts": {bar.number: facts_of(bar.attributes, bar.error) for bar in timeline.bars},
+            "changes": {
+                part: [(one, tried_as(one, numbers)) for one in changes if one.part == part]
+                for part in dict.fromkeys(one.part for one in changes)
+            },
             "target": timeline.target_ms,
             "saved": _saved(row),
             "usual": {bar.number: found for bar in timeline.bars if (found := _usual_of_kind(usual, bar))},
@@ -135,8 +171,18 @@ class RequestView:
         again = decided_again(rows[0]) if rows else None
         if again is None or tier not in again.policy.tiers or start_of(again.policy, again.given) == tier:
             return None
-        found = why_not(again.policy, again.given, tier)
-        return Alternative(tier, _change(found.request), _change(found.policy), _change(found.world))
+        numbers = await self._numbers(again.policy.surface)
+        found = await asyncio.to_thread(why_not, again.policy, again.given, tier)
+        return Alternative(tier, *(_change(one, numbers) for one in (found.request, found.policy, found.world)))
+
+    async def _numbers(self, surface: str) -> Sequence[PolicyNumber]:
+        """Return the numbers of the surface's policy in force; none where it is not known."""
+        if self._in_force is None or not surface:
+            return []
+        try:
+            return numbers_of((await self._in_force(surface)).replace("\r\n", "\n"))
+        except (PageError, StoreUnavailable, RegistryError):
+            return []  # then the page has no links to What if
 
     async def _found(self, request_id: str, at_ms: int | None) -> list[dict[str, Any]]:
         """Return the row of a request, with the basis of its decision; none if there is none."""
@@ -273,12 +319,37 @@ def _others(again: RecordedDecisionInput) -> list[str]:
     return [tier for tier in again.policy.ladder if tier != start]
 
 
-def _change(found: Flip | Impossible) -> ClassChange:
+def texts_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> CapturedTexts:
+    """Return the captured texts of a request: as far as they were recorded, and why not where they were not."""
+    root = bars[0].attributes if bars else {}
+    prompt, answer = root.get(names.PROMPT), root.get(names.ANSWER)
+    cut = [what for what, text in (("prompt", prompt), ("answer", answer)) if text and len(text) >= MOST_CHARS]
+    why_not = ""
+    if not ledger["kept"]:
+        why_not = "Neither is recorded: this request's hops are not (telemetry.sample)."
+    elif prompt is None and answer is None:
+        why_not = "Neither is captured (telemetry.prompts), or what redacts texts left nothing of them."
+    elif answer is None:
+        why_not = "There was no answer." if ledger["status"] >= 400 else "No text of it is recorded."
+    return CapturedTexts(prompt, answer, cut, why_not)
+
+
+def _change(found: Flip | Impossible, numbers: Sequence[PolicyNumber]) -> ClassChange:
     if isinstance(found, Impossible):
         return ClassChange((), found.reason)
-    return ClassChange(
-        [f"{move.what}: {move.before} → {move.after}" for move in found.moves], "", found.decision.reason
-    )
+    words = [f"{move.what}: {move.before} → {move.after}" for move in found.moves]
+    tried = [_tried(move, numbers) for move in found.moves]
+    return ClassChange(words, "", found.decision.reason, dict(filter(None, tried)) if all(tried) else {})
+
+
+def _tried(move: Move, numbers: Sequence[PolicyNumber]) -> tuple[str, str] | None:
+    """Return the number that a move of the policy changes, and its new value; None where there is no such number."""
+    if move.path[:2] == ("route", "start"):
+        same = [one for one in numbers if one.path == move.path[:3] and f"{one.value:.10g}{one.unit}" == move.before]
+        return (same[0].name, move.after.rstrip("%")) if len(same) == 1 else None
+    key = ".".join(move.path)
+    value = move.value if isinstance(move.value, float) else None
+    return tried_as(WhatChanges("", "", key, value), numbers)
 
 
 __all__ = ["NoSuchRequest", "PathLine", "RequestView", "Timeline", "decided_again", "record_of"]

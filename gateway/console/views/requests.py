@@ -13,6 +13,7 @@ from gateway.archive.live import LiveArchive
 from gateway.console.access import Role
 from gateway.console.filters import FLAGS, SPANS, Filter, filter_of
 from gateway.console.page import Page, Sources
+from gateway.console.policy_desk import PolicyDesk
 from gateway.console.views.request import RequestView
 from gateway.telemetry.ids import recorded_between
 
@@ -30,7 +31,8 @@ _RECENT: Final = 2000
 
 def pages(sources: Sources) -> Iterator[Page]:
     """Yield the list, and the page of one request."""
-    archive, one = sources.archive, RequestView(sources.archive, sources.store, sources.places.source)
+    archive, desk = sources.archive, PolicyDesk(sources.archive, sources.store, sources.places)
+    one = RequestView(archive, sources.store, sources.places.source, desk.text_in_force)
 
     async def show_list(request: Request) -> Mapping[str, Any]:
         query = request.query_params
@@ -50,6 +52,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         at_ms = int(at) if at.isdecimal() and len(at) < 16 else None
         request_id, why = request.path_params["request_id"], request.query_params.get("why")
         data = await one.data(request_id, at_ms)
+        why = why or next(iter(data["others"]), None)
         asked = None if why is None else await one.alternatives(request_id, why, data["entry_ms"])
         return {
             **data,

@@ -61,6 +61,21 @@ async def test_a_rejected_answer_stands_beside_the_one_that_replaced_it(store: R
     assert "Texts are not captured" not in whole.text
 
 
+async def test_the_first_sentence_and_both_texts_are_on_top(store: RedisStore, tmp_path: Path) -> None:
+    """Of direct requests and hits, too: the answer is the request's own; without capture the page says so."""
+    bare = (await page_of(store, tmp_path, "chat@3f2a91c", "/requests/req-1")).text
+    sentence = "local&#39;s draft scored 0.41 where 0.62 is asked, so hosted answered"
+    assert sentence in bare and bare.index(sentence) < bare.index("First byte") < bare.index("Where the time went")
+    assert "neither is captured (telemetry.prompts)" in bare
+    page = await page_of(store, tmp_path, "chat@3f2a91c", "/requests/req-1", rejected=["No"], served="Yes.\n" * 9)
+    assert page.text.index("Yes.\nYes.") < page.text.index("First byte")
+    assert page.text.count('class="unfold"') == 1, "what is longer than six lines is folded"
+    data = (await page_of(store, tmp_path, "chat@3f2a91c", "/requests/req-1.json", rejected=["No"], served="A")).json()
+    assert data["texts"]["answer"] == "A" and data["summary"]["missed"] == []
+    changed = data["changes"]["The escalation"][0]
+    assert changed[0]["key"] == JUDGED[names.CLAUSE] and changed[0]["value"] == 0.41
+
+
 async def test_a_hop_has_an_address(store: RedisStore, tmp_path: Path) -> None:
     page = (await page_of(store, tmp_path, "chat@3f2a91c", "/requests/req-1?hop=3")).text
     assert 'class="hop-row here" id="hop-3"' in page and page.count(" here") == 1

@@ -1,0 +1,171 @@
+"""Name what is recorded of a hop: each figure with its label and its limit. The terminal has phrases instead.
+
+Pure functions of a hop's attributes (`telemetry.names`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.telemetry import names
+from gateway.telemetry.reasons import dollars, milliseconds
+
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HopFact:
+    """A figure or a word. `state` is bad where it missed its limit, good where it met one, else ''."""
+
+    label: str
+    value: str
+    state: str = ""
+
+
+def facts_of(attributes: Attributes, error: str | None = None) -> list[HopFact]:
+    """Return the facts of a hop, in the order in which one asks for them."""
+    found = [fact for make in _IN_ORDER for fact in make(attributes)]
+    return [*found, HopFact("error", error.replace("_", " "), "bad")] if error else found
+
+
+def _plain(label: str, attribute: str, form: Callable[[Any], str] = str) -> Callable[[Attributes], Iterator[HopFact]]:
+    def make(told: Attributes) -> Iterator[HopFact]:
+        value = told.get(attribute)
+        if value not in (None, "", []):
+            yield HopFact(label, form(value))
+
+    return make
+
+
+def _against(label: str, attribute: str, limit: str) -> Callable[[Attributes], Iterator[HopFact]]:
+    def make(told: Attributes) -> Iterator[HopFact]:
+        value, least = told.get(attribute), told.get(limit)
+        if value is not None and least is not None:
+            met = value >= least
+            words = f"{value:.3f}, {'at least' if met else 'under'} {least:.3f}"
+            yield HopFact(label, words, "good" if met else "bad")
+        elif value is not None:
+            yield HopFact(label, f"{value:.3f}")
+
+    return make
+
+
+def _outcome(told: Attributes) -> Iterator[HopFact]:
+    cached, outcome, reason = (told.get(one) for one in (names.CACHE_OUTCOME, names.OUTCOME, names.CACHE_REASON))
+    if cached:
+        yield HopFact("", f"{cached}, {reason}" if reason else cached, "good" if cached == "hit" else "")
+    elif outcome:
+        state = {"accepted": "good", "low_confidence": "bad"}.get(outcome, "")
+        yield HopFact("", str(outcome).replace("_", " "), state)
+
+
+def _route(told: Attributes) -> Iterator[HopFact]:
+    tiers = told.get(names.DECISION)
+    if tiers:
+        yield HopFact("order", " then ".join(tiers) if isinstance(tiers, list | tuple) else str(tiers))
+    if told.get(names.HOLDOUT):
+        yield HopFact("held out", "drawn at random for the strongest tier")
+    reason = str(told.get(names.REASON) or "")
+    if reason and not reason.startswith("confidence "):
+        yield HopFact("because", reason)
+    if kind := told.get(names.KIND):
+        certain, quantile = told.get(names.P_KIND, 1.0), told.get(names.QUANTILE)
+        doubt = f", {certain:.0%} sure" if certain < _IN_DOUBT else ""
+        yield HopFact("kind", f"{kind}{doubt}" + ("" if quantile is None else f", harder than {quantile:.0%} of it"))
+    if told.get(names.IN_DOMAIN) is False:
+        yield HopFact("classifier", "out of its domain: it abstains")
+    lists = (told.get(one, ()) for one in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
+    for tier, ttft_ms, late, state in zip(*lists, strict=False):
+        if state or late:
+            yield HopFact(tier, state or f"would have been late: {milliseconds(ttft_ms)} to a first token", "bad")
+
+
+def _beside(told: Attributes) -> Iterator[HopFact]:
+    if told.get(names.HEDGE):
+        yield HopFact("", "hedge")
+    if told.get(names.SPECULATIVE):
+        yield HopFact("", "called ahead of its need")
+    if told.get(names.CONTINUES) is not None:
+        yield HopFact("continues", f"attempt {told[names.CONTINUES]}")
+
+
+def _model(told: Attributes) -> Iterator[HopFact]:
+    model = told.get(names.GEN_AI_RESPONSE_MODEL) or told.get(names.GEN_AI_REQUEST_MODEL) or told.get(names.EMBEDDER)
+    if model:
+        yield HopFact("model", " at ".join(str(one) for one in (model, told.get(names.BACKEND)) if one))
+
+
+def _usage(told: Attributes) -> Iterator[HopFact]:
+    given, made = told.get(names.GEN_AI_TOKENS_IN), told.get(names.GEN_AI_TOKENS_OUT)
+    if given is not None or made is not None:
+        counted = ", estimated" if told.get(names.USAGE_ESTIMATED) else ""
+        yield HopFact("tokens", f"{given or 0:,} in, {made or 0:,} out{counted}")
+    if told.get(names.COST_UNKNOWN):
+        yield HopFact("cost", "price not known", "bad")
+    elif told.get(names.COST) is not None:
+        yield HopFact("cost", dollars(told[names.COST]))
+
+
+def _load(told: Attributes) -> Iterator[HopFact]:
+    busy, capacity, queued = (told.get(name) for name in (names.IN_FLIGHT, names.CAPACITY, names.QUEUED))
+    if queued or (busy and busy == capacity):
+        yield HopFact("backend", f"{busy} of {capacity} calls in flight, {queued or 0} waiting")
+    if (state := str(told.get(names.BREAKER) or "closed")) != "closed":
+        yield HopFact("breaker", state, "bad")
+
+
+def _given(told: Attributes) -> Iterator[HopFact]:
+    if told.get(names.TIMEOUT) is not None:
+        left = told.get(names.BUDGET_LEFT)
+        of = "" if left is None else f" of {milliseconds(left)} left"
+        yield HopFact("time allowed", f"{milliseconds(told[names.TIMEOUT])}{of}")
+
+
+def _doubts(told: Attributes) -> Iterator[HopFact]:
+    places, logprobs = told.get(names.LOWEST), told.get(names.LOWEST_LOGPROBS)
+    if places and logprobs:
+        texts = told.get(names.LOWEST_TOKENS) or [f"token {place + 1}" for place in places]
+        least = [f"{text.strip()} {math.exp(logprob):.0%}" for text, logprob in zip(texts, logprobs, strict=False)]
+        yield HopFact("least sure of", ", ".join(least[:3]))
+
+
+_IN_DOUBT: Final = 0.7
+"""A kind that is less probable than this is shown with its probability."""
+_BASES: Final = {
+    "calibrated": "calibrated",
+    "logprob": "token probabilities",
+    "agreement": "another sample's agreement",
+}
+_IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
+    _outcome,
+    _beside,
+    _route,
+    _against("score", names.CONFIDENCE, names.MIN_CONFIDENCE),
+    _plain("scored by", names.CONFIDENCE_BASIS, lambda basis: _BASES.get(basis, "nothing")),
+    _plain("judged", names.TOKENS_JUDGED, "{} tokens".format),
+    _doubts,
+    _plain("nearest question", names.NEIGHBOUR),
+    _against("similarity", names.SIMILARITY, names.MIN_SIMILARITY),
+    _against("score", names.CACHE_SCORE, names.THRESHOLD),
+    _plain("cross-encoder", names.READ_SCORE, "{:.3f}".format),
+    _plain("refused by guard", names.GUARD),
+    _plain("guards refused others", names.VETOED, ", ".join),
+    _plain("entry", names.CACHE_ENTRY),
+    _plain("age", names.CACHE_AGE, lambda age_s: milliseconds(age_s * 1000)),
+    _plain("shared with", names.FOLLOWED),
+    _plain("difficulty", names.DIFFICULTY, "{:.2f}".format),
+    _plain("chance that the first tier suffices", names.P_ADEQUATE, "{:.0%}".format),
+    _model,
+    _usage,
+    _plain("queue", names.QUEUE, milliseconds),
+    _load,
+    _plain("first token", names.TTFT, milliseconds),
+    _plain("expected", names.FORECAST_TTFT, milliseconds),
+    _given,
+    _plain("upstream", names.UPSTREAM_STATUS, "HTTP {}".format),
+    _plain("schema not checked", names.SCHEMA_UNCHECKED),
+    _plain("stream ended", names.STREAM_END),
+)
