@@ -10,6 +10,7 @@
     ├── Conflict               409  invalid_request_error   the admin API: what is there does not allow the change
     ├── RequestTooLarge        413  invalid_request_error
     ├── UnsupportedMediaType   415  invalid_request_error
+    ├── UpgradeRequired        426  invalid_request_error   a WebSocket was asked for
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
     ├── RateLimited            429  rate_limit_error        every backend asks for a pause
     ├── Overloaded             503  service_unavailable_error  the gateway, or every backend, is at its limit
@@ -113,6 +114,14 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_supported"
+
+
+class UpgradeRequired(ApiError):
+    """426: the URL does not speak the protocol that was asked for; clients of WebSockets then send plain requests."""
+
+    status = 426
+    type = "invalid_request_error"
+    code = "upgrade_required"
 
 
 class RequestTimeout(ApiError):

@@ -15,7 +15,16 @@ from starlette.routing import Route
 
 from gateway.assembly import running
 from gateway.dialects.messages.client import MessagesClient
-from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.errors import (
+    ApiError,
+    Forbidden,
+    Headers,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    UpgradeRequired,
+)
 from gateway.http.messages import REQUEST_ID, RequestIdMiddleware, send_json
 from gateway.http.openapi import PASSED
 from gateway.http.routes import health, models, responses
@@ -98,7 +107,7 @@ class App:
             await send_json(send, refused.status, [*refused.headers], _body_of(refused, scope))
             return
         if scope["path"] in CHAT or scope["path"] in self._posts:
-            error = _method_not_allowed(scope["method"], "POST")
+            error = _no_upgrade(scope) or _method_not_allowed(scope["method"], "POST")
             await send_json(send, error.status, [*error.headers], _body_of(error, scope))
         else:
             await self._rest(scope, receive, send)
@@ -159,6 +168,14 @@ def _nothing_at(path: str, paths: Sequence[str]) -> NotFound:
     if path.rstrip("/") == "/v1":
         hint = " This is the base URL."
     return NotFound(f"There is no {path} here.{hint} What there is, described at /docs: {', '.join(paths)}.")
+
+
+def _no_upgrade(scope: Any) -> ApiError | None:
+    """Return the refusal of a request to speak WebSocket, as agents send it first; None for any other request."""
+    if dict(scope["headers"]).get(b"upgrade", b"").lower() != b"websocket":
+        return None
+    headers: Headers = ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade"))
+    return UpgradeRequired("There are no WebSockets here; send the request by POST.", headers=headers)
 
 
 def _method_not_allowed(method: str, allow: str) -> ApiError:

@@ -288,6 +288,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._connections.waits(self, self.loop.time())
         self._waited_for = waited_for
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: the application answers the request, and refuses a WebSocket by 426."""
+
     def on_message_begin(self) -> None:
         self._connections.begins(self)
         super().on_message_begin()

@@ -272,6 +272,7 @@ def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
         app,
         loop="uvloop",
         http="gateway.server.http_protocol:HttpProtocol",
+        ws="none",
         lifespan="on",
         interface="asgi3",
         access_log=False,

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from tests.support.app import in_process
 from tests.support.gateway import CHAT, Gateway, serve
-from tests.support.response_events import check_response, checked
+from tests.support.response_events import check_response, checked, events_of
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream
 from tests.support.wait import until
@@ -237,7 +237,7 @@ def test_errors_before_the_first_byte_are_in_the_envelope(cached_gateway: Gatewa
         ({"input": []}, 400, "unsupported_value", "input"),
         ({"input": "a", "model": "none"}, 404, "model_not_found", "model"),
         ({"input": "a", "background": True}, 400, "unsupported_value", "background"),
-        ({"input": "a", "tools": [{"type": "web_search"}]}, 400, "unsupported_value", "tools[0].type"),
+        ({"input": "a", "tools": [{"type": "file_search"}]}, 400, "unsupported_value", "tools[0].type"),
         ({"input": "a", "store": "yes"}, 400, "invalid_type", "store"),
         ({"input": "a", "previous_response_id": 5}, 400, "invalid_type", "previous_response_id"),
         ({"input": [{"type": "item_reference", "id": "msg_0"}]}, 400, "item_not_found", "input[0]"),
@@ -262,6 +262,54 @@ def test_other_methods(cached_gateway: Gateway) -> None:
         reply = httpx2.request(method, f"{cached_gateway.url}/responses{path}", timeout=20)
         assert reply.status_code == (404 if allow is None else 405), path
         assert reply.headers.get("allow") == allow, path
+
+
+NUMBERS = {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_member_that_the_api_requires_is_there(cached_gateway: Gateway, stream: bool) -> None:
+    """Sampling as numbers, the API's own defaults; a function with all its members; what was asked, where it was."""
+    tools = [{"type": "function", "name": "f"}, {"type": "function", "name": "g", "strict": True, "description": "G."}]
+    reply = post(cached_gateway, {"model": "chat", "input": "hello", "tools": tools, "stream": stream})
+    made = (
+        [event["response"] for event in events_of(reply.content) if "response" in event] if stream else [reply.json()]
+    )
+    for response in made:
+        assert {name: response[name] for name in NUMBERS} == NUMBERS
+        assert isinstance(response["service_tier"], str)
+        assert response["tools"] == [
+            {"type": "function", "name": "f", "description": None, "parameters": None, "strict": None},
+            {"type": "function", "name": "g", "description": "G.", "parameters": None, "strict": True},
+        ]
+    asked = post(cached_gateway, {"model": "chat", "input": "hello", "temperature": 0.2, "top_p": 0.5}).json()
+    assert (asked["temperature"], asked["top_p"]) == (0.2, 0.5)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_search_that_no_backend_has_is_left_out_and_listed(
+    cached_gateway: Gateway, local_upstream: Upstream, stream: bool
+) -> None:
+    """Codex offers it with every request."""
+    body = {"model": "chat", "input": f"hello {stream}", "tools": [{"type": "web_search"}], "tool_choice": "auto"}
+    reply = post(cached_gateway, {**body, "stream": stream})
+    assert (reply.status_code, reply.headers["x-tierline-dropped"]) == (200, "tools[0]")
+    assert "tools" not in local_upstream.requests[-1].body
+    assert post(cached_gateway, {**body, "tool_choice": "required"}).json()["error"]["param"] == "tools[0].type"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/v1/chat/completions", "/v1/messages"])
+def test_an_upgrade_to_a_websocket_is_refused_by_its_own_status(cached_gateway: Gateway, path: str) -> None:
+    """Agents try it first, and take 426 for the word to send plain requests; any other status is tried again."""
+    headers = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-version": "13",
+    }
+    reply = httpx2.get(f"{cached_gateway.origin}{path}", headers=headers, timeout=20)
+    assert (reply.status_code, reply.headers["upgrade"], reply.headers["connection"]) == (426, "HTTP/1.1", "upgrade")
+    assert "POST" in reply.json()["error"]["message"]
 
 
 # --- kept responses ---------------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ _LAZY = (
     "tokenizers",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
-    "uvicorn.protocols.websockets.auto",
     "uvloop",
 )
 """Modules that a gateway imports while it starts, not with those of its command."""

@@ -228,10 +228,13 @@ def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *,
 class _Reading:
     """Translate one body: collect messages, and what a chat completion cannot express."""
 
-    __slots__ = ("_called", "_hosted", "_turn", "_turn_paths", "lost", "messages", "names", "needed", "paths")
+    __slots__ = (
+        "_called", "_hosted", "_may_not_search", "_turn", "_turn_paths", "lost", "messages", "names", "needed", "paths",
+    )  # fmt: skip
 
     def __init__(self, *, hosted: bool) -> None:
         self._hosted = hosted
+        self._may_not_search = False
         self._called: dict[str, Json] = {}
         """The assistant's message with each call that has no output yet, by the call's id."""
         self._turn: Json | None = None
@@ -535,6 +538,7 @@ class _Reading:
             if type(given) is not list:
                 raise wrong_type("tools", "an array")
             tools: list[Json] = []
+            self._may_not_search = not self._hosted and body.get("tool_choice") in (None, "auto")
             for i, tool in enumerate(given):
                 if type(tool) is dict and tool.get("type") == "namespace":
                     tools += self._namespace(tool, f"tools[{i}]")
@@ -581,6 +585,9 @@ class _Reading:
                 made["description"] = _text(tool, "description", at)
             if tool.get("format") is not None:
                 made["format"] = _custom_format(tool["format"], f"{at}.format")
+        elif self._may_not_search and kind.startswith("web_search"):
+            self.lost[at] = tool  # agents offer it with every request, and the model is free not to use it
+            return None
         else:
             self.need(f"{at}.type", f"the hosted tool {kind!r}", at, tool)
             return None

@@ -35,26 +35,30 @@ Names = Mapping[str, tuple[str, str]]
 _NO_NAMES: Final[Names] = {}
 _ECHOED: Final[Mapping[str, Any]] = {
     "background": False,
+    "frequency_penalty": 0,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0,
     "previous_response_id": None,
     "prompt": None,
     "prompt_cache_key": None,
     "prompt_cache_retention": None,
     "safety_identifier": None,
-    "service_tier": None,
-    "temperature": None,
+    "service_tier": "default",
+    "temperature": 1,
     "tool_choice": "auto",
     "tools": [],
     "top_logprobs": 0,
-    "top_p": None,
+    "top_p": 1,
     "truncation": "disabled",
     "user": None,
 }
-"""Fields of a request that its response repeats, with their value where the request has none."""
+"""Fields of a request that its response repeats, with their value where the request has none: the API's own default."""
+_TOOL: Final = {"description": None, "parameters": None, "strict": None}
+"""Members that each function of a Response object has, given or not."""
 _SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority")
 """The service tiers that a Response object may name."""
 _OF_BACKENDS: Final = (
@@ -116,7 +120,11 @@ class ResponseHead:
             if value is not None and name in _ECHOED:
                 fields[name] = value
         if fields["service_tier"] not in _SERVICE_TIERS:
-            fields["service_tier"] = None
+            fields["service_tier"] = "default"
+        fields["tools"] = [
+            {**_TOOL, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool
+            for tool in fields["tools"]
+        ]
         text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
         fields["text"] = {**text, "format": text.get("format") or {"type": "text"}}
         fields["reasoning"] = {"effort": None, "summary": None, **reasoning}

@@ -19,11 +19,9 @@ home = Path(tempfile.mkdtemp(prefix="tierline-agent-"))
 work = home / "work"
 work.mkdir()
 (work / "note.txt").write_text("sunny\n")
-# Codex offers its web search, a tool that only OpenAI has, unless it is told not to.
 (home / "config.toml").write_text(f"""
 model = "{MODEL}"
 model_provider = "tierline"
-web_search = "disabled"
 [model_providers.tierline]
 name = "Tierline"
 base_url = "{URL}"

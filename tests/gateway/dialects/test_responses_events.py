@@ -371,7 +371,7 @@ def test_an_items_id_names_its_response() -> None:
 
 
 def test_a_response_repeats_what_was_asked() -> None:
-    tools = [{"type": "function", "name": "f", "parameters": {}, "strict": True}]
+    tools = [{"type": "function", "name": "f", "description": None, "parameters": {}, "strict": True}]
     body = {
         "instructions": "i", "tools": tools, "tool_choice": "required", "temperature": 0.2, "metadata": {"a": "b"},
         "text": {"verbosity": "low"}, "reasoning": {"effort": "low"}, "max_output_tokens": 5, "user": "u",

@@ -353,6 +353,8 @@ def test_what_asks_for_nothing_is_not_listed() -> None:
         ),
         ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"input": [{"type": "web_search_call", "id": "ws_1", "status": "completed"}, said("a")]}, "input[0]"),
+        ({"tools": [{"type": "web_search", "external_web_access": False}], "tool_choice": "auto"}, "tools[0]"),
+        ({"tools": [{"type": "web_search_preview"}]}, "tools[0]"),
         ({"text": {"a\r\nset-cookie": 1}}, "text['a\\r\\nset-cookie']"),
     ],
 )
@@ -363,7 +365,7 @@ def test_lost_members_are_listed_by_their_paths(body: Json, lost: str) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tools[0].type"),
         ({"tools": [{"type": "mcp", "server_label": "x", "server_url": "https://x"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
@@ -391,6 +393,15 @@ def test_what_needs_a_backend_of_this_api(body: Json, param: str) -> None:
     assert native.needs == {"responses_hosted_tools"}
     assert len(native.lost) == 1
     assert not own({}, hosted=True).needs
+
+
+def test_a_search_that_the_model_may_leave_is_needed_where_a_backend_has_it() -> None:
+    """An agent that offers it gets a tier that can search; its own tools go on where none can."""
+    tools: list[Json] = [{"type": "web_search"}, {"type": "function", "name": "f"}]
+    assert own({"tools": tools}, hosted=True).needs == {"responses_hosted_tools"}
+    chat, native = both({"tools": tools, "tool_choice": "auto"})
+    assert not native.needs
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["f"]
 
 
 @pytest.mark.parametrize(
