@@ -17,12 +17,14 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import orjson
+
+from gateway.archive.damage import why_damaged
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,6 +38,8 @@ NOWHERE: Final[Place] = (0, 0)
 BASES: Final = "bases.jsonl"
 _SEGMENT: Final = re.compile(r"([a-z]+)-(\d{17})-(\d{6,})-(\d{17})-(\d{6,})\.parquet")
 _DRAFT: Final = ".draft"
+_DAMAGED: Final = ".damaged"
+"""End of the names of files that could not be read, which count no more."""
 _GROUP: Final = 16_384
 """Rows that a reader of a short time span reads at least."""
 
@@ -74,29 +78,40 @@ class TableFiles:
     """The files of one table, for the one process that writes them."""
 
     def __init__(self, folder: Path, table: Table) -> None:
-        """Repair what a crash has left: a torn last line, drafts, segments that a merge has replaced."""
+        """Repair what a crash has left: a torn last line, drafts, segments that a merge has replaced.
+
+        Segments that cannot be read are renamed, and damaged lines of the hot file go to a file beside it, where they
+        may be mended by hand.
+        """
         self.table = table
+        self.damaged: dict[Path, str] = {}
+        """What could not be read and was set aside, with the reason."""
         self._folder = folder
         self._path = folder / f"{table.name}.jsonl"
         for draft in folder.glob(f"{table.name}-*{_DRAFT}"):
             draft.unlink()
+        self._check(_all_segments(folder, table.name))
         self._drop_merged()
         self._hot = self._repaired()
         self._file = self._path.open("ab", buffering=0)  # what is not written must not stay in a buffer
 
     @property
     def last(self) -> tuple[Place, int]:
-        """The place and the ordinal of the newest entry; NOWHERE and 0 if there is none."""
+        """The place and the ordinal of the newest entry; NOWHERE and 0 if there is none.
+
+        What came after it may be in a damaged segment; it is read again from the store, as far as that has it.
+        """
         if self._hot.rows:
             return self._hot.last, self._hot.ordinal
-        segments = segments_of(self._folder, self.table.name)
-        if not segments:
-            return NOWHERE, 0
-        newest = segments[-1]
-        with _duckdb() as database:
-            read = database.execute(f"SELECT max(ordinal) FROM read_parquet({quoted(newest.path)})")
-            [[ordinal]] = read.fetchall()
-        return newest.last, int(ordinal)
+        while segments := segments_of(self._folder, self.table.name):
+            newest = segments[-1]
+            if self._check([newest], whole=True):
+                continue
+            with _duckdb() as database:
+                read = database.execute(f"SELECT max(ordinal) FROM read_parquet({quoted(newest.path)})")
+                [[ordinal]] = read.fetchall()
+            return newest.last, int(ordinal)
+        return NOWHERE, 0
 
     @property
     def hot_bytes(self) -> int:
@@ -129,7 +144,8 @@ class TableFiles:
     def rotate(self) -> Segment:
         """Make the hot file a segment and begin a new one. Raises OSError; then nothing has changed."""
         segment = self._segment(self._hot.first, self._hot.last)
-        self._write(segment.path, f"SELECT * FROM {hot_rows(self._folder, self.table)}")
+        hot = f"SELECT * FROM {hot_rows(self._folder, self.table, segments_of(self._folder, self.table.name))}"
+        self._write(segment.path, f"SELECT * FROM ({hot}) WHERE entry_ms IS NOT NULL")
         self._file.close()
         self._file = self._path.open("wb", buffering=0)
         self._hot = _Hot()
@@ -139,7 +155,8 @@ class TableFiles:
         """Make one segment of the latest that are small, if at least `least` of them lie beside each other.
 
         Segments are merged up to `largest_bytes` together; fewer too, where no more of them fit and they fill half of
-        that: under much traffic `least` never fit. Returns the new one, None if there was nothing to do.
+        that: under much traffic `least` never fit. Returns the new one, None if there was nothing to do. Raises
+        OSError; segments that turned out to be damaged are set aside then.
         """
         run: list[Segment] = []
         size, full = 0, False
@@ -153,15 +170,19 @@ class TableFiles:
         if len(run) < least and not full:
             return None
         merged = self._segment(run[0].first, run[-1].last)
-        self._write(
-            merged.path, f"SELECT * FROM read_parquet({quoted_list(one.path for one in run)}, union_by_name = true)"
-        )
+        paths = quoted_list(one.path for one in run)
+        try:
+            self._write(merged.path, f"SELECT * FROM read_parquet({paths}, union_by_name = true)")
+        except OSError:
+            self._check(run, whole=True)
+            raise
         self._drop_merged()
         return merged
 
     def drop_before(self, oldest: float) -> int:
         """Delete segments whose last entry is older than this Unix time; return how many."""
-        old = [one for one in segments_of(self._folder, self.table.name) if one.last[0] / 1000 < oldest]
+        there = [*segments_of(self._folder, self.table.name), *set_aside(self._folder, self.table.name)]
+        old = [one for one in there if one.last[0] / 1000 < oldest]
         for segment in old:
             segment.path.unlink()
         return len(old)
@@ -169,6 +190,19 @@ class TableFiles:
     def close(self) -> None:
         """Close the hot file."""
         self._file.close()
+
+    def _check(self, segments: Sequence[Segment], *, whole: bool = False) -> bool:
+        """Set those of some segments aside that are damaged; return whether any is."""
+        found = {}
+        if segments:
+            with _duckdb() as database:
+                for one in segments:
+                    if why := why_damaged(database, self.table, one.path, whole=whole):
+                        one.path.open("rb").close()  # raises OSError where files cannot be opened: no damage
+                        found[one.path] = why
+                        one.path.rename(one.path.with_name(f"{one.path.name}{_DAMAGED}"))
+        self.damaged |= found
+        return bool(found)
 
     def _segment(self, first: Place, last: Place) -> Segment:
         return Segment(segment_path(self._folder, self.table, first, last), first, last)
@@ -199,28 +233,46 @@ class TableFiles:
         hot = _Hot()
         segments = segments_of(self._folder, self.table.name)
         done = segments[-1].last if segments else NOWHERE
-        whole = 0
-        try:
-            with self._path.open("rb") as lines:
-                for line in lines:
-                    if not line.endswith(b"\n"):
-                        break
+        whole, damaged = 0, []
+        self._path.touch(mode=0o600)
+        with self._path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+                try:
                     row = orjson.loads(line)
-                    whole += len(line)
-                    place = _place(row)
-                    if place <= done:
-                        continue
-                    if not hot.rows:
-                        hot.first, hot.since = place, place[0] / 1000
-                    hot.rows += 1
-                    hot.last, hot.ordinal = place, row["ordinal"]
-        except FileNotFoundError:
-            self._path.touch(mode=0o600)
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise ArchiveError(f"{self._path} is damaged ({error}); move it away to begin a new one") from None
+                    place, ordinal = _place(row), int(row["ordinal"])
+                except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+                    damaged.append(line)
+                    continue
+                if place <= done:
+                    continue
+                if not hot.rows:
+                    hot.first, hot.since = place, place[0] / 1000
+                hot.rows += 1
+                hot.last, hot.ordinal = place, ordinal
+        if damaged:
+            self._move_away(damaged, whole)
+            whole = self._path.stat().st_size
         os.truncate(self._path, whole if hot.rows else 0)
         hot.size = whole if hot.rows else 0
         return hot
+
+    def _move_away(self, lines: Sequence[bytes], whole: int) -> None:
+        """Move damaged lines, among the first `whole` bytes of the hot file, into a file where they may be mended."""
+        aside = self._path.with_name(f"{self._path.name}{_DAMAGED}")
+        with aside.open("ab") as file:
+            file.writelines(lines)
+        data = self._path.read_bytes()[:whole]
+        gone = set(lines)
+        draft = self._path.with_name(f"{self.table.name}-hot{_DRAFT}")
+        with draft.open("wb") as file:
+            file.writelines(line for line in data.splitlines(keepends=True) if line not in gone)
+            os.fsync(file.fileno())
+        draft.chmod(0o600)
+        draft.replace(self._path)
+        self.damaged[self._path] = f"{len(lines)} lines were damaged, and are in {aside.name} now"
 
 
 @contextlib.contextmanager
@@ -239,10 +291,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def segments_of(folder: Path, table: str) -> list[Segment]:
-    """Return a table's segments, oldest first, without those whose entries another one has."""
-    everything = _all_segments(folder, table)
+def segments_of(folder: Path, table: str, damaged: Container[Path] = ()) -> list[Segment]:
+    """Return a table's segments, oldest first, without those whose entries another one has, and the `damaged`."""
+    everything = [one for one in _all_segments(folder, table) if one.path not in damaged]
     return [one for one in everything if not any(one.within(other) for other in everything)]
+
+
+def set_aside(folder: Path, table: str) -> list[Segment]:
+    """Return the damaged segments of a table that the keeper has renamed."""
+    files = folder.glob(f"{table}-*.parquet{_DAMAGED}")
+    return [replace(segment_of(file.with_suffix("")), path=file) for file in sorted(files)]
 
 
 def segment_path(folder: Path, table: Table, first: Place, last: Place) -> Path:
@@ -265,14 +323,18 @@ def segment_copy(select: str, file: Path) -> str:
     return f"COPY ({select}) TO {quoted(file)} (FORMAT parquet, {options})"
 
 
-def hot_rows(folder: Path, table: Table) -> str:
-    """Return the SQL of the rows in the hot file that are in no segment."""
-    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in table.columns.items())
-    segments = segments_of(folder, table.name)
+def hot_rows(folder: Path, table: Table, segments: Sequence[Segment]) -> str:
+    """Return the SQL of the rows in the hot file that are in none of its segments; a damaged line is a row of NULL."""
     ms, number = segments[-1].last if segments else NOWHERE
-    file = quoted(folder / f"{table.name}.jsonl")
-    read = f"read_json({file}, format = 'newline_delimited', columns = {{{columns}}}, maximum_object_size = 33554432)"
-    return f"{read} WHERE (entry_ms, entry_seq) > ({ms}, {number})"
+    read = read_lines(folder / f"{table.name}.jsonl", table.columns)
+    return f"{read} WHERE (entry_ms, entry_seq) > ({ms}, {number}) OR entry_ms IS NULL"
+
+
+def read_lines(file: Path, columns: Mapping[str, str]) -> str:
+    """Return the SQL of a file of JSON lines; where one is damaged, all or some of its columns are NULL."""
+    kinds = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
+    options = "format = 'newline_delimited', ignore_errors = true, maximum_object_size = 33554432"
+    return f"read_json({quoted(file)}, columns = {{{kinds}}}, {options})"
 
 
 def quoted(path: Path) -> str:
@@ -303,8 +365,9 @@ def known_bases(folder: Path) -> set[str]:
             if not line.endswith(b"\n"):
                 os.truncate(path, whole)
                 break
-            names.add(orjson.loads(line)["id"])
             whole += len(line)
+            with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):  # damaged: it is read again
+                names.add(orjson.loads(line)["id"])
     return names
 
 

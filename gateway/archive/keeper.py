@@ -77,13 +77,16 @@ class Keeper:
         for table in TABLES:
             with contextlib.closing(TableFiles(self._folder, table)) as files:
                 follower = StreamFollower(self._store, files.table, *files.last)
+                self._tell_damage(files, set())
                 while await self._write_page(follower, files, block_ms=0):
                     pass
 
     async def _follow(self, files: TableFiles) -> None:
         follower = StreamFollower(self._store, files.table, *files.last)
         name, failing, tidied = files.table.name, "", 0.0
+        told: set[Path] = set()
         while True:
+            self._tell_damage(files, told)
             try:
                 await self._write_page(follower, files, block_ms=_BLOCK_MS)
                 if files.hot_bytes >= self._rotation.hot_bytes or time.monotonic() - tidied >= _TIDY_S:
@@ -131,6 +134,13 @@ class Keeper:
         found = {name: blob for name, blob in zip(new, blobs, strict=True) if blob is not None}
         add_bases(self._folder, found)
         self._bases |= found.keys()
+
+    def _tell_damage(self, files: TableFiles, told: set[Path]) -> None:
+        """Say what of a table cannot be read, each file once."""
+        for file, why in files.damaged.items():
+            if file not in told:
+                told.add(file)
+                self._say(f"{files.table.name}: {file} is damaged and was set aside: {why}")
 
     def _tidy(self, files: TableFiles) -> None:
         rotation, now = self._rotation, time.time()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,8 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.archive.columns import REQUESTS, TABLES, Row, Table
-from gateway.archive.folder import NOWHERE, Place, Segment, quoted, segments_of
+from gateway.archive.damage import is_of_files
+from gateway.archive.folder import NOWHERE, Place, quoted, segment_of
 from gateway.archive.follower import PAGE, READ_S, StreamFollower
 from gateway.archive.kept_summaries import KeptSummaries
 from gateway.archive.query import QueryError, create_bases, create_views, hot_table, union_view
@@ -55,8 +57,8 @@ _ABOUT_MS: Final = 1000
 Values = Mapping[str, Any]
 
 
-class MissingFile(QueryError):
-    """A segment is no longer there: the keeper has merged or deleted it."""
+class UnreadableFile(QueryError):
+    """A segment is no longer there, as the keeper has merged or deleted it, or it may be damaged."""
 
 
 class LiveArchive:
@@ -76,7 +78,8 @@ class LiveArchive:
         self._to_summarise = asyncio.Event()
         self._version = 0
         """Odd while segments are taken over or forgotten, and another number afterwards; `_taking` guards it."""
-        self._segments = {table.name: ReadSegments(self._database) for table in TABLES}
+        self._segments = {table.name: ReadSegments(self._database, table) for table in TABLES}
+        self._checking = threading.Lock()
         self._followers: dict[str, StreamFollower] = {}
         self._in_files: dict[str, Place] = {}
         """By table, the newest entry of its segments: what the stream brings up to there would be twice."""
@@ -91,6 +94,11 @@ class LiveArchive:
         self._summaries = KeptSummaries(self._database, self._segments[REQUESTS.name])
         self.keep(VALUES)
         self._bases = {name for (name,) in self._database.execute("SELECT id FROM bases").fetchall()}
+
+    @property
+    def damaged(self) -> dict[Path, str]:
+        """The files of the ledger that cannot be read and are left out, each with the reason."""
+        return {file: why for one in self._segments.values() for file, why in one.damaged.items()}
 
     def start(self) -> None:
         """Follow the streams on the running event loop."""
@@ -165,15 +173,18 @@ class LiveArchive:
     def _consistently(self, run: Callable[[], list[Row]]) -> list[Row]:
         """Return what a query finds while no segment is taken over: it would miss rows, or find them twice.
 
-        If a file is gone, which the keeper has merged into another, it waits until that is taken over.
+        If a file is gone, which the keeper has merged into another, or is damaged, it waits until the folder has been
+        looked at.
         """
         deadline = time.monotonic() + _SETTLED_S
         while True:
             version = self._version
             try:
                 rows = run()
-            except MissingFile:
-                if time.monotonic() > deadline:
+            except UnreadableFile:
+                if self._check_pages():
+                    deadline = time.monotonic() + _SETTLED_S
+                elif time.monotonic() > deadline:
                     raise
                 rows, version = [], -1
             if version == self._version and version % 2 == 0:
@@ -181,6 +192,11 @@ class LiveArchive:
             if time.monotonic() > deadline:
                 return rows
             time.sleep(_SETTLE_S)
+
+    def _check_pages(self) -> bool:
+        """Look for damaged segments; return whether any was found, which `_take_over` then leaves out."""
+        with self._checking:
+            return any(segments.check_pages() for segments in self._segments.values())
 
     async def newest(
         self,
@@ -275,19 +291,23 @@ class LiveArchive:
                 result = cursor.execute(sql, values)
                 columns = [column[0] for column in result.description or ()]
                 return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
-        except duckdb.IOException as error:
-            raise MissingFile(str(error)) from None
         except duckdb.Error as error:
-            raise QueryError(str(error)) from None
+            raise (UnreadableFile if is_of_files(error) else QueryError)(str(error)) from None
 
     def _open(self, table: Table) -> tuple[Place, int]:
         """Load a table's hot rows and note its segments; return the place of its newest entry and that's ordinal."""
         segments = self._segments[table.name]
-        segments.replace(hot_table(self._database, self._folder, table))
-        union_view(self._database, table, segments.reads(segments.files))
         newest = f"SELECT entry_ms, entry_seq, ordinal FROM {table.name}_all ORDER BY entry_ms DESC, entry_seq DESC"
-        row = self._database.execute(f"{newest} LIMIT 1").fetchone()
-        return (NOWHERE, 0) if row is None else ((row[0], row[1]), row[2])
+        while True:
+            hot_table(self._database, self._folder, segments)
+            union_view(self._database, table, segments.reads(segments.files))
+            try:
+                row = self._database.execute(f"{newest} LIMIT 1").fetchone()
+            except duckdb.Error as error:
+                if is_of_files(error) and segments.check_pages():
+                    continue
+                raise
+            return (NOWHERE, 0) if row is None else ((row[0], row[1]), row[2])
 
     async def _follow(self, table: Table) -> None:
         while True:
@@ -361,28 +381,26 @@ class LiveArchive:
                         await asyncio.to_thread(self._take_over, table)
 
     def _take_over(self, table: Table) -> None:
-        segments = segments_of(self._folder, table.name)
-        files = [segment.path.resolve() for segment in segments]
-        if files == list(self._segments[table.name].files):
+        read = self._segments[table.name]
+        if [one.path for one in read.listed(self._folder)] == list(read.files):
             return
         with self._changing():
-            self._replace_segments(table, segments, files)
+            self._replace_segments(table, read)
         self._to_summarise.set()
 
-    def _replace_segments(self, table: Table, segments: Sequence[Segment], files: Sequence[Path]) -> None:
-        read = self._segments[table.name]
+    def _replace_segments(self, table: Table, read: ReadSegments) -> None:
         before = read.files
-        read.replace(files)
+        read.look(self._folder)
         try:
             with self._database.cursor() as cursor:
                 cursor.execute("BEGIN")
-                if segments:
-                    self._in_files[table.name] = ms, number = segments[-1].last
+                if read.files:
+                    self._in_files[table.name] = ms, number = segment_of(read.files[-1]).last
                     cursor.execute(f"DELETE FROM {table.name}_hot WHERE (entry_ms, entry_seq) <= ({ms}, {number})")
-                union_view(cursor, table, read.reads(files))
+                union_view(cursor, table, read.reads(read.files))
                 cursor.execute("COMMIT")
         except duckdb.Error:
-            read.replace(before)
+            read.files = before
             raise
 
     @contextlib.contextmanager
@@ -406,10 +424,13 @@ class LiveArchive:
                     pass
                 async with self._taking:
                     await asyncio.to_thread(self._drop_summaries)
-            except duckdb.IOException:  # merged or deleted meanwhile: what came instead is summarised next
-                await asyncio.sleep(_LOOK_S)
-                self._to_summarise.set()
-            except duckdb.Error:
+            except duckdb.Error as error:
+                found = is_of_files(error) and await asyncio.to_thread(self._check_pages)
+                if found or isinstance(error, duckdb.IOException):
+                    # Merged, deleted or left out meanwhile: what came instead is summarised next.
+                    await asyncio.sleep(_LOOK_S)
+                    self._to_summarise.set()
+                    continue
                 _log.exception("a segment could not be summarised; its rows are read instead")
                 await asyncio.sleep(_RETRY_S)
 

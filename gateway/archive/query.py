@@ -2,8 +2,9 @@
 
 Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `shadows` (requests that were run
 once more for nobody; in no other view), `feedback` (the latest on each request alone; `feedback_all` has every entry),
-`labels` (of two tiers' answers), `shadow_labels` (of the served answer and of that of a candidate in shadow mode), and
-`bases` (`id`, `basis` as JSON). A query may read these files and nothing else: not the network, and no other file.
+`labels` (of two tiers' answers), `shadow_labels` (of the served answer and of that of a candidate in shadow mode),
+`bases` (`id`, `basis` as JSON), and `segments` (`table`, `file`, and why it is `damaged` and left out, else NULL). A
+query may read these files and nothing else: not the network, and no other file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.archive.columns import TABLES, Table
-from gateway.archive.folder import BASES, ArchiveError, hot_rows, quoted, quoted_list, segments_of
+from gateway.archive.damage import is_of_files, why_damaged
+from gateway.archive.folder import BASES, ArchiveError, hot_rows, quoted, quoted_list, read_lines
+from gateway.archive.segments import ReadSegments, log_damage
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, UNCOUNTED
 
 if TYPE_CHECKING:
@@ -51,8 +54,14 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
     import duckdb  # 0.1 s and 30 MB, for these commands alone
 
     with duckdb.connect(config={"threads": threads}) as database:
-        for table in TABLES:
-            union_view(database, table, read_by_name(hot_table(database, folder, table)))
+        tables = [ReadSegments(database, table) for table in TABLES]
+        database.execute('CREATE TABLE segments ("table" VARCHAR, file VARCHAR, damaged VARCHAR)')
+        for segments in tables:
+            hot_table(database, folder, segments)
+            union_view(database, segments.table, read_by_name(segments.files))
+            for file in (*segments.files, *segments.damaged):
+                row = [segments.table.name, str(file), segments.damaged.get(file)]
+                database.execute("INSERT INTO segments VALUES (?, ?, ?)", row)
         create_views(database)
         create_bases(database, folder)
         database.execute(f"SET allowed_directories = [{quoted(folder.resolve())}]")
@@ -64,14 +73,38 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
 
 
 def ask(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any] | None = None) -> Any:
-    """Return the result of one query, to be fetched. Raises QueryError."""
+    """Return the result of one query, to be fetched. Raises QueryError.
+
+    Where a segment turns out to be damaged as it is read, it is left out, and the query asked again.
+    """
     import duckdb
 
     try:
-        result = database.execute(sql, values)
+        return database.execute(sql, values)
     except duckdb.Error as error:
+        if is_of_files(error) and _leave_out_damaged(database):
+            return ask(database, sql, values)
         raise QueryError(str(error)) from None
-    return result
+
+
+def _leave_out_damaged(database: duckdb.DuckDBPyConnection) -> bool:
+    """Read every page of the segments, and leave out those that are damaged; return whether any is."""
+    found = False
+    for table in TABLES:
+        own = 'FROM segments WHERE "table" = ? AND damaged IS NULL ORDER BY file'
+        files = [Path(file) for (file,) in database.execute(f"SELECT file {own}", [table.name]).fetchall()]
+        damaged = {}
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # merged or deleted meanwhile
+                if why := why_damaged(database, table, file, whole=True):
+                    damaged[file] = why
+        for file, why in damaged.items():
+            log_damage(file, why)
+            database.execute("UPDATE segments SET damaged = ? WHERE file = ?", [why, str(file)])
+        if damaged:
+            union_view(database, table, read_by_name([file for file in files if file not in damaged]))
+            found = True
+    return found
 
 
 def export_to(
@@ -91,20 +124,30 @@ def export_to(
     return int(count)
 
 
-def hot_table(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -> list[Path]:
-    """Copy a table's hot rows into memory and return the files of its segments; it may have neither.
+def hot_table(database: duckdb.DuckDBPyConnection, folder: Path, segments: ReadSegments) -> None:
+    """Look at the segments of a table, and copy its hot rows into memory; it may have neither.
 
     While files are listed and read, the keeper may turn the hot file into a segment: then both are read again.
     """
+    table = segments.table
+    hot = folder / f"{table.name}.jsonl"
     while True:
-        segments = segments_of(folder, table.name)
-        if (folder / f"{table.name}.jsonl").exists():
-            database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot AS SELECT * FROM {hot_rows(folder, table)}")
+        try:
+            segments.look(folder)
+        except FileNotFoundError:
+            continue
+        listed = segments.listed(folder)
+        if hot.exists():
+            rows = f"SELECT * FROM {hot_rows(folder, table, listed)}"
+            database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot AS {rows}")
+            [[lines]] = database.execute(f"DELETE FROM {table.name}_hot WHERE entry_ms IS NULL").fetchall()
+            if lines:
+                segments.leave_out(hot, f"{lines} of its lines are no JSON")
         else:
             columns = ", ".join(f'"{name}" {kind}' for name, kind in table.columns.items())
             database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot ({columns})")
-        if segments_of(folder, table.name) == segments:
-            return [segment.path.resolve() for segment in segments]
+        if segments.listed(folder) == listed:
+            return
 
 
 def read_by_name(segments: Sequence[Path]) -> list[str]:
@@ -133,9 +176,9 @@ def create_views(database: duckdb.DuckDBPyConnection) -> None:
 def create_bases(database: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """Copy the bases of decisions that the folder has into memory."""
     bases = folder / BASES
-    read = f"read_json({quoted(bases)}, format = 'newline_delimited', columns = {{'id': 'VARCHAR', 'basis': 'JSON'}})"
+    rows = f"{read_lines(bases, {'id': 'VARCHAR', 'basis': 'JSON'})} WHERE id IS NOT NULL"
     database.execute(
-        f"CREATE TABLE bases AS SELECT * FROM {read}"
+        f"CREATE TABLE bases AS SELECT * FROM {rows}"
         if bases.exists()
         else "CREATE TABLE bases (id VARCHAR, basis JSON)"
     )

@@ -104,6 +104,7 @@ class ConsoleApp:
         `prompt_races` sends the playground's prompts; who made it closes it.
         """
         self._access = access
+        self._archive = archive
         self._assets = Assets()
         named: list[Page] = []
         self._render = Renderer(
@@ -124,6 +125,7 @@ class ConsoleApp:
                 "bars_of": bars,
                 "histograms": histogram,
                 "failing": lambda: archive.failing,
+                "damaged": lambda: archive.damaged,
                 "signed_in": access.needs_key,
                 "scripted": scripted,
                 "views": named,
@@ -141,6 +143,7 @@ class ConsoleApp:
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/healthz", self._alive),
             Route("/", self._home),
+            Route("/metrics", self._guarded(self._metrics)),
         ]
         for entry in self._entries:
             if isinstance(entry, Action):
@@ -202,6 +205,11 @@ class ConsoleApp:
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
+
+    async def _metrics(self, request: Request) -> Response:
+        name = "tierline_ledger_damaged_files"
+        text = f"# HELP {name} Files of the ledger that cannot be read and are left out.\n# TYPE {name} gauge\n"
+        return PlainTextResponse(f"{text}{name} {len(self._archive.damaged)}\n")
 
     async def _asset(self, request: Request) -> Response:
         asset = self._assets.find(request.path_params["name"])

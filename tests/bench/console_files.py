@@ -17,6 +17,7 @@ import duckdb
 from gateway.archive.columns import FEEDBACK, REQUESTS, Table
 from gateway.archive.folder import BASES, Place, quoted, segment_copy, segment_path
 from gateway.archive.query import hot_table, read_by_name, union_view
+from gateway.archive.segments import ReadSegments
 
 Say = Callable[[str], None]
 
@@ -99,7 +100,9 @@ def multiply(seeds: Path, folder: Path, spread: Spread, say: Say) -> None:
         (folder / BASES).write_bytes((seeds / BASES).read_bytes())
     hot = max(spread.requests - _HOT, 0)
     with duckdb.connect() as database:
-        union_view(database, REQUESTS, read_by_name(hot_table(database, seeds, REQUESTS)))
+        segments = ReadSegments(database, REQUESTS)
+        hot_table(database, seeds, segments)
+        union_view(database, REQUESTS, read_by_name(segments.files))
         database.execute("CREATE TABLE seeds AS SELECT *, row_number() OVER () - 1 AS n FROM requests_all")
         for first in range(0, hot, _SEGMENT):
             last = min(first + _SEGMENT, hot)

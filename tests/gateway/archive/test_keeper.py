@@ -13,7 +13,6 @@ import pytest
 
 from cache.store.base import Append, Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.archive import folder as archive
 from gateway.archive.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABLES
 from gateway.archive.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.archive.keeper import Keeper, Rotation
@@ -247,11 +246,3 @@ async def test_a_store_that_answers_with_errors_is_tried_again(tmp_path: Path) -
         f" the store does not answer (loading: {script.url.removeprefix('redis://')}); trying on",
         " goes on",
     }
-
-
-async def test_a_damaged_hot_file_is_named(store: RedisStore, tmp_path: Path) -> None:
-    """It is left as it is: what it holds may be mended by hand."""
-    tmp_path.joinpath("requests.jsonl").write_bytes(b"not json\n")
-    with pytest.raises(ArchiveError, match="is damaged"):
-        TableFiles(tmp_path, REQUESTS)
-    assert archive.known_bases(tmp_path) == set()

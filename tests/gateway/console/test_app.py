@@ -17,6 +17,8 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
+from gateway.archive.columns import REQUESTS
+from gateway.archive.folder import segment_path
 from gateway.archive.live import LiveArchive
 from gateway.config.launch import Launch
 from gateway.console.access import ConsoleAccess, Role
@@ -339,3 +341,16 @@ async def test_an_attempt_that_lost_its_race_is_on_the_page(store: RedisStore, t
     async with console(tmp_path, store, 1) as client:
         page = await client.get("/requests/req-lost")
         assert page.status_code == 200 and "cancelled at" in page.text
+
+
+async def test_every_page_names_the_ledgers_damaged_files(store: RedisStore, tmp_path: Path) -> None:
+    """A notice says which files no figure has, and why; `/metrics` counts them."""
+    async with console(tmp_path, store, 1) as client:
+        assert "cannot be read" not in (await client.get("/requests")).text
+        assert "tierline_ledger_damaged_files 0\n" in (await client.get("/metrics")).text
+    segment_path(tmp_path, REQUESTS, (1, 0), (2, 0)).touch()
+    async with console(tmp_path, store, 0) as client:
+        page = await client.get("/requests")
+        assert page.status_code == 200 and "1 of the ledger&#39;s files" in page.text.replace("'", "&#39;")
+        assert "requests-00000000000000001-000000-00000000000000002-000000.parquet (" in page.text
+        assert "tierline_ledger_damaged_files 1\n" in (await client.get("/metrics")).text
