@@ -38,6 +38,8 @@ _READ: Final = frozenset(
 """Fields that `_translated` reads."""
 _UNKNOWN_TO_ANTHROPIC: Final = frozenset(
     {
+        # the API's own, but of what its account keeps, which all of the gateway's clients share
+        "container",
         # OpenAI's
         "audio", "frequency_penalty", "logit_bias", "logprobs", "modalities", "moderation", "n", "prediction",
         "presence_penalty", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "seed", "store",
@@ -53,7 +55,7 @@ _UNKNOWN_TO_ANTHROPIC: Final = frozenset(
         "truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability", "xtc_threshold",
     }
 )  # fmt: skip
-"""Fields of chat completions that the Messages API refuses, so that they are left out and listed."""
+"""Fields of chat completions that are not sent to the Messages API, which refuses most, but listed."""
 _AS_IF_ABSENT: Final[Mapping[str, tuple[Any, ...]]] = {
     "n": (1,),
     "logprobs": (False,),

@@ -98,6 +98,8 @@ _TRANSLATED: Final = frozenset(
     }
 )  # fmt: skip
 """Fields that are not passed on under their own name. `text` is one that a client may add to the API's own."""
+_OF_ACCOUNT: Final = ("background", "conversation", "previous_response_id", "prompt")
+"""Fields of this API that name what its account keeps, which all of the gateway's clients share."""
 _CANNOT_SAY: Final[Mapping[str, tuple[Any, ...]]] = {
     "seed": (),
     "logit_bias": ({},),
@@ -116,8 +118,9 @@ def _refuse(body: Mapping[str, Any]) -> None:
         raise Unsupported("n", "The model's API gives one choice; ask for one, or send several requests.")
     if "audio" in (body.get("modalities") or ()):
         raise Unsupported("modalities", "The model's API gives no audio.")
-    if body.get("background"):
-        raise Unsupported("background", "Background responses are not passed on to this model.")
+    for name in _OF_ACCOUNT:
+        if body.get(name):
+            raise Unsupported(name, f"{name} is not passed on: the provider keeps it for all users of the gateway.")
 
 
 def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:

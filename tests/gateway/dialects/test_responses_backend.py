@@ -298,6 +298,15 @@ PARTS: dict[str, tuple[Json, Json]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["background", "conversation", "previous_response_id", "prompt"])
+def test_what_the_providers_account_keeps_is_refused(name: str) -> None:
+    """All of the gateway's clients share the account: of the API's own clients the gateway keeps the conversation."""
+    with pytest.raises(Unsupported) as refused:
+        translated({name: "resp_1"})
+    assert refused.value.param == name
+    assert translated({name: None}).dropped == ()
+
+
 def test_the_table_has_every_published_part() -> None:
     published = {form.__name__ for form in get_args(ChatCompletionContentPartParam)}
     assert {*PARTS, "ChatCompletionContentPartInputAudioParam"} == published

@@ -415,6 +415,13 @@ def test_system_turns_of_a_client_are_the_users_where_a_model_knows_none() -> No
     ]
 
 
+def test_a_container_of_the_account_is_left_out() -> None:
+    """All of the gateway's clients share the account, and what one has put there."""
+    made = sent(container="container_1")
+    assert "container" not in made.body
+    assert made.dropped == ("container",)
+
+
 def test_fields_of_another_dialect_that_were_lost_are_listed() -> None:
     own = Native("responses", {"input": []}, {"truncation": "auto"})
     assert sent(native=own).dropped == ("truncation",)
