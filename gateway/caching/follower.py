@@ -17,7 +17,7 @@ from cache.entry import Hit
 from gateway.accounting import replayed, settle
 from gateway.backends.base import DeadlinePassed, Truncated
 from gateway.caching.replay import StallWatch, hit_attributes
-from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
+from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, text_of, wants_usage
 from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
 from gateway.request.reply import Reply, is_error
 from gateway.telemetry import names
@@ -32,6 +32,8 @@ _LAST: Final = b": x-tierline-"
 _CONTINUED: Final = b" x-tierline-continued-by="
 _OWN_LAST: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0"
 _OVERLOADED: Final = 503
+_MOST_CAPTURED: Final = 8192
+"""Events of a stream that are kept for the trace: more than the characters of an answer that are recorded need."""
 _GRACE_S: Final = 0.25
 """Seconds after the deadline that the leader has to end the answer with its own error, before its readers do."""
 
@@ -56,6 +58,8 @@ class Follower:
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(max(0.0, request.budget_s()), self._late)
         self._stall: StallWatch | None = None
+        self._captured: list[bytes] | None = None
+        """Events of the stream for the trace, only where texts are captured and another request makes them."""
         self.end = "client_cancel"
         """`done`, the error_type that ended it, or `client_cancel` while it has not ended."""
 
@@ -100,6 +104,8 @@ class Follower:
         settle(self._request.ledger, None)
         if self._hop is not None:
             self._hop.attributes[names.FOLLOWED] = head.request_id
+            if self._request.trace.captures:
+                self._captured, self._request.trace.answer = [], self._text
 
     def _without_beginning(self, landing: Landing | None) -> Hit | None:
         """Return the hit that ended a flight without an answer; None to try again. Raises ApiError."""
@@ -129,6 +135,15 @@ class Follower:
         else:
             self._subscription.nudge()
 
+    def _text(self) -> str:
+        """Return the text that was passed on, for the trace of a request that follows another."""
+        events = self._captured or ()
+        if events and events[0].startswith(b"{"):  # a body, not events
+            return text_of(orjson.loads(events[0]))
+        chunks = [orjson.loads(event[6:]) for event in events if event.startswith(b"data: {")]
+        told = [chunk for chunk in chunks if chunk.get("choices")]  # neither the usage nor an error
+        return text_of(assemble(told)) if told else ""
+
     # --- one body -----------------------------------------------------------------------------------------------------
 
     async def _body(self, head: AnswerHead) -> Reply | None:
@@ -147,6 +162,8 @@ class Follower:
             body = flight.memo["body"] = _assembled(flight.events()) if head.stream else flight.events()[0]
         self.end = "done"
         self.close()
+        if self._captured is not None:
+            self._captured.append(body)
         replayed(self._request.ledger, body)
         return Reply(body=body, extra=_COALESCED)
 
@@ -168,6 +185,8 @@ class Follower:
                         replayed(self._request.ledger, event)
                     if not counted:
                         continue
+                if (captured := self._captured) is not None and len(captured) < _MOST_CAPTURED:
+                    captured.append(event)
                 stall.since = time.monotonic()
                 yield _own_last(event) if follows and event.startswith(_LAST) else event
                 stall.since = 0.0
@@ -186,6 +205,8 @@ class Follower:
             return
         body = flight.events()[0]
         replayed(request.ledger, body)
+        if self._captured is not None:
+            self._captured.append(body)
         chunks: list[bytes] | None = flight.memo.get("chunks")
         if chunks is None:
             made = (b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks_of(orjson.loads(body)))

@@ -101,7 +101,7 @@ def _of_lookups(bars: Sequence[Bar]) -> Iterator[WhatChanges]:
         outcome = told.get(names.CACHE_OUTCOME)
         if bar.name == names.CACHE_EXACT and outcome == "hit":
             age = float(told.get(names.CACHE_AGE) or 0.0)
-            text = "any other word in the question, or `Cache-Control: no-cache`: a model would have answered"
+            text = "any other word in the question, or Cache-Control: no-cache: a model would have answered"
             yield WhatChanges("The hit", text[:1].upper() + text[1:])
             if age > 0:
                 text = f"cache.exact.ttl below {milliseconds(age * 1000)}, which the answer was old"
@@ -126,7 +126,7 @@ def _of_semantic_hit(told: Mapping[str, Any]) -> Iterator[WhatChanges]:
             f"cache.semantic.min_similarity at {value:g} or more (it is {told.get(names.MIN_SIMILARITY, 0):g}): no hit"
         )
         yield WhatChanges("The hit", text, "cache.semantic.min_similarity", min(value, 1.0))
-    yield WhatChanges("The hit", "`Cache-Control: no-cache` from the client: a model would have answered")
+    yield WhatChanges("The hit", "Cache-Control: no-cache from the client: a model would have answered")
 
 
 def _of_semantic_miss(told: Mapping[str, Any]) -> Iterator[WhatChanges]:

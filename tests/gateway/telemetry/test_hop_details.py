@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,23 @@ async def test_texts_are_captured_and_redacted_where_the_config_says_so(
     async with _app(tmp_path, upstream, server, prompts=["chat"], redact=["card is"]) as app:
         (first, _) = hops(await record_of(app, await app.ask("Once more?", stream=True)), "attempt")
         assert names.PREFIX in first and not first.keys() & {names.PREFIX_TOKENS, names.LOWEST_TOKENS}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_path_has_its_answer(tmp_path: Path, upstream: Upstream, server: LocalStore, stream: bool) -> None:
+    """Direct, from the cache, and shared with an identical request at the same time, which it is not asked for."""
+    upstream.default = Reply(text="My card is blue.", before_headers_s=0.2)
+    seen: dict[str, int] = {}
+    question = f"Which card, and is it streamed: {stream}?"
+    async with _app(tmp_path, upstream, server, prompts=["chat"], redact=["blue"]) as app:
+        replies = await asyncio.gather(*(app.ask(question, stream=stream) for _ in range(2)))
+        replies.append(await app.ask(question, stream=stream))
+        for reply in replies:
+            record = await record_of(app, reply)
+            path = "shared" if hops(record, "cache.follow") else record["ledger"]["path"]
+            seen[path] = seen.get(path, 0) + 1
+            assert hops(record, "request")[0][names.ANSWER] == "My card is [redacted].", path
+    assert seen == {"direct": 1, "shared": 1, "cache-exact": 1}
 
 
 async def test_a_hook_that_raises_keeps_no_text(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
