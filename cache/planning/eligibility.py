@@ -266,7 +266,7 @@ _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 
 # A question that contains a text to work on: every letter may matter then, so no neighbour may answer (`translate: the
 # dog is in the house`, `how many letters are in having`). Rather too many than too few: such a question still has the
-# exact cache. What is only quoted is compared with the other question's words (`cache.semantic.pair_features`).
+# exact cache. What is only quoted is compared with the other question's words (`cache.text.pair_features`).
 
 
 def _of_language(question: _QuestionWords) -> bool:

@@ -4,8 +4,8 @@ A sample of the requests that a stored answer might serve (see `cache.risk.contr
 client gets the new answer. Afterwards the stored one is fetched and the two are compared; the result becomes a label of
 the surface's controller. No request waits for this, and a failure here only loses a label.
 
-`cache.risk.comparison` compares two answers. If a judge model is used and abstains, there is no label: the weight of
-its sample is added to the judge's next labels (at most doubling each).
+`cache.risk.comparison` compares two answers. If it cannot tell, or a judge model is used and abstains, there is no
+label. The weight of a sample that a judge should have labelled is added to its next labels (at most doubling each).
 
 Complaints of clients about hits (`complain`) are processed in the same way.
 
@@ -31,7 +31,7 @@ import orjson
 from numpy.typing import NDArray
 
 from cache.entry import CorruptEntry, decode
-from cache.risk.comparison import ALIKE, Judge, contradict, includes, text_of
+from cache.risk.comparison import ALIKE, COMPARISON, Judge, contradict, includes, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, RiskFigures, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
 from cache.scopes.scope import SCHEMA
@@ -93,7 +93,7 @@ class AuditedSurface:
     complaints: list[Complaint] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Weights of samples on which the judge abstained: [below the threshold, above it]."""
+    """Weights of samples that a judge should have labelled: [below the threshold, above it]."""
     last: str = "0"
     quiet_s: float = 0.0
     published: RiskFigures | None = None
@@ -117,7 +117,7 @@ class AuditedSurface:
         return batch
 
     def owe(self, sample: Sample) -> None:
-        """Record a sample on which the judge abstained, so that its weight goes to the next labels."""
+        """Record a sample without a label, so that its weight goes to the judge's next labels."""
         above = sample.score >= self.control.threshold
         self.owed[above] = min(self.owed[above] + sample.weight, _MOST_OWED * sample.weight)
 
@@ -190,6 +190,7 @@ class Audits:
 
     def _stream_of(self, name: str, semantic: SemanticCache, strict: float) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
+        rules.append(COMPARISON)
         if self._cross_encoder and semantic.verify == "default":
             rules += [self._cross_encoder, str(semantic.cross_encoder.ask_from)]
             if self._cosine_weight:  # the score then depends on the strict threshold too: see `decision.Blend`
@@ -236,20 +237,23 @@ class Audits:
             self._wake.set()
 
     async def _label(self, sample: Sample, stored: str, fresh: str, question: str) -> Label | None:
-        surface = sample.surface
+        surface, rule, ask = sample.surface, sample.surface.semantic.audit_judge, self._judge
         if stored == fresh:
-            return Label(sample.score, False, sample.weight)
-        if contradict(stored, fresh, question):
+            return Label(sample.score, False, sample.weight, rule is not None)
+        contradiction = contradict(stored, fresh, question)
+        if contradiction == "different":
             return Label(sample.score, True, sample.weight)
-        judge = surface.semantic.audit_judge
-        if judge is None or self._judge is None or not await self._affords(sample, judge):
+        if rule is not None and ask is not None and await self._affords(sample, rule):
+            judged = await ask(surface.name, rule, question, stored, fresh)
+            if judged is not None:
+                return Label(sample.score, not judged, surface.paid(sample), judged=True)
+        elif contradiction != "unreadable":
             same = includes(stored, fresh, question) or await self._near(stored, fresh)
-            return Label(sample.score, not same, sample.weight)
-        judged = await self._judge(surface.name, judge, question, stored, fresh)
-        if judged is None:
+            if not (same and contradiction):
+                return Label(sample.score, not same, sample.weight)
+        if rule is not None:
             surface.owe(sample)
-            return None
-        return Label(sample.score, not judged, surface.paid(sample))
+        return None
 
     async def _affords(self, sample: Sample, judge: AuditJudgeRules) -> bool:
         """Return whether the judge may be called once more within this hour, by all workers together.

@@ -6,9 +6,13 @@
     words     else, two answers agree when one says nothing that the other does not say too: `Canberra.` and
               `Canberra, a compromise between two larger cities.`
     vectors   else, when the cosine of their vectors is high
+    unknown   Words and vectors say nothing of a script or a language that the guards do not know, and never that two
+              answers agree of which one has an opposite, a quantity or a name that the other has not, or which have the
+              same words but for a few. Such a pair gives no label.
 
-All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. Let `f` be the share of
-good hits that they call wrong, `m` the share of wrong hits that they call good, and `w` the share of would-be hits that
+All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. So they may raise a
+threshold, and never lower it under the one that holds without labels (`cache.risk.control`). Let `f` be the share of
+good hits that they call wrong, `m` the share of wrong hits that they do not, and `w` the share of would-be hits that
 are wrong. Labels then give `w (1 - m) + (1 - w) f`, which is too high as long as `w < f / (f + m)`: the bound on the
 error holds, at the cost of hits. The thresholds are set where `f` and `m` are about equal: the bound holds while fewer
 than about two in five would-be hits are wrong, and hits are at most `max_error / f` of the requests. A judge removes
@@ -19,19 +23,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from cache.text.reading import QuestionReading, read
+from cache.text.normalized_question import NormalizedQuestion, gist
+from cache.text.pair_features import early_veto, leftover, veto
+from cache.text.reading import SCRIPTS, QuestionReading, is_written_in, read
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules
 
 ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
 """Minimum cosine, by kind of embedding, at which two answers without other differences count as the same."""
+COMPARISON: Final = "2"
+"""Raised with every change to what counts as the same: labels of another comparison are left aside."""
 _ITEM: Final = re.compile(r"(?m)^\s*\d+[.)]\s+")
 _SHARED: Final = 0.5
 _FEW: Final = 12
 """Words. Longer answers nearly always contain some negation, whatever they state."""
+_EXCHANGED: Final = 3
+"""Words that each of two answers has of its own, or one for every four that they share: a text of which so few are
+exchanged may say the contrary."""
 _READ_CHARS: Final = 2_000
 _POLAR: Final = {"yes": True, "no": False}
 
@@ -45,10 +56,25 @@ class Judge(Protocol):
         """Return whether both agree; None where the model abstained. Never raises for the model's failures."""
 
 
-def contradict(one: str, other: str, question: str = "") -> bool:
-    """Return whether two answers differ in what a vector does not show; a leading yes or no counts first."""
+def contradict(one: str, other: str, question: str = "") -> Literal["", "different", "doubtful", "unreadable"]:
+    """Return how two answers differ in what a vector does not show; '' where words and vectors decide.
+
+    `doubtful`: they may be opposites, so words and vectors can only show that they differ. `unreadable`: not even that.
+    """
     if one == other:
-        return False
+        return ""
+    if not (is_written_in(one, SCRIPTS) and is_written_in(other, SCRIPTS)):
+        return "unreadable"
+    if _state_different_things(one, other, question):
+        return "different"
+    a, b = (gist(_ITEM.sub("", text)[:_READ_CHARS]) for text in (one, other))
+    if a.foreign or b.foreign:
+        return "unreadable"
+    return "doubtful" if _may_be_opposed(a, b, included=includes(one, other, question)) else ""
+
+
+def _state_different_things(one: str, other: str, question: str) -> bool:
+    """Return whether two answers certainly do; a leading yes or no counts first."""
     first = [_POLAR.get(text.lstrip().partition(" ")[0].strip(",.!:;").lower()) for text in (one, other)]
     if None not in first and first[0] != first[1]:
         return True
@@ -61,6 +87,23 @@ def contradict(one: str, other: str, question: str = "") -> bool:
         return True
     # `Rome.` opens a sentence, so its capital does not mark it as a name.
     return _apart(a.names - asked.stems, b.names - asked.stems, a.stems, b.stems)
+
+
+def _may_be_opposed(a: NormalizedQuestion, b: NormalizedQuestion, *, included: bool) -> bool:
+    """Return whether the guards on two questions see a difference between the answers, or only a few words differ.
+
+    An answer that says all that the other does (`included`) may have more numbers and names.
+    """
+    guards = ("negation",) if included else ("negation", "numbers", "entities")
+    rest = leftover(a, b)
+    if early_veto(a, b, guards) or veto(a, b, rest, guards):
+        return True
+    own = [sum(not word.vague for word in side) for side in (rest.left, rest.right)]
+    shared = rest.exact + rest.inflected + rest.synonyms
+    if max(own) > min(shared, max(_EXCHANGED, shared // 4)):
+        return False
+    small = [{*one.function, *one.times} for one in (a, b)]
+    return all((own[0] or small[0] - small[1], own[1] or small[1] - small[0]))
 
 
 def includes(one: str, other: str, question: str = "") -> bool:

@@ -8,6 +8,9 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
                     label is weighted by the inverse of its probability of being drawn.
   free labels       A candidate under the threshold is answered by a model anyway. Its label shows how far the threshold
                     may be lowered.
+  coarse labels     A comparison of two answers by their words and vectors takes some opposites for the same. So it may
+                    raise the threshold and let it fall back, but not below the strict one: there, what a judge or a
+                    person has not labelled counts as wrong, and LEAST_LABELS of theirs are needed.
   few labels        An estimate is not enough where a handful of labels decides: an upper bound is kept under
                     `max_error`, and until there are enough labels the strict threshold holds.
   a rolling window  The index fills up, and what a threshold lets through grows with it. Labels of the latest WINDOW
@@ -64,11 +67,15 @@ _NOTHING: Final[Mapping[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The result of comparing a stored with a new answer. `weight`: the number of such requests it represents."""
+    """The result of comparing a stored with a new answer. `weight`: the number of such requests it represents.
+
+    `judged`: by a judge or a person, who may lower the threshold below the strict one.
+    """
 
     score: float
     wrong: bool
     weight: float
+    judged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """A batch as arrays: the candidates' scores, and the labels, shape (3, labels): score, 1 if wrong, and weight."""
+    """A batch as arrays: the candidates' scores, and the labels, shape (4, labels): score, 1 if wrong, weight,
+    1 if judged.
+    """
 
     requests: int
     scores: Floats
@@ -141,9 +150,9 @@ class _Observed:
     @classmethod
     def of(cls, batch: Batch) -> _Observed:
         """Return the batch as arrays."""
-        labels = np.array([(label.score, label.wrong, label.weight) for label in batch.labels], np.float64)
+        labels = np.array([(one.score, one.wrong, one.weight, one.judged) for one in batch.labels], np.float64)
         scores = np.asarray(batch.scores, np.float64)
-        return cls(batch.requests, scores, labels.reshape(-1, 3).T, batch.complaints, batch.asked)
+        return cls(batch.requests, scores, labels.reshape(-1, 4).T, batch.complaints, batch.asked)
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -154,7 +163,7 @@ def encode_batch(batch: Batch) -> bytes:
     line: list[object] = [
         batch.requests,
         [round(score, 6) for score in batch.scores],
-        [(label.score, label.wrong, label.weight) for label in batch.labels],
+        [(label.score, label.wrong, label.weight, label.judged) for label in batch.labels],
     ]
     if batch.complaints or batch.asked:
         line += [[(one.score, one.owner, one.request) for one in batch.complaints], batch.asked]
@@ -169,7 +178,7 @@ def decode_batch(data: bytes) -> Batch:
         batch = Batch(
             int(requests),
             tuple(map(float, scores)),
-            tuple(Label(float(s), bool(w), float(h)) for s, w, h in labels),
+            tuple(Label(float(s), bool(w), float(h), bool(j)) for s, w, h, j in labels),
             tuple(Complaint(float(s), str(o), str(r)) for s, o, r in complaints),
             {str(owner): int(count) for owner, count in dict(asked).items()},
         )
@@ -246,7 +255,7 @@ class RiskControl:
 
     def figures(self) -> RiskFigures:
         """Return what is known of the threshold in force."""
-        scores, wrong, _ = self._known()
+        scores, wrong, _, _ = self._known()
         served = scores >= self.threshold
         return RiskFigures(
             max_error=self.max_error,
@@ -332,8 +341,28 @@ class RiskControl:
         return lowest
 
     def _set(self, by_owner: Mapping[str, list[float]]) -> None:
-        scores, wrong, weights = self._known()
+        scores, wrong, weights, judged = self._known()
         self._labels = len(scores)
+        levels, estimate, upper, lowest = self._bounds(by_owner, scores, wrong, weights)
+        if lowest < self.strict:
+            lowest = self.strict
+            if judged.sum() >= LEAST_LABELS:
+                doubtful = wrong | ~judged & (scores < self.strict)
+                lowest = min(lowest, self._bounds(by_owner, scores, doubtful, weights)[-1])
+        served = _last_served(levels, self.threshold)
+        self.breached = served > 0 and float(estimate[served]) > self.max_error
+        self.threshold = lowest
+        served = _last_served(levels, self.threshold)
+        self._error = float(estimate[served])
+        self._error_most = None if upper is None else float(upper[served])
+        self._share = self._sampled()
+
+    def _bounds(
+        self, by_owner: Mapping[str, list[float]], scores: Floats, wrong: Flags, weights: Floats
+    ) -> tuple[Floats, Floats, Floats | None, float]:
+        """Return falling levels of the score, the share of wrong hits that serving from each on gives, its upper bound
+        (None with few labels), and the lowest threshold that keeps the bound.
+        """
         # A complaint is certainly a wrong hit and represents no other, so it is neither scaled nor uncertain.
         most = _ONE_OWNER * self._aim * self._requests
         counted = [(score, min(1.0, most / len(some))) for some in by_owner.values() for score in some]
@@ -344,7 +373,7 @@ class RiskControl:
         complained = np.concatenate([[0.0], np.concatenate([np.zeros(int(wrong.sum())), parts])[order]])
         growth = self._growth(levels) / max(1, self._requests)
         estimate = np.cumsum(lost) * growth + np.cumsum(complained) / max(1, self._requests)
-        few, upper = self._labels < LEAST_LABELS, None
+        few, upper = len(scores) < LEAST_LABELS, None
         if few:
             fits = estimate <= self.max_error
         else:
@@ -355,13 +384,7 @@ class RiskControl:
             lowest = self.strict if few else float(scores.min())
         else:
             lowest = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
-        served = _last_served(levels, self.threshold)
-        self.breached = served > 0 and float(estimate[served]) > self.max_error
-        self.threshold = max(self.strict, lowest) if few else lowest
-        served = _last_served(levels, self.threshold)
-        self._error = float(estimate[served])
-        self._error_most = None if upper is None else float(upper[served])
-        self._share = self._sampled()
+        return levels, estimate, upper, max(self.strict, lowest) if few else lowest
 
     def _sampled(self) -> float:
         """Return the share of candidates above the threshold to sample, for `ENOUGH` labels of them in a full window.
@@ -372,10 +395,10 @@ class RiskControl:
         expected = above * WINDOW / max(1, self._requests)
         return max(self.audit, min(_MANY, ENOUGH / max(1.0, expected)))
 
-    def _known(self) -> tuple[Floats, Flags, Floats]:
-        """Return the window's labels: scores, whether wrong, weights."""
-        scores, wrong, weights = np.concatenate([np.empty((3, 0)), *(batch.labels for batch in self._batches)], axis=1)
-        return scores, wrong.astype(np.bool_), weights
+    def _known(self) -> tuple[Floats, Flags, Floats, Flags]:
+        """Return the window's labels: scores, whether wrong, weights, whether judged."""
+        known = np.concatenate([np.empty((4, 0)), *(batch.labels for batch in self._batches)], axis=1)
+        return known[0], known[1].astype(np.bool_), known[2], known[3].astype(np.bool_)
 
     def _growth(self, levels: Floats) -> Floats:
         """Return how much more often candidates reach each level recently than over the window; at least 1."""

@@ -1,6 +1,6 @@
 """Score whether the answer to one question may be served for another, with vetoes, in well under a millisecond.
 
-The vetoes (`cache.semantic.pair_features.veto`) refuse what changes an answer however similar the wording. A small
+The vetoes (`cache.text.pair_features.veto`) refuse what changes an answer however similar the wording. A small
 model of boosted trees scores the rest, fitted by `tierline train cache` to how similar two texts are and to the words
 that only one of them has. Every feature is monotonic, so that a rule learned from templates stays plausible on real
 questions. Fail closed: a text that cannot be parsed, or is too long, is refused.
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic import pair_features as contrast
+from cache.text import pair_features as contrast
 from cache.text.normalized_question import NormalizedQuestion, gist
 from cache.text.reading import SCRIPTS
 

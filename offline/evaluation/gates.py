@@ -1,7 +1,7 @@
 """Count what each gate of the semantic cache stops, over labelled pairs: `tierline eval cache --gates`.
 
 A gate is a rule that refuses whatever the score is: a rule of eligibility (`cache.planning.eligibility`), the minimum
-cosine, a veto (`cache.semantic.pair_features`), and where a cross-encoder decides, the verifier's plain no. All are
+cosine, a veto (`cache.text.pair_features`), and where a cross-encoder decides, the verifier's plain no. All are
 applied to each pair, not only the first that holds. A gate is worth its place where it alone stops pairs that differ,
 and few that want the same answer.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from rich.table import Table
 
 from cache.planning.eligibility import every_reason
-from cache.semantic.pair_features import every_veto, leftover
 from cache.text.normalized_question import gist
+from cache.text.pair_features import every_veto, leftover
 from offline.evaluation.served import Flags
 from offline.report import table
 

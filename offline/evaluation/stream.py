@@ -104,7 +104,7 @@ class StreamGate:
             serves = score >= self._control.threshold and not compared
             self._scores.append(score)
         if score is not None and compared:
-            self._labels.append(Label(score, wrong, compared))
+            self._labels.append(Label(score, wrong, compared, judged=True))
         self._requests += 1
         if self._requests == _BATCH:
             self._control.fold(Batch(self._requests, tuple(self._scores), tuple(self._labels)))

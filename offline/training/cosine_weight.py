@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from cache.semantic.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
 from cache.semantic.decision import Blend, same_words
-from cache.semantic.pair_features import early_veto, leftover, veto
 from cache.semantic.verifier import ALL_GUARDS
 from cache.text.normalized_question import gist
+from cache.text.pair_features import early_veto, leftover, veto
 from offline.datasets import DataError
 from offline.progress import OnProgress
 from offline.training.answer_heads import auroc

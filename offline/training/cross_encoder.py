@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
-from cache.semantic import pair_features
+from cache.text import pair_features
 from cache.text.normalized_question import gist
 from cache.text.reading import SCRIPTS
 from offline.datasets import DataError, digest_of

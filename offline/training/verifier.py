@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from cache.semantic import pair_features as contrast
 from cache.semantic.verifier import ALL_GUARDS, WORDS, Verifier, VerifierWords
+from cache.text import pair_features as contrast
 from cache.text.normalized_question import gist
 from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM

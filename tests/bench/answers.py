@@ -4,7 +4,8 @@ how often is an audit's label wrong?
 An audit calls a stored answer and a fresh one the same, or different, by its guards, by whether one includes the other,
 and by the cosine of their vectors (`cache.risk.comparison`). Here it compares answers of which that is known. For each
 threshold on the cosine: `f`, the share of pairs that are the same and called different, and `m`, the share that differ
-and are called the same, with 95% intervals; in front of them what the guards alone find.
+and are not; `as one`, the share that differ and are called the same. In front of them is what the guards alone find. Of
+`unknown` pairs nothing is said. Intervals are 95%.
 
 Without a FILE the pairs are those of tests/fixtures/answers.jsonl, 44 questions written for this: two good answers in
 different words, one that is wrong, and the answer to a question nearby. A FILE has rows of JSON lines with `question`,
@@ -107,6 +108,9 @@ class Errors:
     threshold: float | None
     f: Figure
     m: Figure
+    taken: Figure
+    """Pairs that differ and are called the same."""
+    unknown: Figure
 
 
 def written(path: Path = WRITTEN) -> Iterator[Pair]:
@@ -128,15 +132,24 @@ def collected(path: Path) -> Iterator[Pair]:
 def errors(pairs: Sequence[Pair], embedder: Embedder, thresholds: Sequence[float] = THRESHOLDS) -> list[Errors]:
     """Of the guards alone, then of guards and vectors at each threshold."""
     same = np.array([pair.same for pair in pairs])
-    refused = np.array([contradict(*pair.answers, pair.question) for pair in pairs])
+    found = np.array([contradict(*pair.answers, pair.question) for pair in pairs])
+    refused, unreadable, doubtful = (found == word for word in ("different", "unreadable", "doubtful"))
     included = np.array([includes(*pair.answers, pair.question) for pair in pairs])
     vectors = embedder.embed([text for pair in pairs for text in pair.answers])
     cosines = np.einsum("ij,ij->i", vectors[::2], vectors[1::2])
 
     def at(threshold: float | None) -> Errors:
-        different = refused if threshold is None else refused | (~included & (cosines < threshold))
+        different = refused if threshold is None else refused | (~unreadable & ~included & (cosines < threshold))
         f, m = int((different & same).sum()), int((~different & ~same).sum())
-        return Errors(threshold, share(f, int(same.sum())), share(m, int((~same).sum())))
+        silent = unreadable | (doubtful & ~different)
+        taken = share(int((~different & ~silent & ~same).sum()), int((~same).sum()))
+        return Errors(
+            threshold,
+            share(f, int(same.sum())),
+            share(m, int((~same).sum())),
+            taken,
+            share(int(silent.sum()), len(pairs)),
+        )
 
     return [at(threshold) for threshold in (None, *thresholds)]
 
@@ -162,7 +175,7 @@ async def judged(pairs: Sequence[Pair], url: str, model: str, key: str | None = 
     said: list[tuple[bool, bool | None, bool]] = []
     try:
         for pair in pairs:
-            if contradict(*pair.answers, pair.question):
+            if contradict(*pair.answers, pair.question) == "different":
                 said.append((pair.same, False, False))
             else:
                 said.append((pair.same, await judge("bench", rule, pair.question, *pair.answers), True))
@@ -202,7 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for one in found:
         mark = " <" if one.threshold == in_force else ""
         name = "guards alone" if one.threshold is None else f"cosine {one.threshold:.2f}"
-        print(f"{name:<13} f {_shown(one.f)}   m {_shown(one.m)}{mark}")
+        parts = {"f": one.f, "m": one.m, "as one": one.taken, "unknown": one.unknown}
+        print(f"{name:<13} {'   '.join(f'{part} {_shown(figure)}' for part, figure in parts.items())}{mark}")
     return 0
 
 

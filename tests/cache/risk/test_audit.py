@@ -102,7 +102,7 @@ async def test_workers_share_what_they_learn_and_a_restart_keeps_it(store: Redis
     learned = one.surface("chat", semantic(), 0.9)
     assert other.surface("chat", semantic(), 0.9).control.threshold == 0.9
     learned.requests = 10_000
-    learned.labels = [Label(0.7, False, 2.0)] * LEAST_LABELS
+    learned.labels = [Label(0.7, False, 2.0, judged=True)] * LEAST_LABELS
     async with Running(one), Running(other):
         await eventually(lambda: other.state()["chat"].threshold == 0.7)
     later = Audits(store, kind)
@@ -125,7 +125,7 @@ async def test_without_a_store_a_worker_learns_for_itself() -> None:
     """Its own batches are folded all the same."""
     audits = Audits(NoStore(), "kind")
     surface = audits.surface("chat", semantic(), 0.9)
-    surface.requests, surface.labels = 10_000, [Label(0.7, False, 2.0)] * LEAST_LABELS
+    surface.requests, surface.labels = 10_000, [Label(0.7, False, 2.0, judged=True)] * LEAST_LABELS
     async with Running(audits):
         await eventually(lambda: audits.state()["chat"].threshold == 0.7)
 
@@ -177,11 +177,30 @@ async def labelled(
 
 
 async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -> None:
-    """Where nothing contradicts, the vectors decide."""
+    """Where nothing contradicts, the vectors decide; that is no judge's label."""
     for embed, wrong in ((None, False), (apart, True)):
         audits = Audits(store, secrets.token_hex(4), embed)
         labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), (WARM, LIKED))
         assert labels == [Label(0.95, wrong, 10.0)]
+
+
+async def test_what_a_comparison_cannot_tell_gives_no_label(store: RedisStore) -> None:
+    """Vectors that are far apart show that two answers differ; near ones do not show that opposites agree."""
+    opposed = ("Tap the bell and switch it on.", "Tap the bell and switch it off.")
+    unread = ("打开设置，然后开启即可。", "打开设置，然后关闭即可。")
+    for embed, wrong in ((None, []), (apart, [True])):
+        audits = Audits(store, secrets.token_hex(4), embed)
+        labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), opposed, unread)
+        assert [label.wrong for label in labels] == wrong
+
+
+async def test_a_judge_reads_what_a_comparison_cannot_tell(store: RedisStore) -> None:
+    """In any script. What it has no call left for gives no label, and its later labels stand for that too."""
+    unread = ("打开设置，然后开启即可。", "打开设置，然后关闭即可。")
+    audits, surface = judged_by(store, Judge(False), per_hour=1)
+    labels = await labelled(audits, surface, unread, unread)
+    assert labels == [Label(0.95, True, 10.0, judged=True)]
+    assert surface.owed == [0.0, 10.0]
 
 
 def judged_by(store: RedisStore, judge: Judge, per_hour: int = 60, hour: int = 0) -> tuple[Audits, AuditedSurface]:
@@ -196,6 +215,7 @@ async def test_a_judge_decides_where_the_guards_see_no_difference(store: RedisSt
     audits, surface = judged_by(store, judge)
     labels = await labelled(audits, surface, (WARM, LIKED), (LIKED, WARM), ("Rome.", "Rome."), ("Yes.", "No."))
     assert [label.wrong for label in labels] == [False, True, False, True]
+    assert [label.judged for label in labels] == [True, True, True, False]
     assert judge.shown == [(ITALY, WARM, LIKED), (ITALY, LIKED, WARM)]
 
 
@@ -247,12 +267,13 @@ async def test_closing_does_not_wait_for_a_judge_that_takes_its_time(store: Redi
 
 def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
     """What is on a stream may be anything."""
-    batch = Batch(7, (0.5, 0.25), (Label(0.5, True, 10.0),))
+    batch = Batch(7, (0.5, 0.25), (Label(0.5, True, 10.0), Label(0.25, False, 2.0, judged=True)))
     assert decode_batch(encode_batch(batch)) == batch
     told = Batch(7, complaints=(Complaint(0.123456789, "tenant:acme", "ab"),), asked={"tenant:acme": 3})
     assert decode_batch(encode_batch(told)) == told
     for garbage in (
-        b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0]]]", b"[1, [], [], []]",
+        b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0, false]]]", b"[1, [], [], []]",
+        b"[1, [], [[0.5, true, 2]]]",
         b'[1, [], [], [["x", "o", "r"]], {}]', b'[1, [], [], [], {"o": -1}]', b"[1, [], [], [], 3]",
     ):  # fmt: skip
         with pytest.raises(CorruptEntry):

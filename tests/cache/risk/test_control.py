@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def served(right: Share, wrong: Share, seed: int, shift: Share = lambda _: 0.0) 
             score = noise + (shift(over) if lost else 2.5)
             scores.append(score)
             if weight := control.weight(score, chance):
-                labels.append(Label(score, lost, weight))
+                labels.append(Label(score, lost, weight, judged=True))
             elif score >= control.threshold and over >= 0.5:
                 hits, errors = hits + 1, errors + lost
         if (number + 1) % BATCH == 0:
@@ -97,10 +97,43 @@ def test_a_scorer_that_gets_worse_half_way_is_held() -> None:
 def test_with_few_labels_the_strict_threshold_holds() -> None:
     """However good they look."""
     control = RiskControl(MAX_ERROR, strict=0.9)
-    control.fold(Batch(10_000, (0.5,) * 99, (Label(0.5, False, 2.0),) * (LEAST_LABELS - 1)))
+    control.fold(Batch(10_000, (0.5,) * 99, (Label(0.5, False, 2.0, judged=True),) * (LEAST_LABELS - 1)))
     assert control.threshold == 0.9
-    control.fold(Batch(10_000, (0.5,), (Label(0.5, False, 2.0),)))
+    control.fold(Batch(10_000, (0.5,), (Label(0.5, False, 2.0, judged=True),)))
     assert control.threshold == 0.5
+
+
+@pytest.mark.parametrize("judged", [0, LEAST_LABELS - 1])
+def test_a_comparison_of_answers_never_lowers_the_threshold_below_the_strict_one(judged: int) -> None:
+    """However many of its labels say that all is well: some opposites look the same to it. A few judged ones do not."""
+    control = RiskControl(MAX_ERROR, strict=0.9)
+    good = Label(0.5, False, 2.0)
+    labels = (*[replace(good, judged=True)] * judged, *[good] * 1_000)
+    control.fold(Batch(10_000, (0.5,) * 1_000, labels))
+    assert (control.threshold, control.labels) == (0.9, len(labels))
+
+
+def test_a_comparison_of_answers_raises_the_threshold_and_lets_it_fall_back() -> None:
+    """To the strict one, once its labels of wrong hits have left the window."""
+    control = RiskControl(MAX_ERROR, strict=0.9)
+    seen = (*[Label(0.95, True, 10.0)] * 30, *[Label(0.99, False, 10.0)] * 100)
+    control.fold(Batch(10_000, (0.95,) * 300, seen))
+    assert 0.95 < control.threshold < 0.99
+    for _ in range(WINDOW // 10_000):
+        control.fold(Batch(10_000, (0.8,) * 300, (Label(0.8, False, 10.0),) * 30))
+    assert control.threshold == 0.9
+
+
+def test_below_the_strict_threshold_what_nobody_judged_counts_as_wrong() -> None:
+    """Judged labels lower it as far as they reach; compared ones among them stop it where they are too many."""
+    judged = tuple(Label(0.6 + at / 1_000, False, 2.0, judged=True) for at in range(200))
+    control = RiskControl(MAX_ERROR, strict=0.9)
+    control.fold(Batch(10_000, (0.7,) * 400, judged))
+    assert control.threshold == 0.6
+    control.fold(Batch(10_000, (0.7,) * 400, (*judged, *[Label(0.7, False, 2.0)] * 200)))
+    assert 0.7 < control.threshold < 0.9
+    assert not control.breached
+    assert control.figures().wrong == 0
 
 
 def test_a_breach_tightens_at_once_even_with_few_labels() -> None:
@@ -123,7 +156,7 @@ def test_nothing_is_served_while_every_score_is_too_risky() -> None:
 def test_labels_leave_the_window() -> None:
     """What was learned long ago does not count for ever: without new labels, the strict threshold comes back."""
     control = RiskControl(MAX_ERROR, strict=0.9)
-    control.fold(Batch(10_000, (0.5,) * 200, (Label(0.5, False, 2.0),) * 200))
+    control.fold(Batch(10_000, (0.5,) * 200, (Label(0.5, False, 2.0, judged=True),) * 200))
     assert control.threshold == 0.5
     for _ in range(6):
         control.fold(Batch(10_000))
@@ -172,7 +205,7 @@ def learned(max_error: float) -> RiskControl:
     draw = np.random.default_rng(1)
     control = RiskControl(max_error, strict=0.9)
     scores = tuple(draw.uniform(0.3, 1.0, 3_000).tolist())
-    labels = tuple(Label(score, score < 0.5 and draw.random() < 0.3, 5.0) for score in scores[:600])
+    labels = tuple(Label(score, score < 0.5 and draw.random() < 0.3, 5.0, judged=True) for score in scores[:600])
     control.fold(Batch(10_000, scores, labels))
     return control
 
@@ -232,7 +265,10 @@ def test_what_several_owners_complain_of_moves_all() -> None:
 def test_complaints_never_loosen_and_leave_with_the_window() -> None:
     """They are no labels: a hundred of them do not end the time of the strict threshold. Later they are forgotten."""
     control = RiskControl(MAX_ERROR, strict=0.9)
-    told(control, Batch(10_000, (0.5,) * 99, (Label(0.5, False, 2.0),) * 50, complaints("acme", *[0.3] * 100)))
+    told(
+        control,
+        Batch(10_000, (0.5,) * 99, (Label(0.5, False, 2.0, judged=True),) * 50, complaints("acme", *[0.3] * 100)),
+    )
     assert control.threshold == 0.9
     assert not RiskControl(MAX_ERROR, 0.9).own and set(control.own) == {"acme"}
     for _ in range(WINDOW // 10_000):

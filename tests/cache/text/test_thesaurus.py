@@ -4,9 +4,9 @@ from itertools import combinations
 
 import pytest
 
-from cache.semantic.pair_features import early_veto, leftover, veto
 from cache.semantic.verifier import ALL_GUARDS, Verifier, shipped_verifier
 from cache.text.normalized_question import gist, root_of, senses_of
+from cache.text.pair_features import early_veto, leftover, veto
 from cache.text.reading import stem
 from cache.text.thesaurus import GROUPS, KIND, SYNONYM
 

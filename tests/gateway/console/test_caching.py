@@ -184,7 +184,7 @@ async def test_the_error_bound_is_that_of_the_audits(served: Served, tmp_path: P
     assert audits is not None and semantic is not None
     surface = audits.surface("chat", semantic, 0.85)
     surface.requests, surface.scores = 1000, [0.95] * 60
-    surface.labels = [Label(0.95, True, 10.0)] * 3 + [Label(0.5, False, 2.0)] * LEAST_LABELS
+    surface.labels = [Label(0.95, True, 10.0)] * 3 + [Label(0.5, False, 2.0, judged=True)] * LEAST_LABELS
     audits._wake.set()
     await eventually(lambda: surface.published is not None and surface.published.labels > LEAST_LABELS, 20)
     async with console(tmp_path, served.store, 1) as client:
