@@ -62,7 +62,7 @@ class Native:
         """Return the conversation as it would be sent, less the ids that differ each time it is had."""
         if self.dialect == "messages":
             return self.body.get("messages")
-        items = self.body["input"]
+        items = self.body.get("input", ())  # a stored prompt needs none
         return [
             {name: value for name, value in item.items() if name not in _OF_THIS_ITEM} if type(item) is dict else item
             for item in items

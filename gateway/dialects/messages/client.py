@@ -240,8 +240,9 @@ def _messages(
             _typed(message, dict, f"messages[{i}]")
         role, content = message.get("role"), message.get("content")
         if role == "system":
-            paths.append(i)
-            messages.append({"role": "system", "content": _system(content, f"messages[{i}].content", lost)})
+            if text := _system(content, f"messages[{i}].content", lost):
+                paths.append(i)
+                messages.append({"role": "system", "content": text})
             if type(content) is list:
                 forms += [[i, j, block["type"]] for j, block in enumerate(content) if block.get("type") in _FORMS]
         elif role not in ("user", "assistant"):
@@ -279,7 +280,12 @@ def _system(system: Any, path: str, lost: dict[str, Any]) -> str:
     for i, block in enumerate(_typed(system, list, path)):
         if type(block) is not dict or type(block.get("text")) is not str:
             where = f"{path}[{i}]"
-            _typed(_typed(block, dict, where).get("text"), str, f"{where}.text")
+            kind = _typed(block, dict, where).get("type")
+            if kind is None or kind == "text":
+                _typed(block.get("text"), str, f"{where}.text")
+            _typed(kind, str, f"{where}.type")
+            lost[where] = block  # such as a tool that is added here
+            continue
         texts.append(block["text"])
         if len(block) > _PLAIN_BLOCK or "type" not in block:
             _note_others(block, "text", path, i, lost)

@@ -51,6 +51,8 @@ def _of_message(origins: Sequence[Any], number: str, member: str | None, place: 
         if member == "tool_calls" and place is not None and int(place) < len(origin["tool_calls"]):
             return f"{origin['tool_calls'][int(place)]}{rest}"
         at, own = origin["content"] or origin["at"], "content"
+    elif isinstance(origin, list):  # pictures and files of calls' outputs
+        at, own, member, place = origin[int(place or 0)], "", None, None
     else:
         at, own = origin
     if at in ("input", "instructions"):  # a text

@@ -180,6 +180,10 @@ def chat_body(
             reading.messages.append({"role": "system", "content": instructions})
             reading.paths.append(("instructions", ""))
     reading.add_items(entries)
+    if not reading.messages:
+        # A stored prompt has the user's turn; a conversation must have one nevertheless.
+        reading.messages.append({"role": "user", "content": ""})
+        reading.paths.append(("input", ""))
     chat["messages"] = reading.messages
     for name, value in body.items():
         if name in SAME or name not in DEFINED:
@@ -218,7 +222,8 @@ def _refuse(body: Mapping[str, Any]) -> None:
 def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, kept: bool) -> Json:
     """Return the client's body with its whole conversation as input, and without what the gateway itself honours."""
     native = {name: value for name, value in body.items() if name != "previous_response_id"}
-    native["input"] = [item for _, item in entries]
+    if entries or "input" in body:
+        native["input"] = [item for _, item in entries]
     include = body.get("include") or []
     if kept and body.get("reasoning") and ENCRYPTED not in include:
         native["include"] = [*include, ENCRYPTED]  # without it, the next turn would begin without this one's reasoning
@@ -229,7 +234,8 @@ class _Reading:
     """Translate one body: collect messages, and what a chat completion cannot express."""
 
     __slots__ = (
-        "_called", "_hosted", "_may_not_search", "_turn", "_turn_paths", "lost", "messages", "names", "needed", "paths",
+        "_called", "_hosted", "_may_not_search", "_shown", "_turn", "_turn_paths", "lost", "messages", "names",
+        "needed", "paths",
     )  # fmt: skip
 
     def __init__(self, *, hosted: bool) -> None:
@@ -237,13 +243,16 @@ class _Reading:
         self._may_not_search = False
         self._called: dict[str, Json] = {}
         """The assistant's message with each call that has no output yet, by the call's id."""
+        self._shown: Json | None = None
+        """The user's message with the last pictures and files of calls' outputs."""
         self._turn: Json | None = None
         """The assistant's message that adjacent items are joined to."""
         self._turn_paths: Json = {}
         self.messages: list[Json] = []
         self.paths: list[Any] = []
         """Where each message comes from: the path of its item, and the member that is its content. For a turn of the
-        assistant, the paths of its first item, of the one with its text, and of its calls.
+        assistant, the paths of its first item, of the one with its text, and of its calls; for the pictures and files
+        of calls' outputs, the path of each part.
         """
         self.lost: Json = {}
         """Values that are not expressed, by path."""
@@ -339,9 +348,30 @@ class _Reading:
         content = output if type(output) is str else self._content(output, f"{at}.output")
         call_id = _text(item, "call_id", at)
         place = self._place_of_output(self._called.pop(call_id, None))
+        shown: list[tuple[str, Json]] = []
+        if type(content) is list:
+            shown = [(f"{at}.output[{i}]", part) for i, part in enumerate(content) if part["type"] != "text"]
+            content = _plainest([part for part in content if part["type"] == "text"])
         self.messages.insert(place, {"role": "tool", "tool_call_id": call_id, "content": content})
         self.paths.insert(place, (at, "output"))
+        if shown:
+            self._show(shown, place + 1)
         self.lose_others(item, kind, at)
+
+    def _show(self, shown: list[tuple[str, Json]], place: int) -> None:
+        """Add pictures and files of a call's output, each with its path, to a user's message after all outputs.
+
+        In chat completions, an output is text. `place` is that of the message after the output's own.
+        """
+        messages, paths = self.messages, self.paths
+        while place < len(messages) and messages[place]["role"] == "tool":
+            place += 1
+        if place == len(messages) or messages[place] is not self._shown:
+            self._shown = {"role": "user", "content": []}
+            messages.insert(place, self._shown)
+            paths.insert(place, [])
+        messages[place]["content"] += [part for _, part in shown]
+        paths[place] += [path for path, _ in shown]
 
     def _place_of_output(self, turn: Json | None) -> int:
         """Return the place after the message with the call and the other outputs of its calls.
@@ -400,10 +430,9 @@ class _Reading:
             return content
         if type(content) is not list:
             raise wrong_type(at, "a string or an array of parts")
-        parts = [part for i, given in enumerate(content) if (part := self._part(given, f"{at}[{i}]")) is not None]
-        if not parts:
-            return ""
-        return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+        return _plainest(
+            [part for i, given in enumerate(content) if (part := self._part(given, f"{at}[{i}]")) is not None]
+        )
 
     def _part(self, part: Any, at: str) -> Json | None:
         if type(part) is not dict:
@@ -615,6 +644,13 @@ class _Reading:
             return {"type": kind, kind: {"mode": _text(choice, "mode", at), "tools": allowed}}
         self.need(f"{at}.type", f"the hosted tool {kind!r}", at, choice)
         return None
+
+
+def _plainest(parts: list[Json]) -> str | list[Json]:
+    """Return a content as one text, if it has no more than that: all backends take one."""
+    if not parts:
+        return ""
+    return str(parts[0]["text"]) if len(parts) == 1 and parts[0]["type"] == "text" else parts
 
 
 def _custom_format(given: Any, at: str) -> Json:

@@ -141,6 +141,42 @@ def test_nothing_stands_between_calls_and_their_outputs() -> None:
     assert made[1]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
+def test_pictures_and_files_in_the_outputs_of_calls() -> None:
+    """An output of chat completions is text: a user's message after all outputs of the turn shows the rest."""
+    text, png = {"type": "input_text", "text": "here"}, "data:image/png;base64,AA=="
+    image, pdf = {"type": "input_image", "image_url": png}, {"type": "input_file", "file_data": "data:,x"}
+    made = messages(
+        said("go"), call("1"), call("2"), output("1", [text, image]), output("2", [pdf]), said("and?"), call("3"),
+        output("3", [image]),
+    )  # fmt: skip
+    assert [one["role"] for one in made] == [
+        "user", "assistant", "tool", "tool", "user", "user", "assistant", "tool", "user",
+    ]  # fmt: skip
+    assert [one["content"] for one in made if one["role"] == "tool"] == ["here", "", ""]
+    picture = {"type": "image_url", "image_url": {"url": png}}
+    assert made[4]["content"] == [picture, {"type": "file", "file": {"file_data": "data:,x"}}]
+    assert made[8]["content"] == [picture]
+
+
+def test_outputs_that_come_late_stand_before_what_they_show() -> None:
+    """An output that comes after other messages joins its call, and its picture the pictures of the turn."""
+    image = {"type": "input_image", "image_url": "data:,x"}
+    made = messages(call("1"), call("2"), output("1", [image]), said("wait"), output("2", [image]))
+    assert [one["role"] for one in made] == ["assistant", "tool", "tool", "user", "user"]
+    assert [len(one["content"]) for one in made[3:]] == [2, 4]
+
+
+@pytest.mark.parametrize("given", [{}, {"input": []}, {"input": None}])
+def test_a_stored_prompt_needs_no_input(given: Json) -> None:
+    """The provider has the prompt's text; the request goes to it without input, or with as little as it came with."""
+    body = {"model": "chat", "prompt": {"id": "pmpt_1"}, **given}
+    chat, native, _ = chat_body(body, entries_of(body), hosted=True, kept=False)
+    CHECKED.check(chat)
+    assert native.body.get("input", ...) == ([] if "input" in given else ...)
+    assert native.conversation() == []
+    assert native.needs == {reading.HOSTED}
+
+
 def test_two_texts_in_a_row_stay_two_messages() -> None:
     made = messages(said("a", "assistant"), said("b", "assistant"), said("c"))
     assert [one["content"] for one in made] == ["a", "b", "c"]

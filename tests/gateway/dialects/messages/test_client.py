@@ -290,6 +290,21 @@ def test_what_one_message_says_of_another() -> None:
     assert chat_body({**BODY, "metadata": long}, {})[1].body["metadata"] == long
 
 
+def test_a_systems_turn_may_have_blocks_of_any_kind() -> None:
+    """A backend of the dialect gets them as they came; of any other, the texts remain and the rest is listed."""
+    added = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "look"}}
+    text = {"type": "text", "text": "Be brief."}
+    for blocks, said in (([added, text], ["Be brief."]), ([added], [])):
+        turns = [*BODY["messages"], {"role": "system", "content": blocks}]
+        made, lost = chat(messages=turns)
+        assert [one["content"] for one in made["messages"][1:]] == said
+        assert lost == ["messages[1].content[0]"]
+        whole, own = chat_body({**BODY, "messages": turns}, {})
+        facts, maker = facts_of("claude-opus-4-8"), maker_of("m", "k")
+        sent = messages_request(whole, "claude-opus-4-8", facts, maker, stream=False, native=own)
+        assert sent.body["messages"] == turns
+
+
 @pytest.mark.parametrize(
     ("wrong", "param"),
     [
@@ -306,7 +321,8 @@ def test_what_one_message_says_of_another() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].name"),
         ({"system": 5}, "system"),
-        ({"system": [{"type": "image"}]}, "system[0].text"),
+        ({"system": [{"type": "text"}]}, "system[0].text"),
+        ({"system": [{"type": 5}]}, "system[0].type"),
         ({"stop_sequences": "END"}, "stop_sequences"),
         ({"stream": 1}, "stream"),
         ({"tools": {}}, "tools"),
