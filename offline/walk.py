@@ -382,8 +382,7 @@ class _Course:
         if self.stream:
             call.ends_at = call.first_at
             if attempt.judged:
-                left_s = self._left(call.first_at).first_token_s - attempt.reserved_s
-                by_time = call.first_at + min(rules.hold_max, max(0.0, left_s))
+                by_time = call.first_at + attempt.hold_s(rules.hold_max, self._left(call.first_at))
                 by_tokens = call.at(rules.hold_tokens) if tokens >= rules.hold_tokens else call.last_at
                 call.ends_at = min(by_time, by_tokens)
             return

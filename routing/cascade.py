@@ -36,6 +36,8 @@ Path = Literal["direct", "escalated", "hedged", "fallback", "degraded"]
 Role = Literal["", "hedge", "speculative"]
 
 _MIN_ATTEMPT_S = 0.005
+_VERDICT_S = 0.01
+"""Seconds for a timer that fires late and for the verdict on what is held of a stream."""
 _REJECTED = ("low_confidence", "unfit")
 
 
@@ -76,6 +78,13 @@ class Attempt:
     alone: bool = True
     retry: bool = False
     reserved_s: float = 0.0
+
+    def hold_s(self, hold_max: float, left: Left) -> float:
+        """Return how many seconds a stream may be held for judgement, of which the first token has just come.
+
+        What is left for a first token (`left`) must do for the verdict, and for that of the tier that takes over.
+        """
+        return min(hold_max, max(0.0, left.first_token_s - (self.reserved_s + _VERDICT_S if self.reserved_s else 0.0)))
 
 
 @value_type

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.backends.base import BackendRequest, BudgetSpent, Completion, Event, Truncated
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 32
 """Tokens between two checks of a draft whose beginning was good enough."""
-_VERDICT_S: Final = 0.01
-"""Seconds for a timer that fires late and for the verdict on what is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,7 @@ class PrefixBuffer:
                     self.events += events
                     if state.tokens and not self._call.has_begun:
                         self._call.note_first_token()
-                        # Leave time for the first token of a stronger tier that takes over, and for the verdict before.
-                        left_s = self._request.left().first_token_s
-                        left_s -= attempt.reserved_s + _VERDICT_S if attempt.reserved_s else 0.0
-                        hold_s = min(rules.hold_max, max(0.0, left_s))
+                        hold_s = attempt.hold_s(rules.hold_max, self._request.left())
                         limit.reschedule(asyncio.get_running_loop().time() + hold_s)
                     if state.has_other_output and attempt.judged and state.call_fault():
                         break  # no token that is yet to come makes the call right

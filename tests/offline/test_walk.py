@@ -123,10 +123,10 @@ def test_holds_end_by_time() -> None:
 
 
 def test_holds_leave_time_for_the_next_tier() -> None:
-    """Of 500 ms for the first token, the next tier needs 250: the hold ends when only these are left."""
+    """Of 500 ms for the first token, the next tier needs 250, and the verdict 10: the hold ends when these are left."""
     slow = Draft(confidence=0.9, tokens=101, ttft_s=0.1, total_s=10.1)
     got = asked(policy_of(), slow, stream=True, ttft_s=0.5, hosted=forecast(0.25, 1))
-    assert (got.path, got.held, got.first_token_s) == ("direct", 2, pytest.approx(0.25))
+    assert (got.path, got.held, got.first_token_s) == ("direct", 2, pytest.approx(0.24))
 
 
 def test_short_streams_are_judged_whole() -> None:
