@@ -53,6 +53,7 @@ from gateway.console.views import (
     surface,
     whatif,
 )
+from gateway.errors import Headers, RateLimited
 from gateway.registry.registry import RegistryError
 
 log = logging.getLogger("tierline.console")
@@ -191,7 +192,11 @@ class ConsoleApp:
             return PlainTextResponse(text, 403)
         if request.method == "POST" and _is_foreign(request):
             return PlainTextResponse("Forms of other sites may not change anything here.\n", 403)
-        role = self._access.role_of(request.headers.get("authorization", ""), request.cookies.get(COOKIE, ""))
+        authorization, cookie = request.headers.get("authorization", ""), request.cookies.get(COOKIE, "")
+        try:
+            role = self._access.role_of(authorization, cookie, _address(request))
+        except RateLimited as refused:
+            return self._error(request, refused.status, "Too many wrong keys", refused.message, refused.headers)
         if role is not Role.NOBODY:
             request.state.role = role
             return None
@@ -228,7 +233,11 @@ class ConsoleApp:
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": False})
         if _is_foreign(request):
             return PlainTextResponse("Sign in on the console's own page.\n", 403)
-        role = self._access.role_of_key((await form_of(request)).get("key", ""))
+        key = (await form_of(request)).get("key", "")
+        try:
+            role = self._access.role_of_key(key, _address(request))
+        except RateLimited as refused:
+            return self._error(request, refused.status, "Too many wrong keys", refused.message, refused.headers)
         if role is Role.NOBODY:
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": True}, status=401)
         reply = RedirectResponse(to, 303)
@@ -239,6 +248,7 @@ class ConsoleApp:
         return reply
 
     async def _sign_out(self, request: Request) -> Response:
+        self._access.end_session(request.cookies.get(COOKIE, ""))
         reply = RedirectResponse("/sign-in", 303)
         reply.delete_cookie(COOKIE)
         return reply
@@ -249,9 +259,15 @@ class ConsoleApp:
             return self._error(request, error.status_code, str(error.detail), text)
         return self._error(request, 500, "This page met a bug", "The console's log has the details.")
 
-    def _error(self, request: Request, status: int, title: str, text: str) -> Response:
+    def _error(self, request: Request, status: int, title: str, text: str, headers: Headers = ()) -> Response:
         data = {"status": status, "title": title, "text": text}
-        return self._render.page(request, "error.html", data, status=status)
+        page = self._render.page(request, "error.html", data, status=status)
+        page.headers.update({name.decode(): value.decode() for name, value in headers})
+        return page
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
 
 
 def _is_foreign(request: Request) -> bool:

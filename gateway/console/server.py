@@ -23,9 +23,14 @@ from gateway.console.app import ConsoleApp
 from gateway.console.gateway_client import GatewayClient
 from gateway.console.page import PolicyPlaces
 from gateway.console.race import PromptRaces
+from gateway.request.load_shedding import LoadShedder
+from gateway.server.connection_limits import ConnectionLimits
 
 _SLACK = 10.0
 """The time limits of the gateway's own operations are for its event loop; pages may wait longer."""
+_MOST_CONNECTIONS = 512
+_SILENT_S = 10.0
+"""How long a new connection may be silent; see `gateway.server.connection_limits` for the other limits."""
 _CLOSE_S = 1
 """Seconds that pages which are being made have at the end."""
 
@@ -52,6 +57,8 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
             config.port,
             log_level="warning",
             access_log=False,
+            http="gateway.server.http_protocol:HttpProtocol",
+            ws="none",
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=_CLOSE_S,
@@ -118,12 +125,21 @@ class _UntilSignal(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and then print the address."""
+        connections = ConnectionLimits(_MOST_CONNECTIONS, _SILENT_S)
+        # The connections' protocol reads these. Without a start, the gate measures nothing and refuses nobody.
+        self.lifespan.state.update(gate=LoadShedder(_MOST_CONNECTIONS), connections=connections)
+        self._sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.console.connections")
         await super().startup(sockets)
         if not sockets:
             return
         host, port = sockets[0].getsockname()[:2]
         sys.stdout.write(f"The console is at http://{f'[{host}]' if ':' in host else host}:{port}\n")
         sys.stdout.flush()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and stop looking for slow and idle connections."""
+        await super().shutdown(sockets)
+        self._sweeping.cancel()
 
 
 class _EndingStreams:

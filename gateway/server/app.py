@@ -28,7 +28,7 @@ from gateway.errors import (
 from gateway.http.messages import REQUEST_ID, RequestIdMiddleware, send_json
 from gateway.http.openapi import PASSED
 from gateway.http.routes import health, models, responses
-from gateway.http.routes.admin import cache_routes
+from gateway.http.routes.admin import cache_routes, gatekeeper
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
 from gateway.http.routes.documents import Served, document_routes, served_by
@@ -79,7 +79,8 @@ class App:
         self._admin_port = admin.port if admin is not None else None
         self._admin = None
         if admin is not None:
-            routes = [*cache_routes(steps, admin), *policy_routes(steps, admin)]
+            admitted = gatekeeper(admin)
+            routes = [*cache_routes(steps, admitted), *policy_routes(steps, admitted)]
             routes += document_routes("Tierline: the admin API", served_by(routes), keyed=True)
             self._admin = RequestIdMiddleware(_api(steps, routes, served_by(routes)))
 

@@ -33,6 +33,7 @@ from gateway.http.messages import read_body
 from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone
+from gateway.request.key_tries import KeyTries
 from gateway.request.options import known_headers
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 
@@ -49,21 +50,25 @@ _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 
 
 def gatekeeper(admin: Admin) -> Callable[[Request], None]:
-    """Return a check that a request has the admin key; it raises Unauthorized."""
+    """Return a check that a request has the admin key. It raises Unauthorized; after many wrong keys, RateLimited."""
+    tries = KeyTries()
     wanted = hashlib.sha256(admin.key.get_secret_value().encode() if admin.key is not None else b"").digest()
 
     def admitted(request: Request) -> None:
+        address = request.client.host if request.client is not None else ""
+        tries.check(address)
         key = bearer_key(known_headers(request.scope["headers"]))
         if not key or not hmac.compare_digest(hashlib.sha256(key).digest(), wanted):
+            if key:
+                tries.refused(address)
             raise Unauthorized("The admin API needs the admin key. Send it as 'Authorization: Bearer KEY'.")
 
     return admitted
 
 
-def cache_routes(steps: Steps, admin: Admin) -> list[Route]:
-    """Return the routes for the cache; each requires the admin key."""
+def cache_routes(steps: Steps, admitted: Callable[[Request], None]) -> list[Route]:
+    """Return the routes for the cache; each first calls `admitted`, of `gatekeeper`."""
     administration = steps.cache.administration
-    admitted = gatekeeper(admin)
 
     async def stats(request: Request) -> Response:
         admitted(request)

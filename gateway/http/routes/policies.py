@@ -43,7 +43,6 @@ from cache.store.base import StoreUnavailable
 from gateway.config.warnings import findings_in
 from gateway.errors import CLIENT_GONE, Conflict, InvalidRequest, NotFound, Overloaded
 from gateway.http.messages import read_body
-from gateway.http.routes.admin import gatekeeper
 from gateway.http.routes.live_view import LiveRequest, live_view, text_in
 from gateway.registry.apply import apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
@@ -56,7 +55,7 @@ from policies.loader import DEFAULTS, read_policy
 from policies.yaml_source import MAX_BYTES
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Admin, Deployment
+    from gateway.config.schema import Deployment
     from gateway.registry.records import InForce
     from gateway.steps import Steps
 
@@ -71,9 +70,8 @@ _LONGEST_JOB_S: Final = 600.0
 _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 
 
-def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
-    """Return the routes for policies; each requires the admin key."""
-    admitted = gatekeeper(admin)
+def policy_routes(steps: Steps, admitted: Callable[[Request], None]) -> list[Route]:
+    """Return the routes for policies; each first calls `admitted`, of `gateway.http.routes.admin.gatekeeper`."""
     api = _PolicyApi(steps)
     bodies = ChatBodies(steps.deployment.limits)
 

@@ -1,0 +1,51 @@
+"""Limit how often one address may send a wrong key to the console or the admin API."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from gateway.errors import RateLimited, retry_after
+
+_AT_ONCE: Final = 10
+_EVERY_S: Final = 6.0
+_MOST: Final = 10_000
+"""Most addresses that are remembered; the one that has been quiet longest goes first."""
+
+
+class KeyTries:
+    """Allow ten wrong keys at once from an address (of IPv6, from its /64), and then one each six seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._due: OrderedDict[str, float] = OrderedDict()
+        """By address, the time at which its wrong keys are forgotten."""
+
+    def check(self, address: str) -> None:
+        """Raise RateLimited, with Retry-After, if the address has sent too many wrong keys: then look at none of it."""
+        wait_s = self._due.get(_network(address), 0.0) - self._now() - (_AT_ONCE - 1) * _EVERY_S
+        if wait_s > 0:
+            raise RateLimited(
+                "Too many wrong keys came from your address. Wait a minute, and send the right one.",
+                code="too_many_wrong_keys",
+                headers=retry_after(wait_s),
+            )
+
+    def refused(self, address: str) -> None:
+        """Count a wrong key."""
+        network = _network(address)
+        self._due[network] = max(self._due.get(network, 0.0), self._now()) + _EVERY_S
+        self._due.move_to_end(network)
+        if len(self._due) > _MOST:
+            self._due.popitem(last=False)
+
+
+def _network(address: str) -> str:
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(known) if known.version == 4 else str(ipaddress.ip_network((known, 64), strict=False))
