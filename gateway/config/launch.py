@@ -6,6 +6,7 @@ The commands make a Launch from their flags; the server passes it as text to its
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import orjson
 
 from cache.semantic.cross_encoder import SHEET
 from gateway.config.addresses import is_loopback
-from gateway.config.environment import Environ
-from gateway.config.loader import default_config, load_deployment
+from gateway.config.environment import Environ, referred_to
+from gateway.config.loader import POLICY_SOURCE, STORE_URL, default_config, load_deployment
 from gateway.config.schema import Deployment, TierConfig
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, CrossEncoderKind, PolicySource
@@ -59,6 +60,20 @@ class Launch:
                 [read_yaml(self.config or default_config()).problem(("host",), _open(deployment.host))]
             )
         return deployment
+
+    def without_keys(self, deployment: Deployment, environ: Environ, needed: Collection[str | None] = ()) -> Environ:
+        """Return the variables by which a process that calls no backend loads the same deployment.
+
+        They are those that the file refers to (`${VAR}`), and the keys named in `needed`. Instead of every other key
+        that the deployment names and has, there is a text that says so: whether it is set decides which tiers exist.
+        """
+        names = {deployment.admin.key_env if deployment.admin is not None else None}
+        names.update(backend.key_env for tier in deployment.tiers for backend in tier.backends)
+        names.update(service.key_env for service in deployment.services.values())
+        names.update(name for tenant in deployment.tenants.values() for name in tenant.key_env)
+        stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}
+        shown = {*referred_to(read_yaml(self.config or default_config()).value), *needed, STORE_URL, POLICY_SOURCE}
+        return stand_ins | {name: value for name, value in environ.items() if name in shown}
 
     def policy_source(self, deployment: Deployment) -> PolicySource:
         """Return the source of that deployment's policies, without reading them yet."""

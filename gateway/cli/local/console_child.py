@@ -22,17 +22,17 @@ def console_child(
     listen: Listen,
     gateway: str,
     store_url: str,
-    extra_env: Mapping[str, str],
+    environ: Mapping[str, str],
     state: StateFolder,
 ) -> ChildSpec:
     """Return the spec of the console's process. Nothing depends on it: what it cannot do, it says on its pages.
 
-    `gateway` is the address that its playground sends requests to.
+    `gateway` is the address that its playground sends requests to, `environ` what its config needs to be loaded.
     """
     argv = [sys.executable, "-m", "gateway", "console", "--state", str(state.path), "--gateway", gateway]
     argv += ["--host", listen.host, "--port", str(listen.port), *(["--config", str(config)] if config else [])]
     argv += ["--policies", str(policies)] if policies else []
-    env = {**(os.environ if config else without_secrets(os.environ)), **extra_env, "TIERLINE_STORE_URL": store_url}
+    env = {**without_secrets(os.environ), **environ, "TIERLINE_STORE_URL": store_url}
     return ChildSpec(
         name=NAME,
         argv=tuple(argv),

@@ -15,17 +15,17 @@ NAME = "ledger"
 
 
 def ledger_child(
-    config: Path | None, folder: Path | None, store_url: str, extra_env: Mapping[str, str], state: StateFolder
+    config: Path | None, folder: Path | None, store_url: str, environ: Mapping[str, str], state: StateFolder
 ) -> ChildSpec:
     """Return the spec of the process that keeps the ledger, in `folder` or else in the state folder.
 
     It is ready when it has opened its files, and is started before the gateway: so it is stopped after it, and reads
-    the gateway's last records.
+    the gateway's last records. `environ` is what its config needs to be loaded.
     """
     target = folder or state.path / "ledger"
     argv = [sys.executable, "-m", "gateway", "ledger", "keep", "--dir", str(target), "--state", str(state.path)]
     argv += ["--config", str(config)] if config else []
-    env = {**(os.environ if config else without_secrets(os.environ)), **extra_env, "TIERLINE_STORE_URL": store_url}
+    env = {**without_secrets(os.environ), **environ, "TIERLINE_STORE_URL": store_url}
     return ChildSpec(
         name=NAME,
         argv=tuple(argv),

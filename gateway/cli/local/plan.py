@@ -57,14 +57,17 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
             _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
     if deployment.ledger.keep:
-        specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, extra_env, state))
+        known = launch.without_keys(deployment, {**os.environ, **extra_env})
+        specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, {**known, **extra_env}, state))
     if deployment.policies.source == "store":
         specs.append(judge_child(deployment.ledger.folder, store_url, state))
     specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
     console = _console(deployment)
     if console is not None:
-        gateway = deployment.console.gateway or listen.url
-        specs.append(console_child(launch.config, launch.policies, console, gateway, store_url, extra_env, state))
+        own = deployment.console
+        gateway, keys = own.gateway or listen.url, (own.key_env, own.viewer_key_env, own.gateway_key_env)
+        known = {**launch.without_keys(deployment, {**os.environ, **extra_env}, keys), **extra_env}
+        specs.append(console_child(launch.config, launch.policies, console, gateway, store_url, known, state))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):

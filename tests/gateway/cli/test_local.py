@@ -208,6 +208,38 @@ def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monk
     assert plan.specs[-1].env["TIERLINE_LOCAL_CONTEXT"] == "1536"
 
 
+def test_children_get_the_keys_that_they_need_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console and the ledger load the same deployment, with a text in place of each key that the gateway has."""
+    monkeypatch.delenv("TIERLINE_STORE_URL", raising=False)
+    config = tmp_path / "tierline.yaml"
+    config.write_text(
+        "tiers:\n"
+        "  - {name: local, backends: [{base_url: 'http://127.0.0.1:9/v1', model: '${MY_MODEL}', key_env: ONE}]}\n"
+        "  - {name: hosted, backends: [{base_url: 'https://x.example/v1', model: m, key_env: TWO}]}\n"
+        "  - {name: third, backends: [{base_url: 'https://y.example/v1', model: m, key_env: UNSET}]}\n"
+        "services: {judge: {base_url: 'https://z.example/v1', key_env: THREE}}\n"
+        "tenants: {a: {key_env: FOUR}, b: {key_env: [FIVE, PLAY]}}\n"
+        "admin: {key_env: SIX}\n"
+        "console: {key_env: EDIT, viewer_key_env: VIEW, gateway_key_env: PLAY}\n"
+    )
+    names = ("ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "EDIT", "VIEW", "PLAY", "AWS_SECRET_ACCESS_KEY")
+    keys = {name: f"sk-real-key-of-{name}" for name in names}
+    for name, key in (*keys.items(), ("MY_MODEL", "the-model")):
+        monkeypatch.setenv(name, key)
+    with claim(tmp_path / "state") as state:
+        plan = make_plan(Launch(config=config, port=free_port()), state)
+    env = {spec.name: spec.env for spec in plan.specs}
+    assert {name for name, key in keys.items() if key in env["gateway"].values()} == set(keys)
+    assert {name for name, key in keys.items() if key in env["console"].values()} == {"EDIT", "VIEW", "PLAY"}
+    for child in ("store", "ledger"):
+        assert not {key for key in keys.values() if key in env[child].values()}, child
+    for child in ("console", "ledger"):
+        deployment = Launch(config=config).deployment(env[child])
+        assert [tier.configured for tier in deployment.tiers] == [True, True, False]
+        assert deployment.tiers[0].backends[0].model == "the-model"
+        assert deployment.store.url == plan.up.store_url
+
+
 @pytest.mark.parametrize("source", ["files", "store"])
 def test_candidates_are_judged_where_policies_come_from_the_store(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
