@@ -28,6 +28,7 @@ from gateway.backends.http_backend import (
     translated_completion,
 )
 from gateway.backends.quota import Quota
+from gateway.backends.refused_fields import RefusedFields
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.messages.replies import MessageChunks, completion_of, status_of
@@ -37,6 +38,12 @@ from gateway.dialects.reasoning import Maker
 _MOST_HEADERS: Final = 64
 _WRONG_EVENT: Final = "an event that is not of the Messages API"
 _ERROR_IN_STREAM = 64 << 10
+_NAMES: Final = {
+    **dict.fromkeys(("thinking", "output_config", "output_config.effort"), "reasoning_effort"),
+    "stop_sequences": "stop",
+    "system[].cache_control": "messages[].cache_control",
+}
+"""Fields of this API, and what chat completions call them."""
 
 
 class AnthropicBackend(HttpBackend):
@@ -45,13 +52,23 @@ class AnthropicBackend(HttpBackend):
     `quota` is updated from the rate-limit headers of every reply.
     """
 
+    dialect = "messages"
+
     def __init__(
-        self, transport: Transport, *, model: str, key: str | None, maker: Maker, quota: Quota | None = None
+        self,
+        transport: Transport,
+        *,
+        model: str,
+        key: str | None,
+        maker: Maker,
+        quota: Quota | None = None,
+        refused: RefusedFields | None = None,
     ) -> None:
         headers = {"anthropic-version": VERSION}
         if key is not None:
             headers["x-api-key"] = key
-        super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
+        super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
+        self._names = _NAMES
         self._facts = facts_of(model)
         self._maker = maker
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}

@@ -11,7 +11,8 @@
     │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
     │     any 4xx whose code says that our account is out of quota                    retryable
     │     any other 4xx: the caller's fault                                           passed on
-    │   └── ContextExceeded the model cannot hold the request                         the next tier may
+    │   ├── ContextExceeded the model cannot hold the request                         the next tier may
+    │   └── FieldRefused    the model lacks what a field asks for                     the next tier may
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
     ├── Truncated           a stream that broke before its end                        retryable before the commit
     └── Degenerate          a stream that repeats itself, found after the commit
@@ -136,7 +137,7 @@ class BadStatus(BackendError):
 
     def with_param(self, param: str) -> BadStatus:
         """Return the error with another name of the field that it is about."""
-        return BadStatus(self.status, orjson.dumps({"error": {**self.told, "param": param}}), self.retry_after_s)
+        return type(self)(self.status, orjson.dumps({"error": {**self.told, "param": param}}), self.retry_after_s)
 
     @property
     def refusal(self) -> Refusal:
@@ -150,6 +151,11 @@ class BadStatus(BackendError):
     def asks_for_pause(self) -> bool:
         """Whether the backend asks us to call again later: status 429, or 503 or 529 with Retry-After."""
         return self.status == 429 or (self.status in (503, 529) and self.retry_after_s is not None)
+
+    @property
+    def about_the_request(self) -> bool:
+        """Whether the error's `param` is a field of the request."""
+        return self.callers_fault
 
     @property
     def callers_fault(self) -> bool:
@@ -166,6 +172,22 @@ def _error_object(body: bytes) -> dict[str, Any]:
     if isinstance(error, str):
         return {"message": error}
     return error if isinstance(error, dict) else {}
+
+
+class FieldRefused(BadStatus):
+    """The model does not take a field that the answer would be another without, such as `tools`."""
+
+    error_type = "field_refused"
+
+    @property
+    def callers_fault(self) -> bool:
+        """False: another model may take the field."""
+        return False
+
+    @property
+    def about_the_request(self) -> bool:
+        """True."""
+        return True
 
 
 class ContextExceeded(BadStatus):

@@ -12,7 +12,7 @@ import logging
 import re
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -31,6 +31,7 @@ from gateway.backends.base import (
     ContextExceeded,
     Event,
     EventStream,
+    FieldRefused,
     InvalidReply,
     Response,
     Transport,
@@ -39,11 +40,21 @@ from gateway.backends.base import (
 )
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
+from gateway.backends.refused_fields import (
+    ELSEWHERE,
+    MOST_LEFT_OUT,
+    Refusal,
+    RefusedFields,
+    asks_for,
+    refused_in,
+)
 from gateway.backends.sse import DONE, EventParser
 from gateway.chat.completions import chunks_of
 from gateway.chat.normalised import AnswerFailed, normalise
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import standardise, usage_of
+from gateway.dialects.client_paths import client_path
+from gateway.dialects.native import Dialect, native_body
 from gateway.off_loop import off_loop
 
 log = logging.getLogger("tierline.backends")
@@ -133,8 +144,11 @@ class HttpBackend(ABC):
     """One endpoint. `model` replaces the client's; `headers` are sent with every request, and `key`, which is one of
     them, to this endpoint only.
 
-    `quota` is updated from the rate-limit headers of every reply.
+    `quota` is updated from the rate-limit headers of every reply, `refused` by errors about fields. `_names` says what
+    chat completions call fields that the API of this `dialect` names otherwise.
     """
+
+    dialect: Dialect = "chat"
 
     def __init__(
         self,
@@ -144,8 +158,11 @@ class HttpBackend(ABC):
         headers: Mapping[str, str],
         key: str | None,
         quota: Quota | None = None,
+        refused: RefusedFields | None = None,
     ) -> None:
         self._transport = transport
+        self._names: Mapping[str, str] = {}
+        self._refused = RefusedFields(model) if refused is None else refused
         self._model = model
         self._quota = quota
         self._headers = {
@@ -196,33 +213,61 @@ class HttpBackend(ABC):
     ) -> tuple[Response, ReplyReader, tuple[str, ...]]:
         """Send the request; return the reply, of status 200, its reader, and what was not sent. Raises BackendError.
 
-        `prepare` takes the place of `_prepare`.
+        `prepare` takes the place of `_prepare`. A request that is refused for a field goes out again without it.
         """
-        encode = partial(_encoded, prepare or self._prepare, request, stream=stream)
-        try:
-            body, reader, dropped = await off_loop(encode) if request.large else encode()
-        except (AttributeError, LookupError, TypeError, ValueError) as unread:
-            raise self._untranslatable(unread) from unread
-        headers = self._headers_for(request)
-        response = await self._transport.send(headers, body, request.traceparent, request.tracestate)
-        if self._quota is not None:
-            hear = self._quota.heard if response.status == 200 else self._quota.refused
-            hear(response.header, monotonic())
-        if response.status == 200:
-            if response.header("Content-Encoding") not in (None, "identity"):
+        left_out: list[Refusal] = []
+        while True:
+            encode = partial(self._encoded, prepare or self._prepare, request, left_out, stream=stream)
+            try:
+                body, sent, reader, dropped = await off_loop(encode) if request.large else encode()
+            except (AttributeError, LookupError, TypeError, ValueError) as unread:
+                raise self._untranslatable(unread) from unread
+            headers = self._headers_for(request)
+            response = await self._transport.send(headers, sent, request.traceparent, request.tracestate)
+            if self._quota is not None:
+                hear = self._quota.heard if response.status == 200 else self._quota.refused
+                hear(response.header, monotonic())
+            if response.status == 200:
+                if response.header("Content-Encoding") not in (None, "identity"):
+                    response.close()
+                    raise InvalidReply("a content encoding that was not asked for")
+                if left_out:
+                    self._refused.remember(left_out)
+                return response, reader, dropped
+            try:
+                error = await _error_body(response)
+            finally:
                 response.close()
-                raise InvalidReply("a content encoding that was not asked for")
-            return response, reader, dropped
-        try:
-            error = await _error_body(response)
-        finally:
-            response.close()
-        if self._key:
-            # Some endpoints quote the refused key.
-            error = error.replace(self._key, b"***")
-        if says_too_long(response.status, error):
-            raise ContextExceeded(response.status, error)
-        raise self._named(BadStatus(response.status, error, _retry_after(response)), request)
+            if self._key:
+                # Some endpoints quote the refused key.
+                error = error.replace(self._key, b"***")
+            if says_too_long(response.status, error):
+                raise ContextExceeded(response.status, error)
+            found = refused_in(response.status, error, body)
+            new = [one for one in found if one.may_be_left_out and one not in left_out]
+            if not new or len(left_out) + len(new) > MOST_LEFT_OUT:
+                kind = FieldRefused if any(one.shown in ELSEWHERE for one in found) else BadStatus
+                raise self._named(kind(response.status, error, _retry_after(response)), request)
+            left_out += new
+
+    def _encoded(
+        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Refusal], *, stream: bool
+    ) -> tuple[dict[str, Any], bytes, ReplyReader, tuple[str, ...]]:
+        """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
+        body, reader, dropped = prepare(request, stream=stream)
+        if self._refused or left_out:
+            body, omitted = self._refused.left_out(body, left_out)
+            lost = (self._asked_as(path, request) for path in omitted)
+            dropped = tuple(dict.fromkeys((*dropped, *(path for path in lost if path))))
+        return body, orjson.dumps(in_pieces(body) if request.large else body), reader, dropped
+
+    def _asked_as(self, path: str, request: BackendRequest) -> str:
+        """Return how the client named the field at this path of the sent body; '' if it did not ask for it."""
+        own = native_body(request.native, self.dialect)
+        if own is not None:
+            return path if asks_for(own, path) else ""
+        known = self._names.get(path, path)
+        return client_path(request.native, known) if asks_for(request.body, known) else ""
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         """Return an error of this API's with the field that it is about as the client named it."""
@@ -242,12 +287,6 @@ class HttpBackend(ABC):
         )
         told = {"message": message, "type": "invalid_request_error", "param": None, "code": "invalid_type"}
         return BadStatus(400, orjson.dumps({"error": told}))
-
-
-def _encoded(prepare: Prepare, request: BackendRequest, *, stream: bool) -> tuple[bytes, ReplyReader, tuple[str, ...]]:
-    """Return a prepared request, its body as JSON."""
-    body, reader, dropped = prepare(request, stream=stream)
-    return orjson.dumps(in_pieces(body) if request.large else body), reader, dropped
 
 
 class _ReplayedStream:

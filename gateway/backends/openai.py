@@ -19,6 +19,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
 from gateway.backends.quota import Quota
+from gateway.backends.refused_fields import RefusedFields
 from gateway.chat.normalised import DeltaNormaliser, normalise
 from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.chat_reasoning import (
@@ -58,12 +59,13 @@ class OpenAIBackend(HttpBackend):
         model: str,
         key: str | None,
         quota: Quota | None = None,
+        refused: RefusedFields | None = None,
         maker: Maker = NOBODY,
         stores: bool = True,
         asks_usage: bool = True,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-        super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
+        super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
         self._maker = maker
         self._stores = stores
         self._asks_usage = asks_usage
@@ -101,7 +103,7 @@ class OpenAIBackend(HttpBackend):
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         param = error.told.get("param")
-        if request.native is None or not error.callers_fault or not isinstance(param, str):
+        if request.native is None or not error.about_the_request or not isinstance(param, str):
             return error
         return error.with_param(client_path(request.native, param))
 

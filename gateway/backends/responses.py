@@ -33,6 +33,7 @@ from gateway.backends.http_backend import (
     translated_completion,
 )
 from gateway.backends.quota import Quota
+from gateway.backends.refused_fields import RefusedFields
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
@@ -54,24 +55,34 @@ _CALLERS_FAULT: Final = frozenset(
 )  # fmt: skip
 """Error codes of a failed response that are due to the request."""
 _STATUSES: Final = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "server_is_overloaded": 503}
-_NAMES: Final = (
-    ("input", "messages"),
-    ("max_output_tokens", "max_completion_tokens"),
-    ("reasoning.effort", "reasoning_effort"),
-    ("text.format", "response_format"),
-    ("text.verbosity", "verbosity"),
-)
+_NAMES: Final = {
+    "input": "messages",
+    "max_output_tokens": "max_completion_tokens",
+    "reasoning.effort": "reasoning_effort",
+    "text.format": "response_format",
+    "text.verbosity": "verbosity",
+}
 """Fields of this API, as errors name them, and what the client calls them."""
 
 
 class ResponsesBackend(HttpBackend):
     """One endpoint. `model` replaces the client's; reasoning that it has made is sealed by `maker`."""
 
+    dialect = "responses"
+
     def __init__(
-        self, transport: Transport, *, model: str, key: str | None, maker: Maker, quota: Quota | None = None
+        self,
+        transport: Transport,
+        *,
+        model: str,
+        key: str | None,
+        maker: Maker,
+        quota: Quota | None = None,
+        refused: RefusedFields | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-        super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
+        super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
+        self._names = {**_NAMES, "reasoning": "reasoning_effort", "top_logprobs": "logprobs"}
         self._maker = maker
         self._encrypts = True
         """Whether the model can be asked for encrypted reasoning: those that do not reason refuse to be."""
@@ -132,9 +143,9 @@ def _refuses_encryption(error: BadStatus) -> bool:
 def _renamed(error: BadStatus, native: Native | None) -> BadStatus:
     """Return an error of the caller's making with the field named as the client knows it."""
     param = error.told.get("param")
-    if not error.callers_fault or isinstance(error, ContextExceeded) or not isinstance(param, str):
+    if not error.about_the_request or isinstance(error, ContextExceeded) or not isinstance(param, str):
         return error
-    for own, known in _NAMES:
+    for own, known in _NAMES.items():
         if param == own or param.startswith((f"{own}.", f"{own}[")):
             return error.with_param(client_path(native, known))
     return error

@@ -10,6 +10,7 @@ from gateway.backends.base import (
     BackendError,
     BadStatus,
     ContextExceeded,
+    FieldRefused,
     InvalidReply,
     Refusal,
     Saturated,
@@ -122,7 +123,7 @@ def _refused(refusal: Refusal, status: int) -> ApiError:
 def _status(error: BadStatus) -> ApiError:
     if isinstance(error, ContextExceeded):
         return _too_long(error)
-    if error.callers_fault:
+    if error.callers_fault or isinstance(error, FieldRefused):
         return _passed_through(error)
     if error.refusal:
         return _refused(error.refusal, error.status)

@@ -15,6 +15,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quirks import AdaptedBackend
 from gateway.backends.quota import Quota
+from gateway.backends.refused_fields import RefusedFields
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.tier import Tier
@@ -45,35 +46,38 @@ def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:
 
 
 def _endpoint(config: BackendConfig, waiting: Counter[str]) -> Endpoint:
-    quota = Quota()
-    return Endpoint(config, _backend(config, quota), waiting=waiting, quota=quota)
+    quota, refused = Quota(), RefusedFields(config.name)
+    return Endpoint(config, _backend(config, quota, refused), waiting=waiting, quota=quota, refused_fields=refused)
 
 
-def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
+def _backend(config: BackendConfig, quota: Quota, refused: RefusedFields) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
-    backend = _called_over(_transport(config), config, key, quota)
+    backend = _called_over(_transport(config), config, key, quota, refused)
     omit = frozenset(config.omit) - {_USAGE_OPTION}
     return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
 
 
-def _called_over(transport: Transport, config: BackendConfig, key: str | None, quota: Quota) -> Backend:
+def _called_over(
+    transport: Transport, config: BackendConfig, key: str | None, quota: Quota, refused: RefusedFields
+) -> Backend:
     """Return the backend in the dialect that its config names."""
     maker = config.maker()
     if config.kind == "anthropic":
         from gateway.backends.anthropic import AnthropicBackend
 
-        return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
+        return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota, refused=refused)
     if config.kind == "responses":
         from gateway.backends.responses import ResponsesBackend
 
-        return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
+        return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota, refused=refused)
     return OpenAIBackend(
         transport,
         model=config.model,
         key=key,
         quota=quota,
+        refused=refused,
         maker=maker,
         stores="store" in config.can,
         asks_usage=_USAGE_OPTION not in config.omit,

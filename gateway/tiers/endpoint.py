@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
+from gateway.backends.refused_fields import RefusedFields
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
@@ -61,8 +62,11 @@ class Endpoint:
         clock: Clock = time.monotonic,
         waiting: Counter[str] | None = None,
         quota: Quota | None = None,
+        refused_fields: RefusedFields | None = None,
     ) -> None:
         self.config = config
+        self.refused_fields = RefusedFields() if refused_fields is None else refused_fields
+        """The request fields that its model has refused, and that it is not sent for some hours."""
         self.quota = quota or Quota()
         """Remaining rate limits of the backend, updated with every reply."""
         self.now = clock

@@ -34,6 +34,7 @@ from gateway.backends.base import (
     ContextExceeded,
     DeadlinePassed,
     Degenerate,
+    FieldRefused,
     Saturated,
 )
 from policies.value_type import value_type
@@ -249,7 +250,7 @@ class Slot:
 
 def _is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
     """Return whether `error` counts against its endpoint, by the table in the module's docstring."""
-    if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded):
+    if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded | FieldRefused):
         return False
     if isinstance(error, BadStatus):
         return not error.callers_fault

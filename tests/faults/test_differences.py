@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.faults.lanes import Answer, Rig
-from tests.support.upstream import Reply, Upstream
+from tests.support.upstream import Received, Reply, Upstream
 
 LONG = "The quick brown fox jumps over the lazy dog, and nobody knows why it does so."
 
@@ -81,3 +82,46 @@ def test_b44_a_stated_charge_is_the_charge(
     assert rig.record(answer.headers["x-request-id"])["ledger"]["cost_usd"] == pytest.approx(0.25)
     if not stream:
         assert float(answer.headers["x-tierline-cost-usd"]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("field", ["logprobs", "stream_options", "seed"])
+def test_b39_a_field_that_is_refused(rig: Rig, local_upstream: Upstream, field: str, stream: bool) -> None:
+    """Once more without it, within the same attempt; it is told if the client asked for it, and never sent again."""
+    lane = rig.take("lane")
+
+    def has(received: Received) -> bool:
+        return received.body.get(field) is not None
+
+    message = f"Unrecognized request argument supplied: {field}"
+    error = {"message": message, "type": "invalid_request_error", "param": field, "code": "unsupported_parameter"}
+    local_upstream.on(has).reply(Reply(status=400, body=json.dumps({"error": error}).encode()))
+    local_upstream.default = Reply(text=LONG)
+    for first in (True, False):
+        before = len(local_upstream.requests)
+        options: dict[str, Any] = {"seed": 2 - first} | ({"stream": True} if stream else {})
+        answer = rig.ask(lane, **options)
+        assert (answer.status, answer.text) == (200, LONG)
+        assert answer.headers.get("x-tierline-dropped") == ("seed" if field == "seed" else None)
+        ledger = rig.record(answer.headers["x-request-id"])["ledger"]
+        assert ledger["attempts"] == 1
+        refused_at_all = field != "stream_options" or stream
+        assert len(local_upstream.requests) - before == (2 if first and refused_at_all else 1)
+    backend = rig.readyz()["tiers"][f"{lane}.weak"]["backends"][f"{lane}.weak"]
+    assert (backend["refused_fields"], backend["breaker"]) == ([field] if refused_at_all else [], "closed")
+
+
+def test_b39_what_is_asked_is_another_tiers(rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """A tier that takes no tools is passed over, and is not to blame; where none is left, the client gets its 400."""
+    lane = rig.take("lane")
+    error = {"message": "`tools` is not supported by this model", "type": "invalid_request_error", "param": "tools"}
+    refusal = Reply(status=400, body=json.dumps({"error": error}).encode())
+    local_upstream.default = refusal
+    hosted_upstream.default = Reply(text=LONG)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    answer = rig.ask(lane, tools=tools)
+    assert (answer.status, answer.text, answer.headers["x-tierline-tier"]) == (200, LONG, f"{lane}.strong")
+    hosted_upstream.default = refusal
+    refused = rig.ask(lane, tools=tools, seed=1)
+    assert (refused.status, refused.error["param"]) == (400, "tools")
+    assert set(rig.states(lane).values()) == {"ready"}

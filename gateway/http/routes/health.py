@@ -160,6 +160,7 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "state": endpoint.unavailable() or "ready",
         "model": endpoint.config.model,
         "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
+        "refused_fields": endpoint.refused_fields.names(),
         "in_flight": endpoint.in_flight,
         "waiting": endpoint.queue.size,
         "limit": endpoint.capacity,

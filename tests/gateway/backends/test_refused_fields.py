@@ -1,0 +1,374 @@
+"""What a backend refuses is learnt from its words, left out of the request and, if that helps, of later ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.base import BackendRequest, BadStatus, FieldRefused
+from gateway.backends.http1_transport import Http1Transport
+from gateway.backends.openai import OpenAIBackend
+from gateway.backends.refused_fields import KEPT_S, RefusedFields, refused_in
+from gateway.backends.responses import ResponsesBackend
+from gateway.dialects.reasoning import NOBODY
+from tests.support.upstream import Received, Reply, Upstream
+
+ASKED = [{"role": "user", "content": "hi"}]
+
+
+def openai(message: str, param: str | None = None, code: str | None = None) -> bytes:
+    """An error as OpenAI's API writes it."""
+    return json.dumps(
+        {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+    ).encode()
+
+
+BODY = {
+    "model": "m",
+    "messages": [{"role": "user", "name": "al", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}],
+    "stream_options": {"include_usage": True},
+    "logprobs": True,
+    "top_logprobs": 1,
+    "temperature": 0.2,
+    "presence_penalty": 1,
+    "reasoning_effort": "xhigh",
+    "max_tokens": 5,
+    "user": "me",
+    "seed": 3,
+    "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"strict": 1, "user": 2}}}],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+}
+UNKNOWN = "Extra inputs are not permitted"
+FORMS: list[tuple[str, bytes, list[str]]] = [
+    (
+        "openai, argument",
+        openai("Unrecognized request argument supplied: logprobs", "logprobs", "unsupported_parameter"),
+        ["logprobs"],
+    ),
+    ("openai, arguments", openai("Unrecognized request arguments supplied: seed, user"), ["seed", "user"]),
+    ("openai, unknown", openai("Unknown parameter: 'seed'.", "seed", "unknown_parameter"), ["seed"]),
+    (
+        "openai, limit",
+        openai(
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'.",
+            "max_tokens",
+            "unsupported_parameter",
+        ),
+        ["max_tokens"],
+    ),
+    (
+        "openai, value",
+        openai(
+            "Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1) is supported.",
+            "temperature",
+            "unsupported_value",
+        ),
+        ["temperature=0.2"],
+    ),
+    (
+        "openai, effort",
+        openai("Invalid value: 'xhigh'. Supported values are: 'low' and 'high'.", "reasoning_effort", "invalid_value"),
+        ['reasoning_effort="xhigh"'],
+    ),
+    (
+        "openai, beside",
+        openai("Function tools with reasoning_effort are not supported for m in /v1/chat/completions."),
+        ["reasoning_effort (here)"],
+    ),
+    (
+        "vllm, repr",
+        json.dumps(
+            {
+                "object": "error",
+                "message": f"[{{'type': 'extra_forbidden', 'loc': ('body', 'seed'), 'msg': '{UNKNOWN}', 'input': 3}}]",
+                "type": "BadRequestError",
+                "param": None,
+                "code": 400,
+            }
+        ).encode(),
+        ["seed"],
+    ),
+    (
+        "mistral",
+        json.dumps(
+            {
+                "object": "error",
+                "message": {
+                    "detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": UNKNOWN}]
+                },
+                "type": "invalid_request_error",
+                "param": None,
+                "code": None,
+            }
+        ).encode(),
+        ["stream_options"],
+    ),
+    (
+        "fastapi",
+        json.dumps({"detail": [{"type": "extra_forbidden", "loc": ["body", "user"], "msg": UNKNOWN}]}).encode(),
+        ["user"],
+    ),
+    (
+        "anthropic, nested",
+        json.dumps(
+            {
+                "type": "error",
+                "error": {"type": "invalid_request_error", "message": f"messages.0.content.0.cache_control: {UNKNOWN}"},
+            }
+        ).encode(),
+        ["messages[].cache_control"],
+    ),
+    (
+        "groq, member",
+        openai("'messages.0' : for 'role:user' the following must be satisfied: property 'name' is unsupported"),
+        ["messages[].name"],
+    ),
+    ("groq", openai("`logprobs` is not supported with this model"), ["logprobs"]),
+    (
+        "cerebras",
+        json.dumps(
+            {
+                "message": "body.parallel_tool_calls: property 'body.parallel_tool_calls' is unsupported",
+                "type": "invalid_request_error",
+                "param": "parallel_tool_calls",
+                "code": "wrong_api_format",
+            }
+        ).encode(),
+        ["parallel_tool_calls"],
+    ),
+    (
+        "gemini",
+        json.dumps(
+            [
+                {
+                    "error": {
+                        "code": 400,
+                        "message": 'Invalid JSON payload received. Unknown name "logprobs": Cannot find field.',
+                        "status": "INVALID_ARGUMENT",
+                    }
+                }
+            ]
+        ).encode(),
+        ["logprobs"],
+    ),
+    (
+        "deepseek",
+        openai("Failed to deserialize the JSON body: unknown field `seed`, expected one of `user`"),
+        ["seed"],
+    ),
+    (
+        "xai, camel case",
+        json.dumps({"code": "400", "error": "Model m does not support parameter presencePenalty."}).encode(),
+        ["presence_penalty"],
+    ),
+    (
+        "xai",
+        json.dumps({"code": "bad", "error": "Argument not supported on this model: reasoning_effort"}).encode(),
+        ["reasoning_effort"],
+    ),
+    ("ollama", openai('"m" does not support thinking'), ["reasoning_effort"]),
+    ("text", b"parameter `seed` is not supported", ["seed"]),
+    ("essential", openai("`tools` is not supported by this model", "tools"), ["tools"]),
+    ("value out of range", openai("temperature must be between 0 and 2", "temperature", None), []),
+    ("wrong type", openai("Invalid type for 'seed': expected an integer.", "seed", "invalid_type"), []),
+    ("a picture", openai("Unsupported image for the user role", "messages[0].content"), []),
+    ("no field of it", openai("Unknown parameter: 'foo'.", "foo", "unknown_parameter"), []),
+    ("not an error", b"[]", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "fields"), [pytest.param(raw, fields, id=name) for name, raw, fields in FORMS])
+def test_every_servers_words_are_read(raw: bytes, fields: list[str]) -> None:
+    """The fields that an error refuses, with the value where only that is refused; a caller's mistake refuses none."""
+    found = refused_in(400, raw, BODY)
+    shown = [
+        one.shown + (f"={one.value.decode()}" if one.value else "") + ("" if one.always else " (here)") for one in found
+    ]
+    assert sorted(shown) == fields
+    assert refused_in(500, raw, BODY) == refused_in(404, raw, BODY) == []
+
+
+def test_what_is_refused_is_left_out() -> None:
+    """Marks anywhere in the messages, but nothing within the client's own schemas; the body itself stays as it is."""
+    refused = RefusedFields("b")
+    before = json.dumps(BODY)
+    for _, raw, _ in FORMS:
+        refused.remember(one for one in refused_in(400, raw, BODY) if one.may_be_left_out)
+    refused.remember(refused_in(400, openai(f"tools.0.function.strict: {UNKNOWN}"), BODY))
+    fitted, paths = refused.left_out(dict(BODY))
+    assert json.dumps(BODY) == before
+    assert fitted.pop("max_completion_tokens") == 5
+    assert fitted == {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"strict": 1, "user": 2}}}],
+        "tool_choice": "auto",
+    }
+    assert "max_tokens" not in paths and {"logprobs", "messages[].cache_control", "temperature"} <= set(paths)
+
+
+def test_a_refused_value_is_left_out_and_others_are_not() -> None:
+    """A model that takes no temperature but 1 is still sent another effort than the one it lacks."""
+    refused = RefusedFields("b")
+    raw = openai(
+        "Unsupported value: 'reasoning_effort' does not support 'xhigh'.", "reasoning_effort", "unsupported_value"
+    )
+    refused.remember(refused_in(400, raw, BODY))
+    assert "reasoning_effort" not in refused.left_out(dict(BODY))[0]
+    assert refused.left_out({**BODY, "reasoning_effort": "low"})[0]["reasoning_effort"] == "low"
+
+
+def test_a_server_is_asked_again_after_some_hours() -> None:
+    """It may have been upgraded meanwhile."""
+    now = 0.0
+    refused = RefusedFields("b", clock=lambda: now)
+    refused.remember(refused_in(400, openai("Unknown parameter: 'seed'."), BODY))
+    assert refused.names() == ["seed"] and "seed" not in refused.left_out(dict(BODY))[0]
+    now = KEPT_S + 1
+    assert "seed" in refused.left_out(dict(BODY))[0]
+    assert not refused and refused.names() == []
+
+
+# --- over real sockets ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with Upstream() as one:
+        yield one
+
+
+@pytest.fixture
+async def backend(upstream: Upstream) -> AsyncIterator[OpenAIBackend]:
+    transport = Http1Transport(
+        f"{upstream.url}/chat/completions", max_in_flight=4, connect_timeout_s=1, max_reply=1 << 20
+    )
+    one = OpenAIBackend(transport, model="m", key="sk", refused=RefusedFields("b"))
+    yield one
+    await one.aclose()
+
+
+def refuse(upstream: Upstream, *fields: str, but: Callable[[dict[str, Any]], bool] = lambda _body: False) -> None:
+    """Make a server that refuses these fields, one at a time, as OpenAI's does."""
+
+    def has(field: str) -> Callable[[Received], bool]:
+        return lambda received: received.body.get(field) is not None and not but(received.body)
+
+    for field in fields:
+        raw = openai(
+            f"Unsupported parameter: '{field}' is not supported with this model.", field, "unsupported_parameter"
+        )
+        upstream.on(has(field)).reply(Reply(status=400, body=raw))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_once_without_it_and_then_never_with_it(backend: OpenAIBackend, upstream: Upstream, stream: bool) -> None:
+    """What the gateway adds is not told; what the client asked for is. Later requests go out once."""
+    refuse(upstream, "logprobs", "stream_options", "seed", "max_completion_tokens")
+    body = {"messages": ASKED, "seed": 1, "max_completion_tokens": 9}
+    for calls in (4 if stream else 3) + 1, 1:
+        upstream.requests.clear()
+        request = BackendRequest(body, ask_logprobs=True)
+        if stream:
+            reply = await backend.stream(request)
+            dropped = reply.dropped
+            while await reply.read():
+                pass
+            reply.close()
+        else:
+            dropped = (await backend.complete(request)).dropped
+        assert len(upstream.requests) == calls
+        assert dropped == ("seed",)
+        sent = upstream.requests[-1].body
+        assert sent["max_tokens"] == 9 and not {"seed", "logprobs", "top_logprobs", "stream_options"} & sent.keys()
+
+
+async def test_what_does_not_help_is_not_remembered(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """The error stands, and the next request is sent whole."""
+    raw = openai("Unsupported parameter: 'seed' is not supported with this model.", "seed", "unsupported_parameter")
+    upstream.queue(Reply(status=400, body=raw), Reply(status=400, body=openai("no")))
+    with pytest.raises(BadStatus) as error:
+        await backend.complete(BackendRequest({"messages": ASKED, "seed": 1}, ask_logprobs=False))
+    assert error.value.told["message"] == "no" and error.value.callers_fault
+    await backend.complete(BackendRequest({"messages": ASKED, "seed": 1}, ask_logprobs=False))
+    assert upstream.requests[-1].body["seed"] == 1
+
+
+async def test_what_is_refused_beside_another_field_is_sent_without_it_again(
+    backend: OpenAIBackend, upstream: Upstream
+) -> None:
+    """An effort that the model takes only without tools is left out beside tools alone."""
+    raw = openai("Function tools with reasoning_effort are not supported for m.", "reasoning_effort", None)
+    upstream.on(lambda one: "tools" in one.body and "reasoning_effort" in one.body).reply(Reply(status=400, body=raw))
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    both = {"messages": ASKED, "tools": tools, "reasoning_effort": "low"}
+    assert (await backend.complete(BackendRequest(both, ask_logprobs=False))).dropped == ("reasoning_effort",)
+    alone = BackendRequest({"messages": ASKED, "reasoning_effort": "low"}, ask_logprobs=False)
+    assert (await backend.complete(alone)).dropped == ()
+    assert upstream.requests[-1].body["reasoning_effort"] == "low"
+
+
+@pytest.mark.parametrize("field", ["tools", "tool_choice", "response_format", "stop", "n"])
+async def test_what_says_what_is_asked_is_never_left_out(
+    backend: OpenAIBackend, upstream: Upstream, field: str
+) -> None:
+    """The model lacks it, so another may be asked; the request goes out once."""
+    refuse(upstream, field)
+    with pytest.raises(FieldRefused) as error:
+        await backend.complete(BackendRequest({"messages": ASKED, field: "x"}, ask_logprobs=False))
+    assert not error.value.callers_fault and error.value.told["param"] == field
+    assert len(upstream.requests) == 1
+
+
+async def test_both_names_of_the_limit_refused(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """An answer without its limit is none that was asked for."""
+    refuse(upstream, "max_tokens", "max_completion_tokens")
+    with pytest.raises(FieldRefused):
+        await backend.complete(BackendRequest({"messages": ASKED, "max_tokens": 5}, ask_logprobs=False))
+    assert [("max_tokens" in one.body) for one in upstream.requests] == [True, False, True]
+
+
+async def test_the_other_dialects_learn_too(upstream: Upstream) -> None:
+    """Fields are named as the client called them."""
+
+    def transport() -> Http1Transport:
+        return Http1Transport(
+            f"{upstream.url}/chat/completions", max_in_flight=4, connect_timeout_s=1, max_reply=1 << 20
+        )
+
+    body = {"messages": ASKED, "reasoning_effort": "high", "temperature": 0.5, "max_tokens": 9000}
+    responses = ResponsesBackend(transport(), model="m", key=None, maker=NOBODY)
+    raw = openai(
+        "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
+        "reasoning.effort",
+        "unsupported_parameter",
+    )
+    reply = {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
+    ]}  # fmt: skip
+    upstream.queue(
+        Reply(status=400, body=raw),
+        Reply(status=200, body=json.dumps(reply).encode(), headers={"Content-Type": "application/json"}),
+    )
+    assert "reasoning_effort" in (await responses.complete(BackendRequest(body, ask_logprobs=False))).dropped
+    assert "effort" not in upstream.requests[-1].body.get("reasoning", {})
+    await responses.aclose()
+
+    anthropic = AnthropicBackend(transport(), model="m", key=None, maker=NOBODY)
+    raw = json.dumps(
+        {"type": "error", "error": {"type": "invalid_request_error", "message": f"thinking: {UNKNOWN}"}}
+    ).encode()
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+               "content": [{"type": "text", "text": "hello"}]}  # fmt: skip
+    upstream.queue(
+        Reply(status=400, body=raw),
+        Reply(status=200, body=json.dumps(message).encode(), headers={"Content-Type": "application/json"}),
+    )
+    assert "reasoning_effort" in (await anthropic.complete(BackendRequest(body, ask_logprobs=False))).dropped
+    assert "thinking" not in upstream.requests[-1].body
+    await anthropic.aclose()
