@@ -20,7 +20,7 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
 from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
 from gateway.console.assets import Assets
-from gateway.console.page import Action, Page, PageError, PolicyPlaces, Sources, View, form_of
+from gateway.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, form_of
 from gateway.console.race import PromptRaces
 from gateway.console.races import loss_of
 from gateway.console.render import Renderer
@@ -175,6 +175,8 @@ class ConsoleApp:
                 return refusal
             try:
                 return await handle(request)
+            except SeeOther as other:
+                return RedirectResponse(other.address, 303)
             except PageError as error:
                 return self._error(request, error.status, error.title, str(error))
             except (StoreUnavailable, RegistryError) as error:

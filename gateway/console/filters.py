@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from gateway.console.page import BadQuery
+from gateway.telemetry import names
 from gateway.telemetry.reasons import milliseconds
 
 _TEXTS: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
@@ -29,6 +30,10 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _UNITS_MS: Final = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, None: 1.0}
 
 
+PROMPT_SQL: Final = f"json_extract_string(hops, '$[0].attributes.\"{names.PROMPT}\"')"
+"""The captured prompt of a request, in SQL; NULL where it was not captured."""
+
+
 class BadFilter(BadQuery):
     """A filter in a URL that cannot be understood; the message says which and what it takes."""
 
@@ -45,6 +50,8 @@ class Filter:
     slower_ms: float | None = None
     search: str = ""
     """Beginning of a request id or a trace id."""
+    prompt: str = ""
+    """Words that the captured prompt holds, in either case."""
 
     @property
     def words(self) -> list[tuple[str, str]]:
@@ -57,6 +64,8 @@ class Filter:
             found.append((f"slower than {milliseconds(self.slower_ms)}", self._without("slower")))
         if self.search:
             found.append((f"id {self.search}…", self._without("q")))
+        if self.prompt:
+            found.append((f"prompt with “{self.prompt}”", self._without("prompt")))
         return found
 
     @property
@@ -99,15 +108,21 @@ class Filter:
         elif self.search:
             parts.append("(starts_with(request_id, $search) OR starts_with(trace_id, $search))")
             values["search"] = self.search
+        if self.prompt:
+            parts.append(f"contains(lower({PROMPT_SQL}), $prompt)")
+            values["prompt"] = self.prompt.lower()
         return " AND ".join(parts) or "true", values
 
     def _pairs(self) -> list[tuple[str, str]]:
         pairs = [*self.texts.items(), *(("is", flag) for flag in self.flags)]
-        pairs += [("since", self.since)] if self.since else []
+        pairs.append(("since", self.since or "all"))  # pages have a span where none is named
         pairs += [("slower", f"{self.slower_ms:g}ms")] if self.slower_ms is not None else []
+        pairs += [("prompt", self.prompt)] if self.prompt else []
         return [*pairs, *([("q", self.search)] if self.search else [])]
 
     def _without(self, name: str, value: str | None = None) -> str:
+        if name == "since":
+            return self.with_(since="all")
         return urlencode([pair for pair in self._pairs() if pair[0] != name or value not in (None, pair[1])])
 
 

@@ -37,13 +37,17 @@ class LiveUpdates:
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = _Feed(self._archive, self._make, key)
-        with feed.watched():
-            yield b": connected\n\n"
-            seen = feed.number
-            while True:
-                event = await feed.after(seen)
+        try:
+            with feed.watched():
+                yield b": connected\n\n"
                 seen = feed.number
-                yield event
+                while True:
+                    event = await feed.after(seen)
+                    seen = feed.number
+                    yield event
+        finally:
+            if not feed.is_watched:
+                self._feeds.pop(key, None)  # there may be as many keys as pages that are open
 
 
 class _Feed:
@@ -72,6 +76,11 @@ class _Feed:
             if not self._watchers:
                 self._task.cancel()
                 self._task = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody waits for its updates."""
+        return self._watchers > 0
 
     async def after(self, number: int) -> bytes:
         """Return the newest event, once there is one after `number`; a comment if none comes for a while."""

@@ -33,6 +33,14 @@ class PageError(Exception):
     title: ClassVar[str] = "This cannot be shown"
 
 
+class SeeOther(Exception):
+    """The page that was asked for is at another address of the console."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
 class BadQuery(PageError):
     """A URL whose query cannot be understood."""
 
@@ -72,7 +80,7 @@ class Page:
     """One page: its path, the template that shows it, and the coroutine that makes its data from a request.
 
     The same data is at the path with `.json`. With a `name` it stands in the navigation, and `g` `key` leads there.
-    `script` is the one script bundle that it loads (see `console.assets`). The coroutine may raise PageError,
+    `script` is the one script bundle that it loads (see `console.assets`). The coroutine may raise PageError, SeeOther,
     StoreUnavailable, RegistryError and QueryError, which become pages that say so.
     """
 

@@ -23,7 +23,7 @@ def test_every_time_is_in_the_zone_of_the_browser(browser: Browser, demo: Runnin
     """A list, a chart and its axis, options and the footer say the same clock and its name."""
     newest = demo.data("/requests?since=all")["rows"][0]
     name = newest["request_id"]
-    at = datetime.fromtimestamp(newest["started_s"], ZoneInfo(_ZONE))
+    at = datetime.fromtimestamp(newest["entry_ms"] / 1000, ZoneInfo(_ZONE))
     with visit(browser, demo.console, zone=_ZONE) as seen:
         for address in _PAGES:
             seen.open(address)
@@ -34,7 +34,7 @@ def test_every_time_is_in_the_zone_of_the_browser(browser: Browser, demo: Runnin
         first = seen.page.locator("tr[data-row]", has=link).locator("time")
         assert first.inner_text() == f"{at:%H:%M:%S}"
         assert first.get_attribute("title") == f"{at:%Y-%m-%d %H:%M:%S} {_NAMED}"
-        assert seen.page.locator("th", has_text="Time").inner_text() == f"Time, {_NAMED}"
+        assert seen.page.locator("th", has_text="Recorded").inner_text() == f"Recorded, {_NAMED}"
         seen.open("/surfaces/chat?since=1h")
         assert seen.page.locator(".u-legend").get_by_text(_NAMED).count() == 1
         seen.open("/now?since=15m")  # a part that is put in again later
@@ -47,9 +47,9 @@ def test_every_time_is_in_the_zone_of_the_browser(browser: Browser, demo: Runnin
 
 def test_without_scripts_every_time_is_utc_and_says_so(browser: Browser, demo: RunningDemo) -> None:
     newest = demo.data("/requests?since=all")["rows"][0]
-    at = datetime.fromtimestamp(newest["started_s"], UTC)
+    at = datetime.fromtimestamp(newest["entry_ms"] / 1000, UTC)
     with visit(browser, demo.console, scripts=False, zone=_ZONE) as seen:
         seen.open("/requests?since=all")
         assert seen.page.locator("tr[data-row] time").first.inner_text() == f"{at:%H:%M:%S}"
-        assert seen.page.locator("th", has_text="Time").inner_text() == "Time, UTC"
+        assert seen.page.locator("th", has_text="Recorded").inner_text() == "Recorded, UTC"
         assert seen.page.locator("footer [data-zone]").inner_text() == "Times are in UTC"

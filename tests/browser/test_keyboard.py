@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.browser.browser import visit
+from tests.browser.browser import NARROW, visit
 from tests.browser.demo import RunningDemo
 from tests.browser.pages import ESCALATED
 
@@ -80,14 +80,52 @@ def test_a_request_is_found_by_its_id(browser: Browser, demo: RunningDemo) -> No
         assert _path(page) == "/now" and page.locator("#find").input_value() == "gr"
         page.locator("#find").fill(request_id)
         page.keyboard.press("Enter")
-        page.wait_for_url("**/requests?q=*")
-        assert page.locator("[data-row]").count() == 1
+        page.wait_for_url(f"**/requests/{request_id}*")
+        assert page.locator("#summary").count() == 1
         page.keyboard.press("/")
         page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.id") != "find"
+        page.locator("#find").fill(request_id[:9])
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/requests?q=*")
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         page.wait_for_selector("#peek h2")
+
+
+def test_a_click_on_a_row_peeks_or_opens(browser: Browser, demo: RunningDemo) -> None:
+    """Beside the list where there is room, else it opens the request."""
+    with visit(browser, demo.console) as one:
+        one.open("/requests")
+        one.page.locator("tr[data-row] td.time").nth(2).click()
+        one.page.wait_for_selector("#peek h2")
+        assert one.page.locator("tr[data-row]").nth(2).get_attribute("data-at") is not None
+        assert one.complaints == []
+    with visit(browser, demo.console, NARROW) as one:
+        one.open("/requests")
+        card = one.page.locator("tr[data-row]").first
+        for wanted in (
+            card.locator("td.link a").first,
+            card.locator("[data-label=Total]"),
+            card.locator("[data-label=Cost]"),
+        ):
+            box = wanted.bounding_box()
+            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= NARROW
+        card.locator("td.time").click()
+        one.page.wait_for_url("**/requests/req*")
+
+
+def test_new_requests_are_announced_and_the_list_stays(browser: Browser, demo: RunningDemo) -> None:
+    with visit(browser, demo.console) as one:
+        one.open("/requests?surface=chat")
+        first = one.page.locator("tr[data-row] td.link a").first.get_attribute("href")
+        assert demo.ask("chat", "How many windows does a lighthouse have, by and large?").status_code == 200
+        newer = one.page.locator("#newer a")
+        newer.wait_for()
+        assert newer.inner_text() == "1 new: show it"
+        assert one.page.locator("tr[data-row] td.link a").first.get_attribute("href") == first
+        newer.click()
+        one.page.locator(f'tr[data-row]:first-child td.link a:not([href="{first}"])').first.wait_for()
 
 
 def test_a_person_changes_between_light_and_dark(browser: Browser, demo: RunningDemo) -> None:

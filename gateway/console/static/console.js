@@ -56,6 +56,14 @@
     link.focus({ preventScroll: true });
     if (document.querySelector("#peek > *")) link.click();
   };
+  // A click on a row peeks, or opens where there is no room beside it; not one on a link, or one that marks text.
+  document.addEventListener("click", (event) => {
+    const row = event.target.closest?.("tr[data-row]"), link = row?.querySelector("a[data-peek]");
+    if (!link || event.target.closest("a, button, summary, input") || String(getSelection())) return;
+    document.querySelector("[data-row][data-at]")?.removeAttribute("data-at");
+    row.setAttribute("data-at", "");
+    (link.offsetParent ? link : row.querySelector("a")).click();
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches?.("[data-send]")) event.target.form.requestSubmit();
     if (event.ctrlKey || event.metaKey || event.altKey) return;

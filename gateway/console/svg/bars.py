@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from markupsafe import Markup
 
 from gateway.console.render import stamp, usd, utc
-from gateway.console.svg import joined, tag
+from gateway.console.svg import joined, share, tag
 
 _WIDTH: Final = 1000
 _LEFT: Final = 62
 _HEIGHT: Final = 190
 _TOP: Final = 8
 _FOOT: Final = 22
+_COUNTS: Final = 48
+"""Height of the bars of requests over time, in pixels."""
 _LINES: Final = 4
 _DAY: Final = 86400
 TONES: Final = 8
@@ -47,6 +49,34 @@ def stacked_bars(
         "svg", joined(shapes), class_="bars", width="100%", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img",
         aria_label=text,
     )  # fmt: skip
+
+
+def counts_over_time(over_time: Mapping[str, Any], query: str) -> Markup:
+    """Draw how many requests there were in each part of a span: failed ones, those that missed a limit, and the rest.
+
+    A bar leads to the list from its end backwards, as its title says; the same is below the chart in words.
+    """
+    bars, width = over_time["bars"], 1 / len(over_time["bars"])
+    most = max(*(bar["requests"] for bar in bars), 1)
+    shapes = []
+    for place, bar in enumerate(bars):
+        if not bar["requests"]:
+            continue
+        began = over_time["from_ms"] + place * over_time["step_ms"]
+        y, drawn = float(_COUNTS), []
+        for name in ("failed", "slow", "rest"):
+            count = bar["requests"] - bar["failed"] - bar["slow"] if name == "rest" else bar[name]
+            height = (_COUNTS - 2) * count / most
+            if count > 0:
+                y -= max(height, 1.0)
+                size = {"width": share(width * 0.84), "height": f"{max(height, 1.0):.1f}"}
+                drawn.append(tag("rect", x=share((place + 0.08) * width), y=f"{y:.1f}", **size, class_=name))
+        words = f"{bar['requests']:,} requests, {bar['failed']:,} failed, {bar['slow']:,} missed a limit"
+        title = tag("title", f"{utc(began / 1000)}: {words}", **stamp(began / 1000))
+        href = f"?{query}{'&' if query else ''}before={began + over_time['step_ms']}-0"
+        shapes.append(tag("a", joined([title, *drawn]), href=href, tabindex="-1", aria_hidden="true"))
+    base = tag("line", x1="0%", x2="100%", y1=_COUNTS, y2=_COUNTS, class_="axis")
+    return tag("svg", joined([*shapes, base]), class_="counts", width="100%", height=_COUNTS + 1)
 
 
 def _bar(bar: Sequence[float], names: Sequence[str], x: float, pitch: float, most: float, at: float) -> Markup:
