@@ -181,6 +181,10 @@ def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) 
         near = did_you_mean(name, fields)
         instead = get_close_matches(name, list(fields), n=1)
         new = instead[0] if near and instead[0] not in document.at(path[:-1]) else None
+        head, colon, rest = name.partition(":")
+        if colon and head in fields and rest:
+            mend = f"write a space behind the colon: `{head}: {rest}`"
+            return [document.locate(Finding(path, "unknown key", "T103", mend, of_key=True))]
         message = "unknown key" + (near or f"; leave it out, or write one of {', '.join(fields)}")
         return [document.locate(Finding(path, message, "T103", "", (Edit(path, rename=new),), of_key=True))]
     if kind == "missing":

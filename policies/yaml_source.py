@@ -131,7 +131,7 @@ def parse_yaml(text: str, file: Path) -> Document:
     try:
         value = builder.document()
     except yaml.MarkedYAMLError as error:
-        raise InvalidYaml([_syntax_problem(file, error)]) from None
+        raise InvalidYaml([_syntax_problem(file, text, error)]) from None
     except yaml.YAMLError as error:
         # A character YAML does not allow; it comes without a mark.
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
@@ -141,16 +141,56 @@ def parse_yaml(text: str, file: Path) -> Document:
     if builder.problems:
         raise InvalidYaml(builder.problems)
     if not isinstance(value, dict):
-        raise InvalidYaml([Problem(file, 1, "", "the file must be a mapping of keys to values", 1, "T102")])
+        message = "the file must be a mapping of keys to values"
+        raise InvalidYaml([Problem(file, 1, "", message, 1, "T102", "write `key: value`, as `surface: chat`")])
     return Document(file, value, builder.places)
 
 
-def _syntax_problem(file: Path, error: yaml.MarkedYAMLError) -> Problem:
+def _syntax_problem(file: Path, text: str, error: yaml.MarkedYAMLError) -> Problem:
     # Where the parser gave up is often far from what was left open; that is where the context begins.
     began = f" ({error.context} that began on line {error.context_mark.line + 1})" if error.context_mark else ""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-    return Problem(file, line, "", f"not YAML: {error.problem or error.context}{began}", column, "T102")
+    message = f"not YAML: {error.problem or error.context}{began}"
+    return Problem(file, line, "", message, column, "T102", _slip(text, error))
+
+
+_NO_SPACE = re.compile(r"\s*(?:- )?(\w[\w-]*):(?![\s/])(\S.*)")
+
+
+def _slip(text: str, error: yaml.MarkedYAMLError) -> str:
+    """Return what to write instead, for the slips that people make; '' for others."""
+    mark, problem = error.problem_mark or error.context_mark, error.problem or ""
+    if mark is None:
+        return ""
+    lines = text.split("\n")
+    here = lines[mark.line] if mark.line < len(lines) else ""
+    above = next((number for number in range(mark.line - 1, -1, -1) if lines[number].strip(" \t")), None)
+    opened = error.context_mark.line + 1 if error.context_mark else 0
+    value = here.partition(":")[2].strip()
+    if "cannot start any token" in problem:
+        tab = mark.column < len(here) and here[mark.column] == "\t"
+        return "indent with spaces, not with tabs" if tab else f"put the value in quotes: {json.dumps(value)}"
+    if "unexpected end of stream" in problem and "quoted" in (error.context or ""):
+        return f"end the text that the quote on line {opened} begins with another quote"
+    if "expected ','" in problem:
+        return f"close the bracket that opens on line {opened} with {problem[-2]}"
+    for number in (mark.line, above):
+        if number is not None and (found := _NO_SPACE.fullmatch(lines[number])) is not None:
+            return f"write a space behind the colon on line {number + 1}: `{found[1]}: {found[2]}`"
+    if value[:1] in "\"'" and value:
+        return "end the value behind its quote; a quote within single quotes is written twice"
+    if "mapping values" in problem and above is not None and _indent(here) > _indent(lines[above]):
+        return f"indent line {mark.line + 1} as far as line {above + 1}"
+    if "mapping values" in problem:
+        return f"put the value in quotes: {json.dumps(value)}"
+    if "expected key" in problem and _indent(here):
+        return f"indent line {mark.line + 1} as far as the keys that it belongs to"
+    return ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _read_text(file: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.errors import ConfigError, Finding, InvalidYaml, UnreadableFile
-from policies.yaml_source import MAX_BYTES, Document, read_yaml, written
+from policies.yaml_source import MAX_BYTES, Document, parse_yaml, read_yaml, written
 
 Read = Callable[[str], Document]
 
@@ -217,3 +217,27 @@ def test_what_is_written_is_read_again(read: Read, value: Any) -> None:
     text = written({"a": [value, value], "b": value})
     assert "\n" not in text
     assert read(text + "\n").value == {"a": [value, value], "b": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "mend"),
+    [
+        ("slo:\n\tdeadline: 60s\n", 2, "indent with spaces, not with tabs"),
+        ("surface: chat\nslo:\n  deadline:60s\n  on_miss: fail\n", 4, "colon on line 3: `deadline: 60s`"),
+        ("surface:chat\nslo: {}\n", 2, "colon on line 1: `surface: chat`"),
+        ("description: Talk: fast\n", 1, 'put the value in quotes: "Talk: fast"'),
+        ("tiers: [local, hosted\nslo: {}\n", 2, "close the bracket that opens on line 1 with ]"),
+        ("exact: {ttl: 24h\nnever: []\n", 2, "close the bracket that opens on line 1 with }"),
+        ('description: "Talk\nsurface: chat\n', 3, "the quote on line 1 begins with another quote"),
+        ("description: 'It's'\n", 1, "a quote within single quotes is written twice"),
+        ("slo:\n  deadline: 60s\n   on_miss: fail\n", 3, "indent line 3 as far as line 2"),
+        ("slo:\n    deadline: 60s\n  on_miss: fail\n", 3, "indent line 3 as far as the keys"),
+        ("description: @home\n", 1, 'put the value in quotes: "@home"'),
+        ("surface = chat\n", 1, "write `key: value`"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_with_its_mend(text: str, line: int, mend: str) -> None:
+    with pytest.raises(InvalidYaml) as caught:
+        parse_yaml(text, Path("chat.yaml"))
+    [problem] = caught.value.problems
+    assert problem.line == line and mend in problem.mend, str(problem)
