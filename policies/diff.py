@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from policies.caching import CACHE_VALUES
-from policies.errors import KeyPath, dotted
+from policies.errors import Edit, Finding, KeyPath, dotted
 from policies.expression import Expression, Range, Ranges, Values, compares_names, constants_by_name
 from policies.model import ROUTE_VALUES, Rules, can_occur
 from policies.rollout import Delay, Fall, Rise
@@ -81,6 +81,12 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("learn",): "How many requests a second tier answers too, off the path, and what that may cost.",
 }
 """What a change of a key affects, by the longest path that the key begins with."""
+_MOVE_QUALITY: Final = (
+    ("tiers",), ("route",), ("escalate", "when"), ("escalate", "no_signal"), ("escalate", "agreement"),
+    ("escalate", "stream", "hold_tokens"), ("escalate", "stream", "hold_max"), ("escalate", "max_attempts"),
+    ("slo", "deadline"), ("slo", "total"), ("cache", "semantic"), ("output",),
+)  # fmt: skip
+"""Keys that decide which model's answer is served, or how much of it."""
 DROPS: Final = "Answers stored so far are not served any more."
 
 
@@ -117,6 +123,24 @@ def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = 
         found.value((name,), getattr(before, name), getattr(after, name), Rules.model_fields[name])
     drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "output", "cache"))
     return Difference(tuple(found.changes), drops)
+
+
+def unguarded_quality(found: Difference, after: Rules) -> Finding | None:
+    """Return the finding of a change whose canary would not notice that answers become worse; None without one."""
+    if after.rollout is None or after.rollout.guard.quality is not None:
+        return None
+    moving = [
+        change.path
+        for change in found.in_force
+        if any(f"{change.path}.".startswith((f"{dotted(key)}.", f"{dotted(key)}[")) for key in _MOVE_QUALITY)
+    ]
+    if not moving:
+        return None
+    more = f" and {len(moving) - 1} more" if len(moving) > 1 else ""
+    at = ("rollout", "guard", "quality")
+    message = f"{moving[0]}{more} can make answers worse, and no guard of the canary looks at them"
+    mend = "write `quality: -2%` under rollout.guard; ratings of people or `learn` give it what it needs"
+    return Finding(at, message, "T603", mend, (Edit(at, "-2%"),))
 
 
 def same_requests(one: Expression, other: Expression, ranges: Ranges) -> bool:

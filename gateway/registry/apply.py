@@ -10,7 +10,8 @@ from typing import Literal
 from gateway.registry.checks import checked
 from gateway.registry.records import InForce, Mode, Version
 from gateway.registry.registry import PolicyRegistry, RegistryError
-from policies.loader import PolicySource
+from policies.diff import difference, unguarded_quality
+from policies.loader import PolicySource, made_policy
 from policies.model import Policy
 
 How = Literal["evaluate", "shadow", "canary", "now"]
@@ -25,6 +26,8 @@ class Applied:
     policy: Policy
     state: InForce
     how: How
+    doubt: str = ""
+    """What a person should know of it: that its canary would not notice worse answers; '' for nothing."""
 
 
 async def apply_file(
@@ -76,4 +79,9 @@ async def apply_file(
     elif chosen != "shadow":
         share = 1.0
     base_state = everything.get(version.surface)
-    return Applied(version, policy, await registry.apply(version, base_state, mode, share), chosen)
+    doubt = ""
+    if mode == "canary" and state is not None and (before := others.get(state.document)) is not None:
+        old = made_policy(before.content, Path(before.label), {})
+        unguarded = unguarded_quality(difference(old, policy), policy)
+        doubt = "" if unguarded is None else f"{unguarded.message}; {unguarded.mend} [{unguarded.code}]"
+    return Applied(version, policy, await registry.apply(version, base_state, mode, share), chosen, doubt)

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -97,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
     before, applied, workers = with_registry(args, work)
     report_change(args, f"applied {applied.version.label}", before, applied.state, workers)
+    if applied.doubt:
+        sys.stderr.write(f"warning: {applied.doubt}\n")
     return Exit.OK
 
 

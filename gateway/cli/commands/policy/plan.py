@@ -21,12 +21,12 @@ from gateway.rollout.forecast import CanaryForecast, canary_forecast, forecast_l
 from offline.replay.plan_file import PolicyPlan, as_json, write_plan
 from offline.report import print_json
 from policies.codes import is_error
-from policies.diff import difference
+from policies.diff import difference, unguarded_quality
 from policies.loader import SHIPPED, read_policy
 
 if TYPE_CHECKING:
     from offline.replay.run import Replayed
-    from policies.diff import Difference
+    from policies.diff import Difference, unguarded_quality
     from policies.model import Policy
     from policies.yaml_source import Document
 
@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     findings = findings_in(candidate, document, deployment)
     tests = _tests(args.file)
     found = None if base is None else difference(base[0], candidate, lambda path: document.problem(path, "").line)
+    if found is not None and (unguarded := unguarded_quality(found, candidate)) is not None:
+        findings.append(document.locate(unguarded))
     args.json = args.format == "json"
     began = time.perf_counter()
     replayed, why_not = _replayed(args, candidate)
