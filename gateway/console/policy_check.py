@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,10 @@ class CheckedText:
     policy: Policy | None
     document: Document | None
     problems: tuple[Problem, ...]
+
+    def with_problem(self, problem: Problem) -> CheckedText:
+        """Return the same with one mistake more."""
+        return replace(self, problems=(*self.problems, problem))
 
     def findings(self, more: Iterable[Problem] = ()) -> list[dict[str, Any]]:
         """Return the mistakes as plain values, by line; `more` are those that recorded requests show."""

@@ -26,9 +26,9 @@ from gateway.console.policy_check import CheckedText, PolicyChecker
 from gateway.console.thresholds import RecordedRequests, Threshold, against_record, beside, recorded_of, thresholds_of
 from gateway.registry.apply import How, apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
-from gateway.registry.view import blamed, history_of, shown, status_of
+from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
 from offline.policy_tests.format import SUFFIXES
-from policies.diff import difference
+from policies.diff import difference, unguarded_quality
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
@@ -38,6 +38,11 @@ _OUTPUT_MOST: Final = 32 << 20
 _RECORD_KEPT_S: Final = 10.0
 """How long recorded requests that were read for a surface serve further checks of an edit."""
 _SURFACES_KEPT: Final = 8
+ROLLOUT_CHANGES: Final[Mapping[str, str]] = {
+    "promote": "taken one step on", "full": "put in force for everybody", "pause": "paused", "resume": "resumed",
+    "rollback": "rolled back",
+}  # fmt: skip
+"""What can be done with a candidate, and how it is told when it is done."""
 _HOW: Final[Mapping[str, How | None]] = {"": None, "canary": "canary", "evaluate": "evaluate", "now": "now"}
 
 
@@ -128,6 +133,9 @@ class PolicyDesk:
         if shown is edited and not same:
             thresholds = beside(thresholds, _thresholds(old, recorded))
         more = against_record(edited.policy, edited.document, recorded) if edited.policy and edited.document else []
+        if edited.policy and edited.document and old.policy and not same:
+            unguarded = unguarded_quality(difference(old.policy, edited.policy), edited.policy)
+            edited = edited if unguarded is None else edited.with_problem(edited.document.locate(unguarded))
         return {
             "findings": edited.findings(more), "valid": edited.policy is not None,
             "thresholds": [one.as_json() for one in thresholds], "requests": len(recorded.rows),
@@ -154,7 +162,7 @@ class PolicyDesk:
             else:
                 words += ["--policies", str(self._places.source.directory)]
             words += ["--config", str(self._places.config)] if self._places.config else []
-            return await self._report_of(words, "the plan")
+            return await self._report_of(words, "the plan", file)
 
     async def tested(self, surface: str, text: str) -> dict[str, Any]:
         """Return how the surface's tests go with a text, by `tierline policy test`. Raises NotApplied without tests."""
@@ -163,7 +171,7 @@ class PolicyDesk:
         if not beside_it:
             raise NotApplied(f"There are no tests: no {file.stem}{SUFFIXES[0]} in {file.parent}.")
         with self._checker.file_of(text, file.name, whole=True) as edited:
-            report = await self._report_of(["policy", "test", str(edited), "--json"], "the tests")
+            report = await self._report_of(["policy", "test", str(edited), "--json"], "the tests", edited)
         tests = [test for one in report["files"] for test in one["tests"] if test["surface"] == surface]
         [of_policy] = [one for one in report["policies"] if one["surface"] == surface] or [None]
         return {
@@ -172,10 +180,14 @@ class PolicyDesk:
             "of_policy": of_policy,
         }  # fmt: skip
 
-    async def _report_of(self, words: list[str], what: str) -> dict[str, Any]:
-        """Return what a command of ours prints as JSON. Raises NotApplied where it prints none."""
+    async def _report_of(self, words: list[str], what: str, file: Path) -> dict[str, Any]:
+        """Return what a command of ours prints as JSON. Raises NotApplied where it prints none.
+
+        The folder of `file` is there for the command alone, so no message names it.
+        """
         async with self._running:
             code, output, errors = await _run(words, what)
+        errors = errors.replace(f"{file.parent}/", "")
         try:
             report: dict[str, Any] = orjson.loads(output)
         except orjson.JSONDecodeError:
@@ -199,10 +211,29 @@ class PolicyDesk:
                     message=message.strip(), at=time.time(), base=base or None, surface=surface,
                 )  # fmt: skip
             except (ConfigError, RegistryError) as error:
-                raise NotApplied(str(error)) from None
+                raise NotApplied(str(error).replace(f"{file.parent}/", "")) from None
             except StoreUnavailable as down:
                 raise NotApplied(f"The store does not answer ({down}); nothing was changed.") from None
-        return {"policy": applied.version.label, "how": applied.how}
+        return {"policy": applied.version.label, "how": applied.how, "doubt": applied.doubt}
+
+    async def change(self, surface: str, do: str, *, author: str, message: str, revision: str) -> dict[str, Any]:
+        """Take a candidate one step on, stop it or take it back, if `revision` is the surface's. Raises NotApplied.
+
+        `do` is a key of ROLLOUT_CHANGES.
+        """
+        if do not in ROLLOUT_CHANGES or not (revision.isdecimal() and len(revision) < 16):
+            raise NotApplied("Reload this page: it is of another version.")
+        if not message.strip():
+            raise NotApplied("Say why: the reason stands in the history.")
+        method = {"promote": self._registry.step, "full": self._registry.promote}.get(do)
+        method = method or {name: getattr(self._registry, name) for name in ("pause", "resume", "rollback")}[do]
+        try:
+            after = await method(surface, int(revision), by=author.strip() or "console", message=message.strip())
+        except RegistryError as error:
+            raise NotApplied(str(error)) from None
+        except StoreUnavailable as down:
+            raise NotApplied(f"The store does not answer ({down}); nothing was changed.") from None
+        return {"surface": surface, "did": ROLLOUT_CHANGES[do], **in_force_shown(after)}
 
     async def _from_store(self) -> bool:
         if self._places.deployment.policies.source == "store":

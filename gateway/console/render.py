@@ -138,7 +138,7 @@ def _unit(value: float | None, unit: str, signed: bool = False) -> str:
         return "–"
     sign = "+" if signed else ""
     if unit == "share":
-        return f"{value * 100:{sign}.2f}%"
+        return f"{round(value * 100, 2) + 0.0:{sign}.2f}%"  # no minus before a zero
     return f"{value:{sign}.1f} ms" if unit == "ms" else usd(value, signed)
 
 

@@ -121,12 +121,13 @@ class StoreStanding:
 class StandingReader:
     """Read the standing of all surfaces. One per page that shows it."""
 
-    def __init__(self, store: Store, deployment: Deployment, gateway: GatewayClient | None = None) -> None:
-        """Without `gateway`, what is degraded is not known."""
+    def __init__(self, store: Store, deployment: Deployment | None, gateway: GatewayClient | None = None) -> None:
+        """Without `deployment` backends have no known tier; without `gateway` what is degraded is not known."""
         self._store = store
         self._gateway = gateway
         self._registry = PolicyRegistry(store)
-        self._tier_of = {one.name: tier.name for tier in deployment.tiers for one in tier.backends}
+        tiers = () if deployment is None else deployment.tiers
+        self._tier_of = {one.name: tier.name for tier in tiers for one in tier.backends}
         self._known = StoreStanding(-math.inf)
         self._reading = asyncio.Lock()
 

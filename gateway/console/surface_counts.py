@@ -45,7 +45,8 @@ def slot_of_entry(slot: int) -> str:
 
 
 def counts(slot: int) -> Summary:
-    """Counts and sums of each surface's requests, and the latest decision's basis and unavailable tiers."""
+    """Counts and sums of requests by surface, the basis of the latest decision by the policy in force, and the tiers
+    that the latest decision could not have."""
     return slotted(
         "counts",
         slot,
@@ -57,7 +58,7 @@ def counts(slot: int) -> Summary:
     count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,
     count(*) FILTER (known) AS known, coalesce(sum(saved) FILTER (known), 0) AS saved,
     coalesce(sum(saved * saved) FILTER (known), 0) AS squares, count(*) FILTER (arm = 'candidate') AS canary,
-    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis,
+    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL AND arm IS DISTINCT FROM 'candidate') AS basis,
     arg_max({_GIVEN_HEALTH}, entry_ms) FILTER (given IS NOT NULL) AS unavailable
 FROM (SELECT *, coalesce(counterfactual_usd, 0) - cost_usd AS saved,
         counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known FROM rows WHERE {CHAT})

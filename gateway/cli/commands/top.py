@@ -95,11 +95,12 @@ def run(args: argparse.Namespace) -> int:
 
 async def _watch(url: str, folder: Path, args: argparse.Namespace) -> None:
     from gateway.archive.live import LiveArchive  # slow to import, as the console's pages are
+    from gateway.console.standing import StandingReader
     from gateway.console.views.now import NowView
 
     store = RedisStore.from_url(url, slack=_SLACK)
     archive = LiveArchive(folder, store)
-    view = NowView(archive)
+    view = NowView(archive, StandingReader(store, None))
     console = console_of_stdout()
     try:
         with Console(stderr=True).status("reading the store"):  # nothing if stderr is no terminal
@@ -133,7 +134,7 @@ def screen(data: Mapping[str, Any], width: int) -> RenderableType:
     clock = time.strftime("%H:%M:%S", time.localtime(data["now_s"]))
     parts: list[RenderableType] = [
         Text(f"tierline top  {clock}  last {data['span']}  {per_second:.1f} requests/s", style="bold"),
-        *(_need(need) for need in data["needs"]),
+        *([_need(need) for need in data["needs"]] or [Text(data["verdict"]["text"])]),
         Text(""),
     ]
     if surfaces:
@@ -177,8 +178,9 @@ def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, roomy: bool) -> Table:
 
 def _name(surface: Mapping[str, Any], *, roomy: bool) -> Text:
     name = Text(_plain(surface["surface"]))
-    if surface["canary"]:
-        name.append(f" canary {surface['canary'] / surface['requests']:.0%}" if roomy else " canary", style="magenta")
+    for chip in surface["chips"]:
+        if chip.kind == "canary":
+            name.append(f" {_plain(chip.text)}" if roomy else " canary", style="magenta")
     for tier in surface["unavailable"]:
         name.append(f" {_plain(tier)} down", style="red")
     return name

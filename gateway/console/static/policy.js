@@ -188,6 +188,10 @@
   field.hidden = true;
   field.before(view.dom);
   document.documentElement.classList.add("has-editor");
+  // CodeMirror measures its lines only where they are in sight, so the page goes to a result once they are measured.
+  form.setAttribute("action", base);
+  const result = document.getElementById("result");
+  if (result) requestAnimationFrame(() => requestAnimationFrame(() => result.scrollIntoView()));
   // Esc that closed something of the editor does not leave it too.
   view.dom.addEventListener("keydown", (event) => { if (event.key === "Escape" && event.defaultPrevented) event.stopPropagation(); });
 

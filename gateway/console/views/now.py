@@ -244,6 +244,7 @@ class NowView:
             return StoreStanding(time.time())
         standing = await self._standing.read()
         for one in surfaces:
+            one["policy"] = standing.surfaces.get(one["surface"], {}).get("policy") or one["policy"]
             one["chips"] = list(chips_of(one, one["ladder"], standing, self._standing))
         return standing
 

@@ -24,6 +24,14 @@ HOWS: Final[Mapping[str, str]] = {
     "evaluate": "evaluate: only decide with it, beside the policy in force",
     "now": "at once, for everybody",
 }
+ROLLOUT: Final = """
+rollout:                           # how the next change comes in: to these shares of conversations, one after the other
+  steps: [1%, 5%, 25%]             # then to all
+  step_min: 30m                    # each at least so long
+  guard: {goodput: -1%, quality: -2%, ttft_p95: +50ms}    # worse by more than one of these: it is taken back by itself
+  undecided: pause                 # after step_max (24h) without a verdict; or promote, rollback
+"""
+"""What `Insert a rollout` writes at the end of a text."""
 _TEMPLATE: Final = "policy.html"
 _SCRIPT: Final = "policy.js"
 _MOST_POLICY: Final = 1 << 20
@@ -65,6 +73,8 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 shown, form = await desk.policy(surface), {}
             elif form.get("do") == "plan":
                 found["plan"] = await desk.plan(text)
+            elif form.get("do") == "rollout":
+                form["text"] = text.replace("\r\n", "\n").rstrip("\n") + "\n" + ROLLOUT
             elif form.get("do") == "test":
                 found["tests"] = await desk.tested(surface, text)
         except NotApplied as error:
@@ -100,7 +110,7 @@ def _edited(request: Request, shown: Mapping[str, Any], form: Mapping[str, str],
     """Return a policy's page with what a form holds: the text that is being edited, and what was found of it."""
     return {
         "done": None, "refused": "", "tried": "apply", "plan": None, "tests": None, "against": "",
-        "hows": HOWS, **shown,
+        "hows": HOWS, "has_rollout": "\nrollout:" in form.get("text", shown["text"]), **shown,
         "edited": form.get("text", shown["text"]),
         "base": form.get("base", shown["in_force"].get("version", shown["version"])),
         "given_message": form.get("message", ""), "given_author": form.get("author", ""),

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from cache.store.base import Store
 from gateway.archive.live import LiveArchive
-from gateway.console.page import Page, Sources
+from gateway.console.access import Role
+from gateway.console.page import Action, Page, Sources, form_of
+from gateway.console.policy_desk import NotApplied, PolicyDesk
 from gateway.registry.records import InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry
 from gateway.registry.view import status_of
@@ -61,13 +64,34 @@ class GuardOverTime:
     points: Sequence[tuple[float, float | None, float | None, float | None]]
 
 
-def pages(sources: Sources) -> Iterator[Page]:
-    """Yield the page."""
-    view = RolloutView(sources.archive, sources.store)
+def pages(sources: Sources) -> Iterator[Page | Action]:
+    """Yield the page, and the forms on it."""
+    view, render = RolloutView(sources.archive, sources.store), sources.render
+    desk = PolicyDesk(sources.archive, sources.store, sources.places)
+
+    async def shown(request: Request, **more: Any) -> Mapping[str, Any]:
+        may = request.state.role is Role.EDITOR
+        return {"done": None, "refused": "", "may_change": may, **await view.data(), **more}
 
     async def show(request: Request) -> Mapping[str, Any]:
-        return await view.data()
+        return await shown(request)
 
+    async def change(request: Request) -> Response:
+        """Take a candidate on, stop it or take it back, and show the page with what came of it."""
+        form, surface = await form_of(request), request.path_params["surface"]
+        if request.state.role is not Role.EDITOR:
+            data = await shown(request, refused="This key may look, and may not change policies.")
+            return render.page(request, "rollout.html", data, status=403)
+        try:
+            done = await desk.change(
+                surface, form.get("do", ""), author=form.get("author", ""), message=form.get("message", ""),
+                revision=form.get("revision", ""),
+            )  # fmt: skip
+        except NotApplied as error:
+            return render.page(request, "rollout.html", await shown(request, refused=str(error)), status=422)
+        return render.page(request, "rollout.html", await shown(request, done=done))
+
+    yield Action("/rollout/{surface}", change)
     yield Page("/rollout", "rollout.html", show, name="Rollouts", key="o")
 
 

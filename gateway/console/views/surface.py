@@ -237,6 +237,7 @@ class SurfaceView:
             "goodput": good / held if held else None,
             "burn": (1 - good / held) / (1 - GOODPUT_OBJECTIVE) if held else None,
             "objective": GOODPUT_OBJECTIVE,
+            "policy": standing.surfaces.get(surface, {}).get("policy") or (basis and basis.policy.label),
             "versions": of_versions,
             "limits": limits,
             "looked_at": looked_at,

@@ -33,12 +33,13 @@ def surface(**changes: Any) -> dict[str, Any]:
     return {
         "surface": "chat", "requests": 1600, "per_second": 2.5, "in_flight": 3.25, "goodput": 0.97, "burn": 3.0,
         "ttft_p95": 380.0, "ttft_limit": 400.0, "paths": paths, "per_1000": 0.31234, "cost_unknown": False,
-        "canary": 0, "unavailable": {}, **changes,
+        "canary": 0, "unavailable": {}, "chips": [], **changes,
     }  # fmt: skip
 
 
 def drawn(width: int, *surfaces: dict[str, Any], needs: tuple[Need, ...] = ()) -> list[str]:
-    data = {"surfaces": surfaces, "needs": needs, "span": "15m", "now_s": 0.0}
+    verdict = {"level": "few", "text": "Too few requests."}
+    data = {"surfaces": surfaces, "needs": needs, "span": "15m", "now_s": 0.0, "verdict": verdict}
     console = Console(file=io.StringIO(), width=width, no_color=True)
     console.print(screen(data, width))
     assert isinstance(console.file, io.StringIO)

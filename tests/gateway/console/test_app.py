@@ -26,6 +26,7 @@ from gateway.console.app import ConsoleApp
 from gateway.console.assets import STATIC
 from gateway.console.live import LiveUpdates
 from gateway.console.page import PolicyPlaces
+from gateway.console.views.policy import ROLLOUT
 from gateway.registry.checks import seeds
 from gateway.registry.registry import PolicyRegistry
 from gateway.telemetry import names
@@ -251,6 +252,46 @@ async def test_a_policy_is_edited_checked_and_applied(store: RedisStore, tmp_pat
         old = (await client.get(f"/policies/chat.json?version={base[:12]}")).json()["lines"]
         assert {line["version"] for line in old} == {base} and "ann" not in {line["author"] for line in old}
         assert (await client.get("/policies/nosuch")).status_code == 404
+
+
+async def test_a_candidate_is_taken_on_stopped_and_taken_back_by_a_form(store: RedisStore, tmp_path: Path) -> None:
+    """Each with its reason, from the state that the page showed; viewers may not."""
+    registry = await in_registry(store, tmp_path)
+    async with console(tmp_path, store, 0) as client:
+        shown = (await client.get("/policies/chat.json")).json()
+        edited = re.sub(r"deadline: \d+s", "deadline: 45s", shown["text"])  # tests of this file share a store
+        inserted = (await client.post("/policies/chat", data={"text": edited, "do": "rollout"})).text
+        assert "steps: [1%, 5%, 25%]" in inserted and 'value="rollout"' not in inserted
+        checked = await client.post("/policies/chat", data={"text": edited + ROLLOUT, "do": "check"})
+        assert "T603" not in checked.text and "T105" not in checked.text and "No findings" in checked.text
+        form = {"text": edited + ROLLOUT.replace("quality: -2%, ", ""), "base": shown["version"], "message": "try"}
+        assert "T603" in (await client.post("/policies/chat", data={**form, "do": "check"})).text
+        assert (
+            "no guard of the canary looks at them"
+            in (await client.post("/policies/chat", data={**form, "do": "apply"})).text
+        )
+
+        revision = (await registry.surface("chat")).revision
+        page = (await client.get("/rollout")).text
+        assert "Promote to 5%" in page and 'value="rollback"' in page
+
+        async def change(do: str, at: int, message: str = "why not") -> httpx2.Response:
+            return await client.post("/rollout/chat", data={"do": do, "revision": str(at), "message": message})
+
+        assert "Say why" in (await change("promote", revision, " ")).text
+        assert "5%" in (await change("promote", revision)).text
+        late = await change("pause", revision)
+        assert late.status_code == 422 and "Nothing was changed" in late.text
+        assert "Resume" in (await change("pause", revision + 1)).text
+        assert (await change("resume", revision + 2)).status_code == 200
+        assert "rolled back" in (await change("rollback", revision + 3)).text
+        assert (await change("nonsense", revision + 4)).status_code == 422
+        state = await registry.surface("chat")
+        assert state.rolling is None and state.live == shown["version"]
+        assert [entry.message for entry in await registry.history("chat")][-1] == "why not"
+    async with console(tmp_path, store, 0, {Role.VIEWER: "view"}) as client:
+        client.headers["authorization"] = "Bearer view"
+        assert (await client.post("/rollout/chat", data={"do": "pause", "message": "x"})).status_code == 403
 
 
 async def test_policies_in_files_are_listed_shown_and_checked(store: RedisStore, tmp_path: Path) -> None:
