@@ -74,7 +74,6 @@ CODES: Final[Mapping[str, Code]] = {
     "T708": Code("no calibrated confidence", "warning", "A backend without a head is judged by another threshold."),
     "T709": Code("escalation without a signal", "warning", "Answers come without confidence: all are treated alike."),
     "T710": Code("judge that judges nothing", "warning", "Stored answers are not compared by it."),
-    "T711": Code("output longer than the context", "warning", "Prompt and reply share the backend's context."),
     "T712": Code("load limit beyond the config's", "warning", "The config's cap comes first."),
     "T713": Code("price unknown", "warning", "No cost counts its calls; no hedge, shadow or comparison makes one."),
     "T714": Code("judge of its own answers", "error", "A model prefers its own answers to those of others."),

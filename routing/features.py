@@ -78,15 +78,17 @@ def text_of(content: object) -> tuple[str, int]:
     return "\n".join(texts), images
 
 
-def room_needed(body: Mapping[str, Any], enough: int = sys.maxsize) -> int:
+def room_needed(body: Mapping[str, Any], enough: int = sys.maxsize, *, own_limit: bool = True) -> int:
     """Return an upper bound of the tokens that a checked chat-completions body and its reply take together.
 
     Counting stops above `enough` (the largest context under consideration), so that a body of megabytes costs no more
-    time than one of that many tokens.
+    time than one of that many tokens. Unless the limit of the reply is the client's own, room for an ordinary one is
+    enough: the limit then says what the reply may not exceed, not what it needs.
     """
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     limits = [limit for key in _REPLY_LIMITS if (limit := body.get(key)) is not None]
-    tokens = max(limits, default=_REPLY) + _OF_A_TEMPLATE + _OF_A_MESSAGE * len(messages)
+    reply = max(limits, default=_REPLY)
+    tokens = (reply if own_limit else min(reply, _REPLY)) + _OF_A_TEMPLATE + _OF_A_MESSAGE * len(messages)
     for message in messages:
         if tokens > enough:
             return tokens

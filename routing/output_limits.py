@@ -26,6 +26,12 @@ def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, A
     return ({**body, **changes} if changes else body), own_limit
 
 
+def within(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    """Return the body with its token limits lowered to `most`; the body itself if none is above it."""
+    lowered = {key: most for key in _TOKEN_LIMITS if (limit := body.get(key)) is not None and limit > most}
+    return {**body, **lowered} if lowered else body
+
+
 def _listed(stop: object) -> list[Any]:
     if stop is None:
         return []

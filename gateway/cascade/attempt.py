@@ -27,6 +27,8 @@ from gateway.telemetry import names
 from gateway.tiers.slot import Slot, SlotRequest
 from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
 from routing.confidence.judge import Assessment, Evidence, outcome_of_verdict, structural_fault
+from routing.features import room_needed
+from routing.output_limits import within
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -263,7 +265,7 @@ def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: End
     traceparent = request.trace.traceparent(hop)
     alternatives = alternatives_for(endpoint) or 1
     return BackendRequest(
-        request.body,
+        _fitted(request, endpoint),
         ask_logprobs=asks,
         traceparent=traceparent,
         tracestate=request.trace.tracestate,
@@ -271,6 +273,25 @@ def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: End
         large=request.large,
         native=request.native,
     )
+
+
+def _fitted(request: RequestContext, endpoint: Endpoint) -> Mapping[str, Any]:
+    """Return the request's body with its token limit lowered to what the endpoint takes; note the limit if it was.
+
+    A limit that is not the client's own is also lowered to what the prompt leaves of the endpoint's context, because
+    some servers refuse a request that might exceed it.
+    """
+    config, body = endpoint.config, request.body
+    most = config.max_output
+    if config.context is not None and not request.own_limit:
+        cap = request.policy.output.max_tokens
+        if cap is not None and 2 * cap > config.context:
+            left = max(1, config.context - room_needed({**body, "max_completion_tokens": 0, "max_tokens": 0}))
+            most = left if most is None else min(most, left)
+    if most is None or (fitted := within(body, most)) is body:
+        return body
+    request.trace.root.attributes[names.OUTPUT_LIMIT] = most
+    return fitted
 
 
 def _attributes(request: RequestContext, attempt: Attempt) -> dict[str, Any]:

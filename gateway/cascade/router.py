@@ -67,7 +67,7 @@ class Router:
             left.ttft_s,
             request.clamp,
             _held_out(request, hop, health),
-            room_needed(request.body, largest) if largest else 0,
+            room_needed(request.body, largest, own_limit=request.own_limit) if largest else 0,
         )
         decision = self._decide(request, hop, given)
         both = request.policy.escalate.speculate.both

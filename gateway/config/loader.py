@@ -46,7 +46,7 @@ _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret",
 _RESOLVED_KEYS = frozenset(
     {"unconfigured_reason", "price_source", "head", "key_digests", "warnings", "cross_encoder_folder"}
 )
-_FACTS: Final = ("price", "logprobs", "rename", "omit", "service_tiers")
+_FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
 

@@ -36,6 +36,8 @@ class HostedModel(Section):
     price: Price | None = None
     context: Annotated[Whole, Field(ge=1)] | None = None
     """Context length in tokens, prompt and reply together."""
+    max_output: Annotated[Whole, Field(ge=1)] | None = None
+    """Most tokens of one answer; it refuses requests that allow more."""
     logprobs: bool = True
     """Whether it returns token log-probabilities."""
     rename: Mapping[str, str] = {}
@@ -148,6 +150,8 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
         facts: dict[str, Any] = {**_OF_PROVIDER.get(provider, {}), **({} if price is None else {"price": price})}
         if (context := entry.get("max_input_tokens")) and entry.get("mode") != "embedding":
             facts["context"] = context
+        if (most := entry.get("max_output_tokens")) and entry.get("mode") != "embedding":
+            facts["max_output"] = most
         if provider in _OPENAIS and entry.get("supports_reasoning"):
             facts |= _OF_REASONING if entry.get("supports_none_reasoning_effort") else _OF_REASONING_ALWAYS
         if facts:

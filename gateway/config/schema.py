@@ -159,6 +159,8 @@ class BackendConfig(Section):
     context: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
     """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
     for its length. For the model that `tierline up` starts it is set automatically."""
+    max_output: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
+    """Most tokens of one answer, where the backend refuses requests that allow more. None if not known."""
     logprobs: bool = True
     """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`. False for
     `kind: anthropic`, whose API has none."""
@@ -499,7 +501,7 @@ class LogConfig(Section):
 class Limits(Section):
     """Limits on clients' requests and connections."""
 
-    body: Size = 4 << 20
+    body: Size = 32 << 20
     """Largest request body."""
     values: Annotated[Whole, Field(ge=10_000)] = 100_000
     """Most values in a body, counted as commas and opening brackets outside strings: they decide what parsing costs."""

@@ -32,7 +32,6 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
         *_of_what_is_learnt(policy, deployment),
-        *_of_contexts(policy, deployment),
         *_of_lines(policy, deployment),
         *_of_prices(policy, deployment),
     ]
@@ -127,21 +126,6 @@ def _of_what_is_learnt(policy: Rules, deployment: Deployment) -> Iterator[Findin
             "write propose, or set `policies: {source: store}` in the config",
             (Edit(at, "propose"),),
         )
-
-
-def _of_contexts(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
-    """Warn about output limits that leave no room for a prompt in a backend's context."""
-    for backend in _backends(policy, deployment):
-        most, context = policy.output.max_tokens, backend.context
-        if most is not None and context is not None and most >= context:
-            yield Finding(
-                ("output", "max_tokens"),
-                f"backend {backend.name!r} holds {context} tokens, prompt and reply together, so only requests that "
-                "ask for a shorter reply fit there",
-                "T711",
-                f"write {context // 2} or so",
-                (Edit(("output", "max_tokens"), str(context // 2)),),
-            )
 
 
 def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:

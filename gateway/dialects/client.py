@@ -50,6 +50,9 @@ class ClientDialect(Protocol):
         A request with a `Native` is named in its client's words before, see `gateway.dialects.client_paths`.
         """
 
+    def limited(self, tokens: int) -> None:
+        """Note the limit of the answer's tokens, where it is not the client's own."""
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Return the JSON body of a whole reply."""
 

@@ -101,6 +101,9 @@ class CompletionsClient:
             return "logprobs" if self._show_logprobs else "best_of"
         return "best_of" if path == "n" and self._best_of > self._n else path
 
+    def limited(self, tokens: int) -> None:
+        """Do nothing: replies of this API have no place for it, and a header has it."""
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
         choices = completion["choices"]

@@ -60,6 +60,8 @@ def build_context(
     ledger.stream = bool(body.get("stream"))
     ledger.conversation = conversation_of(ledger.tenant, body)
     effective, own_limit = effective_body(body, policy.output)
+    if not own_limit and (cap := policy.output.max_tokens) is not None:
+        trace.root.attributes[names.OUTPUT_LIMIT] = cap
     if "prompt_cache_key" in effective:
         effective = namespaced(effective, ledger.tenant)
     features = features_of(effective)

@@ -43,6 +43,7 @@ _LATE: Final = frozenset(
         b"x-tierline-similarity",
         b"x-tierline-coalesced",
         b"x-tierline-dropped",
+        b"x-tierline-output-limit",
     }
 )
 

@@ -27,6 +27,7 @@ from gateway.http.messages import (
 from gateway.http.translated_events import translated
 from gateway.http.tried_policy import TRY, tried_policy
 from gateway.request.context import ClientGone
+from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Exchange(BaseExchange):
         request = build_context(
             steps, headers, body, self.trace, self.ledger, self.client, large=large, native=native, instead=tried
         )
+        if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
+            self._dialect.limited(limit)
         if request.features.stream and request.policy.escalate.stream.alive != "none":
             if self._dialect is not None:
                 self._writer = self._dialect.stream()

@@ -67,6 +67,8 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
         add((b"x-tierline-similarity", b"%.3f" % ledger.similarity))
     if ledger.dropped:
         add((b"x-tierline-dropped", _dropped(ledger.dropped)))
+    if (limit := trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
+        add((b"x-tierline-output-limit", b"%d" % limit))
     add((b"x-tierline-attempts", b"%d" % ledger.attempts))
     add((b"x-tierline-overhead-ms", b"%.2f" % overhead))
     if not ledger.stream:

@@ -342,6 +342,7 @@ _GIVEN: Final = {
     "x-tierline-overhead-ms": "Time spent in the gateway.",
     "x-tierline-cost-usd": "Cost of the calls in US dollars, or unknown.",
     "x-tierline-dropped": "Fields that the answering backend was not sent.",
+    "x-tierline-output-limit": "Most tokens of the answer, where that is not the client's own limit.",
 }
 _NOT_SECURED: Final = frozenset({"/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})
 

@@ -45,6 +45,11 @@ _FEW_BRACKETS: Final = 4096
 _SLICE_BYTES: Final = 256 << 10
 
 
+_TOKENS_OF_A_VALUE: Final = 20
+_TOKEN_LISTS: Final = re.compile(rb'"input"\s*:\s*(\[(?:\s*\[[0-9,\s]{1,1000000}\]\s*(?:,(?=\s*\[)|(?=\])))+\])')
+_IN_PLACE: Final = b"the lists of tokens are parsed by themselves"
+
+
 class _RefusedKeyError(Exception):
     """Raised with a key and the fault found in it."""
 
@@ -82,6 +87,27 @@ def _parse_large(raw: bytes, most_values: int) -> Any:
     exact = _LONG_INTEGER in outside.translate(_DIGITS_AS_ZEROS)
     if exact or outside.count(b":") != _count_keys(value):
         _check_pairs(raw, exact=exact)
+    return value
+
+
+def _parse_tokens(raw: bytes, most_values: int) -> Any:
+    """Parse a body whose `input` may be lists of tokens, of which twenty count as one of `most_values`.
+
+    A thousand lists of a thousand tokens would hold Python's lock for 50 ms if they were parsed at once: each list is
+    parsed by itself, and the rest of the body as any other. Tokens need neither keys nor objects, and are small.
+    """
+    found = _TOKEN_LISTS.search(raw)
+    if found is None:
+        return _parse_large(raw, most_values)
+    start, end = found.span(1)
+    if raw.count(b",", start, end) > _TOKENS_OF_A_VALUE * most_values or raw.count(b"[", start, end) > most_values:
+        message = f"`input` has more than {_TOKENS_OF_A_VALUE * most_values} tokens; send fewer (20 x limits.values)."
+        raise InvalidRequest(message, code="unsupported_value", param="input")
+    value = _parse_large(b'%b"%b"%b' % (raw[:start], _IN_PLACE, raw[end:]), most_values)
+    if not isinstance(value, dict) or value.get("input") != _IN_PLACE.decode():
+        return _parse_large(raw, most_values)  # what was found is inside a text or an object
+    lists = raw[start + 1 : end - 1].split(b"]")
+    value["input"] = [_loads(one.lstrip(b", \t\r\n") + b"]") for one in lists[:-1]]
     return value
 
 
@@ -162,6 +188,7 @@ class ChatBodies:
     def __init__(self, limits: Limits) -> None:
         self._fields = ChatFields(limits)
         self._parse_large = partial(_parse_large, most_values=limits.values)
+        self._parse_tokens = partial(_parse_tokens, most_values=limits.values)
         # A value takes at least one byte, so a body of at most `values` bytes has at most that many values.
         self._small = min(_SMALL_BYTES, limits.values)
         self._surely_small = min(_SURELY_SMALL_BYTES, limits.values)
@@ -175,13 +202,13 @@ class ChatBodies:
             return await off_loop(partial(self._checked, self._parse_large, raw)), True
         return self._checked(parse_json, raw), False
 
-    async def read_object(self, raw: bytes) -> tuple[dict[str, Any], bool]:
+    async def read_object(self, raw: bytes, *, tokens: bool = False) -> tuple[dict[str, Any], bool]:
         """Return a body in another dialect, a JSON object, and whether it is large. Raises InvalidRequest.
 
-        Its translation into a chat completion must pass `check`.
+        Its translation into a chat completion must pass `check`. `tokens`: its `input` may be lists of tokens.
         """
         if len(raw) > self._surely_small and self._is_large(raw):
-            return await off_loop(partial(_object_of, self._parse_large, raw)), True
+            return await off_loop(partial(_object_of, self._parse_tokens if tokens else self._parse_large, raw)), True
         return _object_of(parse_json, raw), False
 
     async def check(self, body: Mapping[str, Any], *, large: bool) -> None:

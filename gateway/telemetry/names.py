@@ -107,6 +107,7 @@ TIER: Final = "tierline.tier"
 BACKEND: Final = "tierline.backend"
 OUTCOME: Final = "tierline.outcome"
 LOST: Final = "lost"  # the outcome of an attempt when a parallel one was faster
+OUTPUT_LIMIT: Final = "tierline.output_limit"  # tokens: of the request's root, where the limit is not the client's own
 FAULT: Final = "tierline.fault"  # what cannot be in the calls of an answer that was served all the same
 CALLS: Final = "tierline.calls"  # names of the tools that a rejected answer calls
 CALL_ARGUMENTS: Final = "tierline.calls.arguments"  # what it calls them with, where texts are captured

@@ -38,7 +38,7 @@ GOALS = (
 
 _ELSEWHERE = (
     ("python -m tests.bench.many", "idle CPU with 1,000 surfaces, the cost of 1,000 tenants"),
-    ("python -m tests.bench.bodies", "how long one body under 4 MiB holds the loop"),
+    ("python -m tests.bench.bodies", "how long one large body holds the loop"),
     ("python -m tests.bench.modules", "modules that a request passes, the longest import chain, serving lines"),
     ("make budgets", "Python calls, tasks, timers and store round trips of every path"),
     ("make bench-peers", "LiteLLM, Portkey and TensorZero in the same rounds"),

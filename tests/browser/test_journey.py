@@ -70,7 +70,7 @@ def write_policy(page: Page, text: str) -> None:
 
 def see_a_mistake_at_its_line(page: Page, text: str) -> None:
     """A key that does not exist is refused at its line, with what was meant."""
-    wrong = text.replace("deadline: 60s", "deadlin: 60s")
+    wrong = text.replace("deadline: 2m", "deadlin: 2m")
     line = wrong[: wrong.index("deadlin:")].count("\n") + 1
     write_policy(page, wrong)
     page.get_by_role("button", name="Check").click()

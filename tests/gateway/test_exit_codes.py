@@ -105,7 +105,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prompt = {"id": "1", "prompt": "Capital of Italy?", "answers": ["Rome"], "grade": "text"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(prompt) + "\n")
     for name, old, new in (
-        ("policies", "  deadline: 60s", "  deadlin: 60s"),
+        ("policies", "  deadline: 2m", "  deadlin: 2m"),
         ("doubtful", "holdout: 1%", "holdout: 50%"),
     ):
         shutil.copytree(SHIPPED, tmp_path / name, ignore=shutil.ignore_patterns("*.py", "__pycache__"))

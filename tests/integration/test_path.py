@@ -267,7 +267,7 @@ def test_a_policy_edit_takes_effect_and_a_bad_one_is_refused_aloud(
     with serve(tmp_path, local.url, hosted.url, policies=SHIPPED_POLICIES) as gateway:
         before = ask(gateway, "Say hello.").headers["x-tierline-policy"]
         file = gateway.policies / "chat.yaml"
-        file.write_text(SHIPPED_POLICIES["chat"].replace("max_tokens: 1024", "max_tokens: 77"))
+        file.write_text(SHIPPED_POLICIES["chat"].replace("max_tokens: 4096", "max_tokens: 77"))
         until(lambda: ask(gateway, "Say hello.").headers["x-tierline-policy"] != before, 10, "the new policy")
         assert local.requests[-1].body["max_completion_tokens"] == 77
         file.write_text(SHIPPED_POLICIES["chat"].replace("deadline:", "deadlin:"))

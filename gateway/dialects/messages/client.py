@@ -116,6 +116,9 @@ class MessagesClient:
         """See `ClientDialect.path_of`."""
         return path
 
+    def limited(self, tokens: int) -> None:
+        """Do nothing: replies of this API have no place for it, and a header has it."""
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
         return orjson.dumps(message_of(completion, thinking=self._thinking, model=self._model, ids=self._ids()))

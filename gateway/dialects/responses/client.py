@@ -108,6 +108,10 @@ class ResponsesClient:
         """See `ClientDialect.path_of`."""
         return path
 
+    def limited(self, tokens: int) -> None:
+        """Say the limit in the Response object, which has a place for it."""
+        self._begun().limit(tokens)
+
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """Return the Response object of a whole reply, as JSON, and keep it if it is to be kept."""
         head = self._begun()

@@ -131,6 +131,10 @@ class ResponseHead:
         fields["store"] = store
         self._fields = fields
 
+    def limit(self, tokens: int) -> None:
+        """Take the limit of output tokens that counts."""
+        self._fields["max_output_tokens"] = tokens
+
     def note(self, value: Mapping[str, Any]) -> None:
         """Take the model, the service tier and the moderation of what answers, from a completion or a chunk."""
         self.model = value.get("model") or self.model

@@ -104,7 +104,7 @@ class _Embedding(SideExchange):
         self.accept()
         limits = self.steps.deployment.limits
         raw = await read_body(self.receive, self.headers, limits.body, typed=self.steps.guard.active)
-        body, large = await self._route.bodies.read_object(raw)
+        body, large = await self._route.bodies.read_object(raw, tokens=True)
         check = partial(checked, body)
         request = await off_loop(check) if large else check()
         self.client.watch()
@@ -326,7 +326,7 @@ def _text(value: Any, at: str) -> str:
 
 
 def _tokens(value: Any, at: str) -> list[int]:
-    if not isinstance(value, list) or not all(map(_is_token, value)):
+    if not isinstance(value, list) or not set(map(type, value)) <= {int} or min(value, default=0) < 0:
         raise _wrong(at, "a string or a list of tokens")
     if not value:
         raise _unsupported(at, f"{at} is an empty list.")

@@ -151,7 +151,7 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
         deadline_s(policy, request.options),
         ttft_deadline(policy, request.options, 0.0) if features.stream else None,
         request.clamp,
-        room=room_needed(request.body, largest) if largest else 0,
+        room=room_needed(request.body, largest, own_limit=request.own_limit) if largest else 0,
     )
 
 

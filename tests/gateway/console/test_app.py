@@ -239,7 +239,7 @@ async def test_a_policy_is_edited_checked_and_applied(store: RedisStore, tmp_pat
         text, base = data["text"], data["version"]
         wrong = await client.post("/policies/chat", data={"text": text.replace("hedge:", "hegde:"), "do": "check"})
         assert "hegde" in wrong.text and "did you mean" in wrong.text and ">line 4" in wrong.text
-        edited = text.replace("deadline: 60s", "deadline: 50s")
+        edited = text.replace("deadline: 2m", "deadline: 50s")
         form = {"text": edited, "do": "apply", "how": "now", "base": base, "author": "ann"}
         assert "Say why" in (await client.post("/policies/chat", data=form)).text
         done = await client.post("/policies/chat", data={**form, "message": "shorter"})

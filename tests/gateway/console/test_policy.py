@@ -87,7 +87,7 @@ async def test_an_edit_is_checked_as_it_is_typed(store: RedisStore, tmp_path: Pa
     async with console(tmp_path, store, 0) as client:
         text = (await client.get("/policies/chat.json")).json()["text"]
         assert (await checked(client, text))["findings"] == []
-        wrong = text.replace("deadline: 60s", "deadline: 60").replace("hedge:", "hegde:")
+        wrong = text.replace("deadline: 2m", "deadline: 60").replace("hedge:", "hegde:")
         while found := (await checked(client, wrong))["findings"]:
             assert found[0]["error"] and found[0]["line"] and found[0]["column"] and found[0]["fix"]
             assert (
@@ -179,7 +179,7 @@ async def test_each_version_is_compared_with_the_one_before(store: RedisStore, t
     await in_registry(store, tmp_path)
     async with console(tmp_path, store, 0) as client:
         data = (await client.get("/policies/chat.json")).json()
-        form = {"text": data["text"].replace("deadline: 60s", "deadline: 50s"), "do": "apply", "how": "now"}
+        form = {"text": data["text"].replace("deadline: 2m", "deadline: 50s"), "do": "apply", "how": "now"}
         await client.post("/policies/chat", data={**form, "base": data["version"], "message": "shorter"})
         history = (await client.get("/policies/chat.json")).json()["history"]
         assert history[0]["parent"] == data["version"] and history[-1]["parent"] == ""
@@ -187,7 +187,7 @@ async def test_each_version_is_compared_with_the_one_before(store: RedisStore, t
         assert unescape((await client.get("/policies/chat")).text).count(link.partition("chat")[2]) == 1
         compared = (await client.get(link.replace("chat?", "chat.json?"))).json()["changes"]
         [change] = compared["meant"]["changes"]
-        assert (change["path"], change["before"], change["after"]) == ("slo.deadline", "60s", "50s")
+        assert (change["path"], change["before"], change["after"]) == ("slo.deadline", "2m", "50s")
         assert [line["kind"] for line in compared["lines"]].count("added") == 1
         page = (await client.get(link)).text
         assert f"Against {data['version'][:7]}" in page and '<span class="removed">' in page

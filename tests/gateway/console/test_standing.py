@@ -57,7 +57,7 @@ async def trying(store: RedisStore, folder: Path) -> PolicyRegistry:
     """A registry with a canary on chat at its first share, one worker that has it and one that lags."""
     registry = await in_registry(store, folder)
     state = await registry.surface("chat")
-    text = (await registry.version("chat", state.live)).text.replace("deadline: 60s", "deadline: 50s")
+    text = (await registry.version("chat", state.live)).text.replace("deadline: 2m", "deadline: 50s")
     file = folder / "chat.yaml"
     file.write_text(text + "\nrollout: {steps: [25%, 50%], step_min: 1h, step_max: 2h}\n")
     source = places(folder, store).source

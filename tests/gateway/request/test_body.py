@@ -243,3 +243,45 @@ async def test_a_large_body_does_not_hold_the_loop() -> None:
             with pytest.raises(InvalidRequest, match="twice"):
                 reading.result()
     assert await BODIES.read(chat()) == (orjson.loads(chat()), False)
+
+
+TOKEN_LISTS = [
+    b'{"model":"m","input":[[1,2],[3]],"dimensions":3}',
+    b'{ "input" : [ [ 1 , 2 ] ,\n [3] ] }',
+    b'{"x":"\\"input\\":[[1]]","input":[[1],[2]]}',
+    b'{"x":{"input":[[1]]},"input":[[5],[2]]}',
+    b'{"input":[[1],[]]}',
+    b'{"input":[[1],"a"]}',
+    b'{"input":[1,2]}',
+    b'{"input":["a","b"]}',
+    b'{"input":[[1,2],[3,]]}',
+    b'{"input":[[1][2]]}',
+    b'{"input":[[01]]}',
+    b'{"input":[[1 2]]}',
+    b'{"input":[[1]],"input":[[2]]}',
+]
+
+
+@pytest.mark.parametrize("raw", TOKEN_LISTS)
+def test_lists_of_tokens_are_parsed_by_themselves_like_at_once(raw: bytes) -> None:
+    """Whatever stands beside them; what is no such list is parsed, or refused, as any other value."""
+
+    def read(parse: Any) -> Any:
+        try:
+            return parse(raw)
+        except InvalidRequest as error:
+            return error.code
+
+    assert read(partial(request_body._parse_tokens, most_values=10_000)) == read(parse_json)
+
+
+async def test_twenty_tokens_count_as_one_value() -> None:
+    """A batch of embeddings may have many more tokens than a chat may have values."""
+    bodies = ChatBodies(Limits(values=10_000))
+    raw = json.dumps({"input": [[7] * 1000] * 199}).encode()
+    body, large = await bodies.read_object(raw, tokens=True)
+    assert large and sum(map(len, body["input"])) == 199_000
+    with pytest.raises(InvalidRequest, match=r"limits\.values"):
+        await bodies.read_object(raw)
+    with pytest.raises(InvalidRequest, match="more than 200000 tokens"):
+        await bodies.read_object(json.dumps({"input": [[7] * 1000] * 202}).encode(), tokens=True)

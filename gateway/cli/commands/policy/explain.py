@@ -328,7 +328,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
                 raise CommandError(f"there is no surface or model {options.surface or model!r}; name one by --surface")
             policy, file = found, _file_of(folder, found.surface)
             document, named = (file[1] if file else None), _named(found, model, options, pinned)
-        effective, _ = effective_body(body, policy.output)
+        effective, own_limit = effective_body(body, policy.output)
         features = features_of(effective)
         health = _state(args, _healthy(deployment, policy), features)
         largest = max([one.context or 0 for one in health.values()], default=0)
@@ -343,7 +343,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
             deadline_s(policy, options),
             ttft_deadline(policy, options, 0.0) if features.stream else None,
             clamp,
-            room=room_needed(effective, largest) if largest else 0,
+            room=room_needed(effective, largest, own_limit=own_limit) if largest else 0,
         )
     except ApiError as error:
         raise CommandError(f"the gateway would refuse this request: {error}") from None
