@@ -177,8 +177,6 @@ def _error_object(body: bytes) -> dict[str, Any]:
 class FieldRefused(BadStatus):
     """The model does not take a field that the answer would be another without, such as `tools`."""
 
-    error_type = "field_refused"
-
     @property
     def callers_fault(self) -> bool:
         """False: another model may take the field."""
