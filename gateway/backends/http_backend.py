@@ -43,7 +43,7 @@ from gateway.backends.quota import Quota, number_in
 from gateway.backends.refused_fields import (
     ELSEWHERE,
     MOST_LEFT_OUT,
-    Refusal,
+    RefusedField,
     RefusedFields,
     asks_for,
     refused_in,
@@ -215,7 +215,7 @@ class HttpBackend(ABC):
 
         `prepare` takes the place of `_prepare`. A request that is refused for a field goes out again without it.
         """
-        left_out: list[Refusal] = []
+        left_out: list[RefusedField] = []
         while True:
             encode = partial(self._encoded, prepare or self._prepare, request, left_out, stream=stream)
             try:
@@ -251,7 +251,7 @@ class HttpBackend(ABC):
             left_out += new
 
     def _encoded(
-        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Refusal], *, stream: bool
+        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[RefusedField], *, stream: bool
     ) -> tuple[dict[str, Any], bytes, ReplyReader, tuple[str, ...]]:
         """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
         body, reader, dropped = prepare(request, stream=stream)

@@ -93,7 +93,7 @@ Path = tuple[str, ...]
 """Where a field stands in a body: its name, a member of an object, or ("messages", "*", NAME) for a member anywhere."""
 
 
-class Refusal(NamedTuple):
+class RefusedField(NamedTuple):
     """A field that a backend refuses: its path, the refused value as JSON (b'': any), and whether that always holds.
 
     What is refused beside another field alone, such as an effort beside tools, is left out of that request only.
@@ -122,7 +122,7 @@ class RefusedFields:
     def __init__(self, backend: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._backend = backend
         self._clock = clock
-        self._until: dict[Refusal, float] = {}
+        self._until: dict[RefusedField, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._until)
@@ -132,7 +132,7 @@ class RefusedFields:
         self._forget()
         return sorted(one.shown + (f"={one.value.decode()}" if one.value else "") for one in self._until)
 
-    def left_out(self, body: dict[str, Any], also: Sequence[Refusal] = ()) -> tuple[dict[str, Any], list[str]]:
+    def left_out(self, body: dict[str, Any], also: Sequence[RefusedField] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the body without what is refused, and the paths of what was left out; `body` stays as it is.
 
         `also` is what this request alone goes without. A field that has another name (max_tokens) is sent under that.
@@ -152,7 +152,7 @@ class RefusedFields:
                 paths.append(one.shown)
         return fitted, paths
 
-    def remember(self, refused: Iterable[Refusal]) -> None:
+    def remember(self, refused: Iterable[RefusedField]) -> None:
         """Leave these fields out from now on: the request without them was answered."""
         for one in refused:
             if one.always and one not in self._until and len(self._until) < _MOST:
@@ -166,7 +166,7 @@ class RefusedFields:
             del self._until[one]
 
 
-def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refusal]:
+def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[RefusedField]:
     """Return the fields of this body that an error in reply to it refuses; none for any other error.
 
     A value that no model would take (`temperature: 9`) is the caller's mistake and no refusal of the field.
@@ -185,10 +185,10 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refusal
         if all(map(_NAME.fullmatch, path)) and said.names(path):
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
-            found.append(Refusal(path, told, always and len(told) <= _LONGEST_VALUE))
+            found.append(RefusedField(path, told, always and len(told) <= _LONGEST_VALUE))
     if not found and _NO_THINKING.search(said.text):
         paths = [tuple(name.split(".")) for name in _THINKING]
-        found = [Refusal(path, always=always) for path in paths if _at(body, path) is not None]
+        found = [RefusedField(path, always=always) for path in paths if _at(body, path) is not None]
     return found
 
 
@@ -258,7 +258,7 @@ class _Said:
 
 
 def asks_for(body: Mapping[str, Any], path: str) -> bool:
-    """Return whether a body asks for anything by the field at this path, as `Refusal.shown` has it."""
+    """Return whether a body asks for anything by the field at this path, as `RefusedField.shown` has it."""
     name, _, member = path.partition("[].")
     if member:
         return _without(body, (name, "*", member), b"") is not None

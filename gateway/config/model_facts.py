@@ -115,6 +115,10 @@ _SAMPLING: Final = (
 )  # fmt: skip
 _OF_REASONING: Final = {"rename": {"max_tokens": "max_completion_tokens"}}
 _OF_REASONING_ALWAYS: Final = {**_OF_REASONING, "omit": _SAMPLING, "logprobs": False}
+_NEVER_REASON: Final = re.compile(r"^(?:[\w-]+/|ft:)?gpt-(?:[34]|audio)")
+"""OpenAI's models that have no reasoning to set. The map leaves its flag out for some that have."""
+_OF_NO_REASONING: Final = {"omit": ("reasoning_effort", "verbosity")}
+_NO_VERBOSITY: Final = re.compile(r"^(?:[\w-]+/|ft:)?o\d")
 _UNKNOWN_MEMBERS: Final = ("messages.name", "messages.reasoning_content", "messages.reasoning_details")
 _OF_PROVIDER: Final[Mapping[str, Mapping[str, Any]]] = {
     "groq": {"omit": ("logit_bias", "logprobs", "top_logprobs", "n", *_UNKNOWN_MEMBERS), "logprobs": False},
@@ -135,8 +139,9 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     """Return the facts in LiteLLM's `model_prices_and_context_window.json`, of the providers in `hosts`.
 
     What OpenAI's reasoning models take otherwise follows from its flags: `max_completion_tokens` in place of
-    `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Groq's and
-    Mistral's APIs refuse fields that they do not know, of messages too. Raises ValueError for another format.
+    `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Its models that
+    do not reason take no effort and no verbosity. Groq's and Mistral's APIs refuse fields that they do not know, of
+    messages too. Raises ValueError for another format.
     """
     providers = set(hosts.values())
     models: dict[str, dict[str, Any]] = {name: {} for name in sorted(providers)}
@@ -146,7 +151,7 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
         provider = entry.get("litellm_provider")
         if provider not in providers or entry.get("mode") not in _KINDS:
             continue
-        price = _price(entry)
+        price, model = _price(entry), name.removeprefix(f"{provider}/")
         facts: dict[str, Any] = {**_OF_PROVIDER.get(provider, {}), **({} if price is None else {"price": price})}
         if (context := entry.get("max_input_tokens")) and entry.get("mode") != "embedding":
             facts["context"] = context
@@ -154,8 +159,12 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
             facts["max_output"] = most
         if provider in _OPENAIS and entry.get("supports_reasoning"):
             facts |= _OF_REASONING if entry.get("supports_none_reasoning_effort") else _OF_REASONING_ALWAYS
+            if _NO_VERBOSITY.match(model):
+                facts["omit"] = (*_SAMPLING, "verbosity")
+        elif provider in _OPENAIS and entry.get("mode") != "embedding" and _NEVER_REASON.match(model):
+            facts |= _OF_NO_REASONING
         if facts:
-            models[provider][name.removeprefix(f"{provider}/")] = facts
+            models[provider][model] = facts
     if not any(models.values()):
         raise ValueError("it has no model of a known provider, so this is not LiteLLM's map of prices")
     return FactsFile.model_validate(

@@ -197,3 +197,19 @@ def test_what_strict_apis_refuse_is_known(tmp_path: Path) -> None:
         {"mistral/m": {"litellm_provider": "mistral", "mode": "chat"}}, {"api.mistral.ai": "mistral"}, date.today(), ""
     )
     assert made.models["mistral"]["m"].omit == mistral.omit
+
+
+@pytest.mark.parametrize(
+    ("model", "lacks"),
+    [
+        ("gpt-4o-mini", {"reasoning_effort", "verbosity"}),
+        ("gpt-4.1-2025-04-14", {"reasoning_effort", "verbosity"}),
+        ("o3", {"verbosity", "temperature"}),
+        ("gpt-5.4", set()),
+        ("gpt-6.1-sol", {"temperature"}),
+    ],
+)
+def test_facts_say_which_fields_a_model_takes(tmp_path: Path, model: str, lacks: set[str]) -> None:
+    """An effort is none of a model that does not reason, and sampling none of one that always does."""
+    omit = set(backend(tmp_path, f"base_url: '{HOSTED}', model: {model}, key_env: KEY").omit)
+    assert omit & {"reasoning_effort", "verbosity", "temperature"} == lacks
