@@ -30,8 +30,8 @@ _MAX_HEADERS: Final = 100
 _MAX_URL: Final = 8 << 10
 _LINGER_S: Final = 1.0
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
-_ONCE: Final = frozenset({b"host", b"authorization"})
-"""Headers that may be given once only."""
+_ONCE: Final = frozenset({b"host", b"authorization", b"proxy-authorization", b"x-api-key"})
+"""Headers that may be given once only: of two, another proxy may read the other one."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT: Final = b"2\r\n:\n\r\n"
 """An HTTP chunk with a comment line of an event stream, which clients skip."""
@@ -44,7 +44,7 @@ _LOOKS_S: Final = 0.02
 
 _Refusal = tuple[int, str, str]
 _INVALID: Final[_Refusal] = (400, "invalid_http", "This is not a valid HTTP request.")
-_TWICE: Final[_Refusal] = (400, "invalid_http", "Host and Authorization may come only once.")
+_TWICE: Final[_Refusal] = (400, "invalid_http", "Host, Authorization and X-Api-Key may come only once.")
 _CODED: Final[_Refusal] = (400, "invalid_http", "The only transfer coding is chunked; send the body with no other.")
 _VERSION: Final[_Refusal] = (505, "http_version_not_supported", "Send HTTP/1.1; a proxy in front can take HTTP/2.")
 _LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MAX_URL} bytes.")

@@ -435,6 +435,8 @@ BROKEN: list[tuple[str, tuple[str, ...], bytes, int, str]] = [
     ("C15-http-2", ("PRI * HTTP/2.0",), b"SM\r\n\r\n", 400, "invalid_http"),
     ("C15-two-hosts", (POST, "Host: a", "Host: b", "Content-Length: 0"), b"", 400, "invalid_http"),
     ("C15-two-keys", (POST, "Authorization: a", "Authorization: b", "Content-Length: 0"), b"", 400, "invalid_http"),
+    ("C15-two-api-keys", (POST, "X-Api-Key: a", "x-api-key: a", "Content-Length: 0"), b"", 400, "invalid_http"),
+    ("C15-two-proxy-keys", (POST, *["Proxy-Authorization: a"] * 2, "Content-Length: 0"), b"", 400, "invalid_http"),
     ("C15-two-lengths", (POST, "Content-Length: 2", "Content-Length: 3"), b"{}x", 400, "invalid_http"),
     ("C15-same-lengths", (POST, "Content-Length: 2", "Content-Length: 2"), b"{}", 400, "invalid_http"),
     ("C15-negative-length", (POST, "Content-Length: -1"), b"", 400, "invalid_http"),
