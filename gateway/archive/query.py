@@ -10,6 +10,7 @@ query may read these files and nothing else: not the network, and no other file.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ _SHADOW_LABELS = (
     "FROM labels_all WHERE candidate <> ''"
 )
 
+_EXPLAIN = re.compile(r"^\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+
 
 class QueryError(Exception):
     """DuckDB refuses a query; the message is its own."""
@@ -45,7 +48,8 @@ class QueryError(Exception):
 def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with the archive's views. Raises ArchiveError if the folder holds no archive.
 
-    Queries may write the file `write_to`, and nothing else. The hot files are read once, here, segments by each query.
+    Queries may read the segments, and write the file `write_to`; DuckDB lets them write what they may read, so a query
+    that somebody typed goes through `ask_typed`. The hot files are read once, here, segments by each query.
     """
     if not any((folder / f"{table.name}.jsonl").exists() for table in TABLES):
         raise ArchiveError(
@@ -64,9 +68,10 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
                 database.execute("INSERT INTO segments VALUES (?, ?, ?)", row)
         create_views(database)
         create_bases(database, folder)
-        database.execute(f"SET allowed_directories = [{quoted(folder.resolve())}]")
+        allowed = [file for segments in tables for file in segments.files]
         if write_to is not None:
-            database.execute(f"SET allowed_paths = [{quoted(write_to.absolute())}]")
+            allowed.append(write_to.absolute())
+        database.execute(f"SET allowed_paths = {quoted_list(allowed)}")
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         yield database
@@ -85,6 +90,22 @@ def ask(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any]
         if is_of_files(error) and _leave_out_damaged(database):
             return ask(database, sql, values)
         raise QueryError(str(error)) from None
+
+
+def ask_typed(database: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    """Return the result of a query that somebody typed, if it is one that reads. Raises QueryError."""
+    import duckdb
+
+    try:
+        kinds = [one.type for one in database.extract_statements(_EXPLAIN.sub("", sql))]
+    except duckdb.Error as error:
+        raise QueryError(str(error)) from None
+    if kinds != [duckdb.StatementType.SELECT]:
+        raise QueryError(
+            "only one query that reads can be asked: SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN (PIVOT names "
+            "its values: ON surface IN ('chat', 'batch')). `tierline ledger export` writes a file"
+        )
+    return ask(database, sql)
 
 
 def _leave_out_damaged(database: duckdb.DuckDBPyConnection) -> bool:

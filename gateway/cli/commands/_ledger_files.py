@@ -155,10 +155,10 @@ def _say(text: str) -> None:
 
 
 def _query(args: argparse.Namespace) -> int:
-    from gateway.archive.query import ask, opened
+    from gateway.archive.query import ask_typed, opened
 
     with opened(ledger_folder(args)) as database:
-        result = ask(database, args.sql)
+        result = ask_typed(database, args.sql)
         names = [column[0] for column in result.description or ()]
         if args.json:
             while rows := result.fetchmany(_PAGE):

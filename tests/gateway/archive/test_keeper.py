@@ -16,7 +16,7 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABLES
 from gateway.archive.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.archive.keeper import Keeper, Rotation
-from gateway.archive.query import QueryError, ask, opened
+from gateway.archive.query import QueryError, ask, ask_typed, opened
 from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
@@ -206,15 +206,44 @@ async def test_the_latest_feedback_counts(store: RedisStore, tmp_path: Path) -> 
 async def test_a_query_reads_the_archive_alone(store: RedisStore, tmp_path: Path) -> None:
     """No other file, no network, no settings; a mistake is an error with DuckDB's words."""
     await record(store, 1, 1)
-    await keep(store, tmp_path / "ledger")
+    folder = tmp_path / "ledger"
+    await keep(store, folder)
     secret = tmp_path / "secret.csv"
     secret.write_text("a,b\n1,2\n")
-    with opened(tmp_path / "ledger") as database:
-        for sql in (f"SELECT * FROM '{secret}'", f"COPY requests TO '{tmp_path / 'x.csv'}'", "SET threads = 9"):
+    with opened(folder) as database:
+        for sql in (
+            f"SELECT * FROM '{secret}'",
+            f"FROM read_text('{folder / 'lock'}')",
+            "FROM read_csv('http://x.y/z')",
+        ):
             with pytest.raises(QueryError):
-                ask(database, sql)
+                ask_typed(database, sql)
         with pytest.raises(QueryError, match="surfaces"):
-            ask(database, "SELECT surfaces FROM requests")
+            ask_typed(database, "SELECT surfaces FROM requests")
+
+
+async def test_a_query_that_somebody_typed_writes_nothing(store: RedisStore, tmp_path: Path) -> None:
+    """Neither into the ledger's folder, over a segment, nor elsewhere, in whatever it is wrapped; reading goes on."""
+    await record(store, 1, 1)
+    await keep(store, tmp_path)
+    with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+        segment = files.rotate().path
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    copies = [f"COPY (SELECT 1) TO '{file}'" for file in (tmp_path / "requests.jsonl", segment, tmp_path.parent / "x")]
+    wrapped = [form.format(copy) for copy in copies for form in (
+        "{}", "EXPLAIN ANALYZE {}", "explain  analyze\n{}", "/* */ EXPLAIN ANALYZE {}", "EXPLAIN /* */ ANALYZE {}",
+        "SELECT 1; {}", "PREPARE p AS {}", "SELECT * FROM ({})", "WITH x AS ({}) FROM x", "EXPLAIN (ANALYZE) {}",
+    )]  # fmt: skip
+    further = ["DROP VIEW requests", "SET threads = 9", f"EXPORT DATABASE '{tmp_path / 'out'}'", "INSTALL x", "", ";",
+               f"ATTACH '{tmp_path / 'new.db'}'", "CREATE PERSISTENT SECRET s (TYPE s3)", "EXECUTE p"]  # fmt: skip
+    with opened(tmp_path) as database:
+        for sql in (*wrapped, *further):
+            with pytest.raises(QueryError):
+                ask_typed(database, sql)
+        for sql in ("FROM requests", "DESCRIBE requests", "SUMMARIZE requests", "EXPLAIN ANALYZE FROM requests",
+                    "WITH x AS (FROM requests) FROM x", "-- a comment\nSELECT 1;"):  # fmt: skip
+            assert ask_typed(database, sql).fetchall(), sql
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 async def test_one_keeper_at_a_time(store: RedisStore, tmp_path: Path) -> None:
