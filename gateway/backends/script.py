@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from policies.errors import Finding
-from policies.validation import Seconds, Section, Whole, raise_findings
+from policies.validation import Seconds, Section, Share, Whole, raise_findings
 
 Json = dict[str, Any]
 
@@ -102,6 +102,8 @@ class ModelReply:
     finish_reason: str | None = None
     usage: Json | Literal["auto"] | None = "auto"
     """Token counts to report; `auto` counts words."""
+    prompt_cache: bool = False
+    """Whether counted usage says that the conversation's earlier turns were read from the prompt cache."""
     model: str | None = None
     extra: Json = field(default_factory=dict)
     """Additional members of a JSON reply and of every chunk."""
@@ -186,13 +188,17 @@ class ScriptedReply(Section):
 
     text: str = "This is a scripted reply."
     confidence: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    """Probability of every token: the reply's confidence unless a calibrated head is used."""
+    """Probability of every token, or of the mean one: the reply's confidence unless a calibrated head is used."""
+    spread: Share = 0.0
+    """How far tokens are surer and less sure than `confidence`: from 0, all alike, to 1, some certain."""
     logprobs: LogProb | tuple[LogProb, ...] | None = None
     """Natural logarithm of the token probability, one for all or one each. Default: from `confidence`, or -0.05."""
     tool_calls: tuple[ScriptedToolCall, ...] = ()
     finish_reason: Literal["stop", "length", "content_filter", "tool_calls"] | None = None
     usage: ScriptedUsage | None = None
     """Token counts to report; None counts words."""
+    prompt_cache: bool = False
+    """Whether the counted words of the conversation's earlier turns are reported as read from the prompt cache."""
     ttft: Seconds = 0.0
     """Seconds until the first token."""
     tpot: Seconds = 0.0
@@ -235,13 +241,13 @@ class ScriptedReply(Section):
         if self.usage is not None:
             counts = self.usage.model_dump()
             usage = {**counts, "total_tokens": sum(counts.values())}
+        if self.confidence is not None:
+            logprob = _spread(math.log(self.confidence), self.spread, len(_WORD.findall(self.text)))
+        else:
+            logprob = -0.05 if self.logprobs is None else self.logprobs
         return ModelReply(
             text=self.text,
-            logprob=math.log(self.confidence)
-            if self.confidence is not None
-            else -0.05
-            if self.logprobs is None
-            else self.logprobs,
+            logprob=logprob,
             tool_calls=tuple(
                 ToolCall(
                     call.name,
@@ -252,11 +258,21 @@ class ScriptedReply(Section):
             ),
             finish_reason=self.finish_reason,
             usage=usage,
+            prompt_cache=self.prompt_cache,
             before_first_s=self.ttft,
             between_s=self.tpot,
             fault=self.fault,
             fault_after=self.after,
         )
+
+
+def _spread(mean: float, spread: float, tokens: int) -> float | tuple[float, ...]:
+    """Return a log-probability for each token, around `mean`, by turns of the golden ratio; `mean` without spread."""
+    if not spread or not tokens:
+        return mean
+    turns = [(number * 0.6180339887) % 1 - 0.5 for number in range(1, tokens + 1)]
+    middle = math.fsum(turns) / tokens
+    return tuple(min(mean * (1 + 2 * spread * (turn - middle)), 0.0) for turn in turns)
 
 
 class ScriptedRule(Section):

@@ -337,9 +337,12 @@ def _usage(reply: ModelReply, request: Json) -> Json:
     """Return the token counts: the scripted ones, else counted words."""
     if isinstance(reply.usage, dict):
         return reply.usage
-    prompt = sum(len(str(message.get("content") or "").split()) for message in request.get("messages", ()))
-    answer = len(_cut(reply, request)[0]) * (request.get("n") or 1)
-    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    words = [len(str(message.get("content") or "").split()) for message in request.get("messages", ())]
+    prompt, answer = sum(words), len(_cut(reply, request)[0]) * (request.get("n") or 1)
+    usage: Json = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    if reply.prompt_cache:
+        usage["prompt_tokens_details"] = {"cached_tokens": sum(words[:-2])}
+    return usage
 
 
 def _cut(reply: ModelReply, request: Json) -> tuple[Sequence[str], str]:

@@ -43,7 +43,12 @@ def test_every_kind_of_path_is_shown(tmp_path: Path) -> None:
         code = process.wait(60)
     assert code == 0, output.read_text()
     assert "is tried on some conversations of support" in said and "failed" not in said
-    assert "; 0 answers rated" not in said.splitlines()[-2]
+    [sent] = [line for line in said.splitlines() if line.startswith("sent: ")]
+    assert "; 0 answers rated" not in sent
+    shown = said[said.index("The traffic has ended") :]
+    assert all(
+        words in shown for words in ("/requests/req_", "take it back", "/what-if?surface=support", "/playground")
+    )
 
     requests = query(state, "SELECT surface, path, status FROM requests")
     paths = Counter(one["path"] for one in requests)

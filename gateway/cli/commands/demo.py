@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -119,6 +119,8 @@ class _AfterStart:
         )
         await traffic.run()
         say(f"The traffic has ended. Look around at {console}; Ctrl-C stops everything.")
+        for text, page in _worth_a_look(traffic.shown, self._policies.surface):
+            say(f"  {text:<52} {console}{page}")
 
     async def _try_candidate(self) -> str:
         """Start the canary, unless one is under way from an earlier run; return what to say of it."""
@@ -143,6 +145,20 @@ class _AfterStart:
         finally:
             await store.aclose()
         return f"canary: {applied.version.label} is tried on some conversations of {self._policies.surface}"
+
+
+def _worth_a_look(shown: Mapping[str, str], canary: str) -> Iterator[tuple[str, str]]:
+    """Yield pages that show most, each with what it shows; `shown` has ids of requests by `DemoTraffic.shown`."""
+    yield "what needs somebody, and who misses which limit", "/now"
+    if "escalated" in shown:
+        yield "a doubtful draft, and the answer in its place", f"/requests/{shown['escalated']}"
+    if "cache-semantic" in shown:
+        yield "a question in other words, from the cache", f"/requests/{shown['cache-semantic']}"
+    if "wrong" in shown:
+        yield "a stored answer that is wrong: take it back", f"/requests/{shown['wrong']}"
+    yield "a canary that makes answers worse, and its guards", "/rollout"
+    yield f"what another threshold would do on {canary}", f"/what-if?surface={canary}"
+    yield "one prompt, raced through two policies", "/playground"
 
 
 def _check_own(folder: Path) -> None:

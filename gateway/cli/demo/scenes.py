@@ -27,6 +27,7 @@ class Scene:
     raw: Mapping[str, Any] | None = None
     rating: float | None = None
     pause: float = 0.0
+    show: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class DemoTraffic:
         canary: Callable[[], Awaitable[str]],
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.shown: dict[str, str] = {}
+        """By what there is to see, the id of the latest request that shows it."""
         self.ratings = 0
         self._url = url
         self._for_s = minutes * 60
@@ -84,6 +86,8 @@ class DemoTraffic:
             headers, answer = await self._ask(client, body)
             messages.append({"role": "assistant", "content": answer})
             await asyncio.sleep(scene.pause)
+            if scene.show and "x-request-id" in headers:
+                self.shown[scene.show] = headers["x-request-id"]
             if scene.rating is not None and "x-tierline-tier" in headers:
                 await self._rate_it(client, headers, scene.rating, luck)
 
@@ -97,6 +101,8 @@ class DemoTraffic:
             return httpx2.Headers(), ""
         path = reply.headers.get("x-tierline-path") if reply.status_code == 200 else f"refused ({reply.status_code})"
         self.counts[path or "no path"] += 1
+        if path is not None and "x-request-id" in reply.headers:
+            self.shown[path] = reply.headers["x-request-id"]
         return reply.headers, _text_of(data, bool(body.get("stream"))) if reply.status_code == 200 else ""
 
     async def _rate_it(self, client: httpx2.AsyncClient, headers: httpx2.Headers, rating: float, luck: float) -> None:

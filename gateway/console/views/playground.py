@@ -43,6 +43,9 @@ _TICK_S: Final = 0.5
 _SHOWN: Final = 20_000
 """Characters of an answer that the page shows; the rest is in its `.json`."""
 _ROOM: Final = 1.04
+_EXAMPLE: Final = (
+    "Which trade-off matters most when a small team chooses between two databases? Answer in two sentences."
+)
 _COMMITTED: Final = "then sent on, which is the commit"
 
 
@@ -162,7 +165,7 @@ class Playground:
             if value and value not in values and request.method == "GET" and "race" not in request.path_params:
                 raise BadQuery(f"{lane}={value} is nothing that can be raced here; there are {', '.join(values)}")
         return {
-            "surfaces": surfaces, **chosen, "prompt": given.get("prompt", ""), "system": given.get("system", ""),
+            "surfaces": surfaces, **chosen, "prompt": given.get("prompt", _EXAMPLE), "system": given.get("system", ""),
             "stream": given.get("stream", "1") == "1", "cached": given.get("cached", "") == "1",
             "max_tokens": given.get("max_tokens", ""), "gateway": None if self._races is None else self._races.url,
             "may_send": request.state.role is Role.EDITOR, "race": None, "refused": "",
