@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from stat import S_ISREG
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from policies.endpoints import Endpoints
 from policies.errors import ConfigError, Edit, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
@@ -31,6 +31,7 @@ from policies.expression import Expression
 from policies.model import SURFACE_HEADER, ClauseLines, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
 from policies.validation import Section, check_part, validate
+from policies.wildcards import STAR, matches, overlap, weight
 from policies.yaml_source import MAX_BYTES, Document, read_yaml
 
 DEFAULT_SURFACE = "chat"
@@ -63,6 +64,9 @@ Snapshot = Mapping[str, Look]
 """A look at every policy file, by its name."""
 
 
+_MOST_MATCHED: Final = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class RollingPolicy:
     """A candidate that is tried beside the policy in force of its surface."""
@@ -86,16 +90,34 @@ class PolicySet:
     default: Policy
     _by_name: Mapping[str, Policy] = field(repr=False)
     _by_header: Mapping[str, Policy] = field(repr=False)
+    _patterns: Sequence[tuple[str, Policy]] = field(default=(), repr=False)
+    """The wildcards of `match.models` with their policies, the most specific first."""
     rolling: Mapping[str, RollingPolicy] = field(default_factory=dict)
     """The candidates, by surface; empty where policies come from files."""
+    _matched: dict[str, Policy | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Names that were held against the wildcards lately."""
 
     def resolve(self, model: str, surface: str | None = None) -> Policy | None:
         """The policy for a request: by the `x-tierline-surface` header if it was sent, else by `model`.
 
-        Both may be a surface's name or `auto`; `model` may be an alias, the header a value of `match.header`.
+        Both may be a surface's name or `auto`; `model` may be an alias or match a wildcard, the header a value of
+        `match.header`.
         None if nothing has that name; a wrong header is never made up for by the model. `tier:NAME` is the caller's.
         """
-        return self._by_name.get(model) if surface is None else self._by_header.get(surface)
+        if surface is not None:
+            return self._by_header.get(surface)
+        policy = self._by_name.get(model)
+        return policy if policy is not None or not self._patterns else self._by_pattern(model)
+
+    def _by_pattern(self, model: str) -> Policy | None:
+        """Return the policy of the most specific wildcard that matches a name; None if none does."""
+        if model in self._matched:
+            return self._matched[model]
+        if len(self._matched) >= _MOST_MATCHED:
+            self._matched.clear()
+        found = next((policy for pattern, policy in self._patterns if matches(pattern, model)), None)
+        self._matched[model] = found
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -371,6 +393,7 @@ def _joined(
         default,
         MappingProxyType({**by_name, AUTO: default}),
         MappingProxyType({**by_surface, **by_header, AUTO: default}),
+        _patterns([policy for policy, _ in read]),
     )
 
 
@@ -562,6 +585,12 @@ def _no_backend(name: str, backends: Collection[str]) -> str:
     return f"the deployment has no backend {name!r}{have}"
 
 
+def _patterns(policies: Sequence[Policy]) -> list[tuple[str, Policy]]:
+    """Return the wildcards with their policies, the most specific first."""
+    found = [(name, policy) for policy in policies for name in policy.match.models if STAR in name]
+    return sorted(found, key=lambda pair: weight(pair[0]), reverse=True)
+
+
 def _names(
     read: Sequence[tuple[Policy, Document]], problems: list[Problem]
 ) -> tuple[dict[str, Policy], dict[str, Policy]]:
@@ -581,6 +610,7 @@ def _names(
         by_name.setdefault(policy.surface, policy)
         owner.setdefault(policy.surface, document)
     surfaces = dict(by_name)
+    wild: dict[str, Policy] = {}
     for policy, document in read:
         named: list[tuple[KeyPath, str, dict[str, Policy]]] = [
             (("match", "models", i), name, by_name) for i, name in enumerate(policy.match.models)
@@ -592,4 +622,14 @@ def _names(
                 message = f"{name!r} already stands for the surface {other.surface!r}"
                 problems.append(document.locate(Finding(path, message, "T703", "leave it out here", (Edit(path),))))
             table.setdefault(name, policy)
+            if other is None and table is by_name and STAR in name:
+                rival = next((at for at in wild if weight(at) == weight(name) and overlap(at, name)), None)
+                if rival is not None and wild[rival] is not policy:
+                    message = (
+                        f"{name!r} and {rival!r} of the surface {wild[rival].surface!r} can match the same name, and "
+                        "neither is more specific"
+                    )
+                    mend = "write more of the name, or leave it out here"
+                    problems.append(document.locate(Finding(path, message, "T703", mend, (Edit(path),))))
+                wild.setdefault(name, policy)
     return by_name, by_header

@@ -358,3 +358,30 @@ def test_a_judge_of_answers_gives_none_itself(write: Write) -> None:
     with pytest.raises(InvalidContent, match="hosted-2 is large, which answers here as 'hosted'"):
         write("chat", f"{CHAT}\nlearn: {{judge: hosted-2}}\n")
         PolicySource(file.parent, tiers, backends=backends).load()
+
+
+def test_a_wildcard_stands_for_every_name_that_it_matches(write: Write) -> None:
+    """The most specific one counts, a whole name before all of them, and what none matches is no name."""
+    write("a", CHAT, ("chat", "a"), ("[gpt-4o-mini]", "[gpt-*, gpt-5-codex, o3*]"))
+    file = write("b", CHAT, ("chat", "b"), ("[gpt-4o-mini]", "['*codex*', gpt-4o]"))
+    policies = load_policies(file.parent, TIERS, default_surface="a")
+    expected = {"gpt-5.4": "a", "gpt-5-codex-mini": "b", "gpt-5-codex": "a", "gpt-4o": "b", "o3": "a", "claude-3": ""}
+    for _ in range(2):  # the second time from what is remembered
+        found = {name: policies.resolve(name) for name in expected}
+        assert {name: policy.surface if policy else "" for name, policy in found.items()} == expected
+    assert policies.resolve("gpt-5.4", "b") is policies.by_surface["b"]
+    for number in range(3000):
+        policies.resolve(f"other-{number}")
+    assert len(policies._matched) <= 1024
+
+
+def test_wildcards_of_two_surfaces_are_not_equally_specific(write: Write) -> None:
+    """Where both could match one name, nobody could say which counts."""
+    write("a", CHAT, ("chat", "a"), ("[gpt-4o-mini]", "[claude-*, 'gpt-*']"))
+    file = write("b", CHAT, ("chat", "b"), ("[gpt-4o-mini]", "['*-haiku-*', 'gpt*x', 'claude-*']"))
+    found = [line for line in problems_of(file.parent) if "match.models" in line]
+    assert [line.partition(": ")[2].partition(" can match")[0] for line in found] == [
+        "match.models[0]: '*-haiku-*' and 'claude-*' of the surface 'a'",
+        "match.models[1]: 'gpt*x' and 'gpt-*' of the surface 'a'",
+        "match.models[2]: 'claude-*' already stands for the surface 'a'",
+    ]

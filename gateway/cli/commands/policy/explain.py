@@ -28,6 +28,7 @@ from policies.errors import ConfigError, KeyPath
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import Policy
 from policies.validation import seconds
+from policies.wildcards import STAR, matches
 from policies.yaml_source import Document
 from routing.decide import DecisionInput, TierHealth
 from routing.features import Features, features_of, room_needed
@@ -392,6 +393,8 @@ def _named(policy: Policy, model: str, options: RequestOptions, pinned: str | No
         return PathLine("surface", f"the default surface, for the model {model}", ("surface",))
     if model in policy.match.models:
         return PathLine("surface", f"{model} is one of its match.models", ("match", "models"))
+    if pattern := next((one for one in policy.match.models if STAR in one and matches(one, model)), ""):
+        return PathLine("surface", f"{model} matches {pattern} of its match.models", ("match", "models"))
     default = ", which is the default surface" if model == "auto" else ""
     return PathLine("surface", f"the model is {model}{default}", ("surface",))
 
