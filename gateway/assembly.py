@@ -339,15 +339,16 @@ def _policies(deployment: Deployment, source: PolicySource, store: Store, metric
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:
-    """Return a callback that logs, and shows in the metrics, whether a backend refuses our key or account."""
+    """Return a callback that logs and counts whether a backend refuses our key or account, or lacks its model."""
 
     def told(config: BackendConfig, reason: str, own: bool) -> None:
         metrics.backend_refuses(config.name, bool(reason))
         if own and reason:
             log.error(
-                "backend %s is %s. Its key comes from %s. Other backends answer in its place where there are any; "
-                "it is tried again every 30 s.",
-                config.name, reason, config.key_env or config.key_file or "nowhere: set its key_env",
+                "backend %s is %s. Its model is %s at %s, its key comes from %s. Other backends answer in its place "
+                "where there are any; it is tried again every 30 s.",
+                config.name, reason, config.model, config.base_url,
+                config.key_env or config.key_file or "nowhere: set its key_env",
             )  # fmt: skip
         elif own:
             log.warning("backend %s answers again", config.name)

@@ -8,17 +8,13 @@ from typing import Any, Final
 import orjson
 
 from gateway.backends.base import (
-    BackendError,
     BackendRequest,
-    BadStatus,
     Completion,
-    ContextExceeded,
     Event,
     InvalidReply,
     Response,
     Transport,
 )
-from gateway.backends.context_limit import says_too_long
 from gateway.backends.http_backend import (
     HttpBackend,
     Prepared,
@@ -31,13 +27,12 @@ from gateway.backends.quota import Quota
 from gateway.backends.refused_fields import RefusedFields
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.models import facts_of
-from gateway.dialects.messages.replies import MessageChunks, completion_of, status_of
+from gateway.dialects.messages.replies import MessageChunks, completion_of
 from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import Maker
 
 _MOST_HEADERS: Final = 64
 _WRONG_EVENT: Final = "an event that is not of the Messages API"
-_ERROR_IN_STREAM = 64 << 10
 _NAMES: Final = {
     **dict.fromkeys(("thinking", "output_config", "output_config.effort"), "reasoning_effort"),
     "stop_sequences": "stop",
@@ -106,7 +101,7 @@ class _MessageReader:
         """Return the completion for a whole message."""
         message = json_object(raw)
         if message.get("type") == "error" or message.get("error"):
-            raise _error(message.get("error"), raw)
+            raise error_in_200(message.get("error"), raw)
         if not (isinstance(stopped := message.get("stop_reason"), str) and stopped):
             raise InvalidReply("a reply without a stop_reason, so perhaps not whole")
         content = message["content"] = message.get("content") or []  # null where thinking took all tokens
@@ -131,20 +126,10 @@ class _MessageStream(SseReply):
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
         """Take one event: chunks for all but pings. Raises BackendError for an error, InvalidReply for a wrong one."""
         if value.get("type") == "error":
-            raise _error(value.get("error"), data)
+            raise error_in_200(value.get("error"), data)
         try:
             chunks = self._chunks.add(value)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise InvalidReply(_WRONG_EVENT) from None
         events += [Event(orjson.dumps(chunk), chunk) for chunk in chunks]
         self.done_seen = self._chunks.finished
-
-
-def _error(error: object, raw: bytes) -> BackendError:
-    """Return the error of a stream, or in a reply of status 200: as if it had come with the status of its type."""
-    status = status_of(error)
-    if status is None:
-        return error_in_200(error, raw)
-    if says_too_long(status, raw):
-        return ContextExceeded(status, raw[:_ERROR_IN_STREAM])
-    return BadStatus(status, raw[:_ERROR_IN_STREAM])

@@ -8,9 +8,8 @@
     ├── Saturated           every endpoint of the tier is full                        retryable
     ├── RetriesSpent        too many retries have failed lately                       retryable
     ├── BadStatus           an HTTP status that is not 200
-    │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
-    │     any 4xx whose code says that our account is out of quota                    retryable
-    │     any other 4xx: the caller's fault                                           passed on
+    │     the caller's fault                                                          passed on
+    │     any other, by the table in `gateway.backends.blame`                         retryable
     │   ├── ContextExceeded the model cannot hold the request                         the next tier may
     │   └── FieldRefused    the model lacks what a field asks for                     the next tier may
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
@@ -31,26 +30,13 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
+from gateway.backends.blame import Blame, blame_for, told_in
 from gateway.dialects.native import Native
 from policies.value_type import value_type
 
-_RETRYABLE_4XX: Final = frozenset({401, 402, 403, 408, 409, 425, 429})
-_OUT_OF_QUOTA: Final = frozenset(
-    {
-        "insufficient_quota",  # OpenAI and most that follow it
-        "billing_not_active",
-        "billing_hard_limit_reached",
-        "organization_spend_limit_exceeded",
-        "project_spend_limit_exceeded",
-        "billing_error",  # Anthropic
-        "blocked_api_access",  # Groq: the spend limit, as a 400
-        "exceeded_current_quota_error",  # Moonshot
-    }
-)
-"""Error codes and types that mean our account is out of quota or credit, whatever the HTTP status."""
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-
-Refusal = Literal["", "key", "quota"]
+Refusal = Literal["", "key", "quota", "model"]
+_REFUSALS: Final[Mapping[Blame, Refusal]] = {"key": "key", "account": "quota", "model": "model"}
+_OF_ONE_REQUEST: Final = frozenset({"request", "content", "unfit"})
 
 
 class BackendError(Exception):
@@ -123,7 +109,10 @@ class Degenerate(BackendError):
 
 
 class BadStatus(BackendError):
-    """An HTTP status other than 200. `body` is the start of the reply; `retry_after_s` its Retry-After, if any."""
+    """An HTTP status other than 200, or an error that stands for one.
+
+    `body` is the start of the reply; `retry_after_s` its Retry-After, if any.
+    """
 
     error_type = "upstream_http_error"
 
@@ -132,8 +121,10 @@ class BadStatus(BackendError):
         self.status = status
         self.body = body
         self.retry_after_s = retry_after_s
-        self.told = _error_object(body)
-        """The parsed error object of the reply; empty if there is none."""
+        self.told = told_in(body)
+        """What the reply says, as OpenAI's error object; empty if it says nothing."""
+        self.blame: Blame = blame_for(status, body, self.told, waits=retry_after_s is not None)
+        """Whose fault it is, by the table in `gateway.backends.blame`."""
 
     def with_param(self, param: str) -> BadStatus:
         """Return the error with another name of the field that it is about."""
@@ -141,16 +132,13 @@ class BadStatus(BackendError):
 
     @property
     def refusal(self) -> Refusal:
-        """`key` if the backend refuses our key, `quota` if our account is out of quota, else ''."""
-        codes = {code for code in (self.told.get("code"), self.told.get("type")) if isinstance(code, str)}
-        if self.status == 402 or (400 <= self.status < 500 and codes & _OUT_OF_QUOTA):
-            return "quota"
-        return "key" if self.status in (401, 403) else ""
+        """What of ours the backend refuses: `key`, `quota` of our account, or its `model`, which is gone; else ''."""
+        return _REFUSALS.get(self.blame, "")
 
     @property
     def asks_for_pause(self) -> bool:
-        """Whether the backend asks us to call again later: status 429, or 503 or 529 with Retry-After."""
-        return self.status == 429 or (self.status in (503, 529) and self.retry_after_s is not None)
+        """Whether the backend asks us to call again later."""
+        return self.blame == "pause"
 
     @property
     def about_the_request(self) -> bool:
@@ -160,18 +148,12 @@ class BadStatus(BackendError):
     @property
     def callers_fault(self) -> bool:
         """Whether the request itself is at fault, so that another endpoint would refuse it too."""
-        return 400 <= self.status < 500 and self.status not in _RETRYABLE_4XX and not self.refusal
+        return self.blame == "request"
 
-
-def _error_object(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body.removeprefix(BYTE_ORDER_MARK))
-    except orjson.JSONDecodeError:
-        return {}
-    error = value.get("error") if isinstance(value, dict) else None
-    if isinstance(error, str):
-        return {"message": error}
-    return error if isinstance(error, dict) else {}
+    @property
+    def about_one_request(self) -> bool:
+        """Whether the error says something about this request alone, and nothing about the endpoint."""
+        return self.blame in _OF_ONE_REQUEST
 
 
 class FieldRefused(BadStatus):

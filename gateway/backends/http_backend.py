@@ -23,7 +23,6 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.backends.base import (
-    BYTE_ORDER_MARK,
     BackendError,
     BackendRequest,
     BadStatus,
@@ -38,6 +37,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
+from gateway.backends.blame import BYTE_ORDER_MARK, status_in
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.refused_fields import (
@@ -384,13 +384,15 @@ def translated_completion(value: dict[str, Any], model: str) -> Completion:
 
 
 def error_in_200(error: object, raw: bytes) -> BackendError:
-    """Return the error in a reply of status 200, by its code or type. Its message may quote the prompt, so it is left
-    out.
+    """Return the error in a reply of status 200: as if it had come with the status that its code or type stands for.
 
-    A context-length error becomes ContextExceeded, as if sent with status 400.
+    Of one that stands for none, the code or type is told; its message may quote the prompt, and is left out.
     """
-    if says_too_long(400, raw):
-        return ContextExceeded(400, raw[:_ERROR_BODY_LIMIT])
+    status = status_in(error)
+    if says_too_long(status or 400, raw):
+        return ContextExceeded(status or 400, raw[:_ERROR_BODY_LIMIT])
+    if status is not None:
+        return BadStatus(status, orjson.dumps({"error": error})[:_ERROR_BODY_LIMIT])
     named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
     word = f": {named}" if isinstance(named, str) and _WORD.fullmatch(named) else ""
     return InvalidReply(f"an error in a 200{word}")

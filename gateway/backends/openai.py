@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 
 from gateway.backends.base import (
-    BYTE_ORDER_MARK,
     BackendRequest,
     BadStatus,
     Completion,
@@ -17,6 +16,7 @@ from gateway.backends.base import (
     Response,
     Transport,
 )
+from gateway.backends.blame import BYTE_ORDER_MARK
 from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
 from gateway.backends.quota import Quota
 from gateway.backends.refused_fields import RefusedFields

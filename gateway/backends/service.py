@@ -145,8 +145,11 @@ class ServiceClient:
         body: bytes | AsyncIterator[bytes] | None = None,
         *,
         query: str = "",
+        clients_path: bool = False,
     ) -> ServiceReply:
         """Return the reply of status 2xx, its body unread. Raises BackendError; BadStatus for any other status.
+
+        `clients_path`: the client has chosen the path, and what is not there is the client's mistake.
 
         `path` follows the base URL, percent-encoded as it came. What `body` raises while it is read is raised here. The
         time that `body` takes for a part is not the service's silence, and the call holds no place for most of it.
@@ -157,7 +160,10 @@ class ServiceClient:
             response = await self._request(method, path, headers, body, query, place)
             try:
                 if not 200 <= response.status < 300:
-                    raise await self._refusal(response)
+                    refusal = await self._refusal(response)
+                    if clients_path and refusal.blame == "model":
+                        refusal.blame = "request"
+                    raise refusal
                 if response.headers.get("Content-Encoding") not in _IDENTITY:
                     raise InvalidReply("a content encoding that was not asked for")
             except BaseException:
@@ -211,7 +217,7 @@ class ServiceClient:
                 raise given.error from None
             raise _failure(error) from (error if isinstance(error, aiohttp.ClientConnectionError) else None)
 
-    async def _refusal(self, response: aiohttp.ClientResponse) -> BackendError:
+    async def _refusal(self, response: aiohttp.ClientResponse) -> BadStatus:
         """Return the error of a status that is not 2xx, with the start of its body, less our key where it quotes it."""
         body = b""
         with contextlib.suppress(TimeoutError, aiohttp.ClientError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.backends.base import BYTE_ORDER_MARK, InvalidReply
+from gateway.backends.base import InvalidReply
+from gateway.backends.blame import BYTE_ORDER_MARK
 
 DONE: Final = b"[DONE]"
 _MAX_EVENT = 4 << 20

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Tier
+    from policies.model import Policy
     from routing.confidence.agreement import Cosine
 
 _LEAST_S: Final = 0.001
@@ -131,7 +132,9 @@ async def try_attempt(
                 result = _result_of(attempt, endpoint, answer, call.dropped)
             except BackendError as error:
                 call.close(error)
-                result = AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error))
+                result = AttemptResult(
+                    attempt, _outcome_of(error, request.policy), endpoint, error=_without_frames(error)
+                )
             except asyncio.CancelledError:
                 _end_cancelled(hop, standing)
                 call.close("lost" if standing.lost else "cancelled")
@@ -337,9 +340,12 @@ def _result_of(
     return AttemptResult(attempt, outcome, endpoint, answer, dropped=dropped)
 
 
-def _outcome_of(error: BackendError) -> AttemptOutcome:
+def _outcome_of(error: BackendError, policy: Policy) -> AttemptOutcome:
     if isinstance(error, ContextExceeded):
         return AttemptOutcome("too_long", str(error))
-    if isinstance(error, BadStatus) and error.callers_fault:
-        return AttemptOutcome("caller_fault", str(error))
+    if isinstance(error, BadStatus):
+        # A filter that refuses the prompt is treated as one that cuts the answer.
+        filtered = error.blame == "content" and "content_filter" not in policy.escalate.when.finish
+        if error.callers_fault or filtered:
+            return AttemptOutcome("caller_fault", str(error))
     return AttemptOutcome("retryable", f"{error.error_type}: {error}")

@@ -136,6 +136,7 @@ class BackendCall:
         if isinstance(outcome, BackendError):
             if isinstance(outcome, BadStatus):
                 attributes[names.UPSTREAM_STATUS] = outcome.status
+                attributes[names.BLAME] = outcome.blame
             self.hop.end(outcome.error_type)
         elif outcome == "fault":
             self.hop.end("internal_error")

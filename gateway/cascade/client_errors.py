@@ -26,6 +26,7 @@ from gateway.errors import (
     Overloaded,
     PassedThrough,
     RateLimited,
+    RequestTooLarge,
     UpstreamFailed,
     UpstreamTimeout,
     retry_after,
@@ -43,6 +44,11 @@ _OUT_OF_QUOTA = (
     "The gateway's account with the model's provider is out of quota or credit. Trying again does not help: "
     "whoever runs the gateway has to raise its limit or pay."
 )
+_REFUSED: Mapping[Refusal, str] = {
+    "key": "The model's endpoint refused the gateway's own key.",
+    "quota": _OUT_OF_QUOTA,
+    "model": "The provider has no such model (any more): whoever runs the gateway has to name another.",
+}
 _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
@@ -115,9 +121,8 @@ def _refused(refusal: Refusal, status: int) -> ApiError:
     """Return the error of a lasting refusal: it makes SDKs not retry, and gives no time for a retry."""
     if refusal == "quota" and status == 429:
         return RateLimited(_OUT_OF_QUOTA, code="insufficient_quota", headers=_NO_RETRY)
-    # The refused key is the gateway's: with a 401 the client would look for the fault in its own.
-    message = _OUT_OF_QUOTA if refusal == "quota" else "The model's endpoint refused the gateway's own key."
-    return UpstreamFailed(message, headers=_NO_RETRY)
+    # Key and model are the gateway's: with a 401 or 404 the client would look for the fault in its own.
+    return UpstreamFailed(_REFUSED[refusal], headers=_NO_RETRY)
 
 
 def _status(error: BadStatus) -> ApiError:
@@ -127,32 +132,49 @@ def _status(error: BadStatus) -> ApiError:
         return _passed_through(error)
     if error.refusal:
         return _refused(error.refusal, error.status)
+    if error.blame == "content":
+        code = _word(error.told.get("code")) or "content_filter"
+        return InvalidRequest(_words(error), code=code, param=_word(error.told.get("param")))
+    if error.blame == "unfit":
+        return _unfit(error)
     return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")
+
+
+def _unfit(error: BadStatus) -> ApiError:
+    """Return the error of a request that an endpoint does not take, though others may; a retry would end the same."""
+    if error.status == 413:
+        return RequestTooLarge(_words(error))
+    if error.status == 429:
+        return RateLimited(_words(error), headers=_NO_RETRY)
+    return UpstreamFailed(_words(error), headers=_NO_RETRY)
 
 
 def _too_long(error: ContextExceeded) -> ApiError:
     """Return the backend's own message, with its token count and limit, under the code that clients check."""
-    message = error.told.get("message")
     ours = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
-    said = message if isinstance(message, str) and message else ours
+    said = error.told.get("message") or ours
     return InvalidRequest(said, code=ContextExceeded.error_type, param="messages")
 
 
 def _passed_through(error: BadStatus) -> ApiError:
     told = error.told
-    message = told.get("message")
     return PassedThrough(
         error.status,
-        message if isinstance(message, str) and message else f"The model refused the request (status {error.status}).",
+        _words(error),
         _word(told.get("type")) or "invalid_request_error",
         _word(told.get("param")),
         _word(told.get("code")),
     )
 
 
+def _words(error: BadStatus) -> str:
+    """Return the provider's own words."""
+    return error.told.get("message") or f"The model refused the request (status {error.status})."
+
+
 def _word(value: object) -> str | None:
     """Return a code, a type or the path of a parameter as text; None for a longer text, which may quote the prompt."""
-    text = str(value) if isinstance(value, str | int) else ""
+    text = value if isinstance(value, str) else ""
     return text if _WORD.fullmatch(text) else None
 
 

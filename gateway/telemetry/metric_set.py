@@ -140,7 +140,10 @@ class MetricSet:
         self.queue = self._histogram("queue", "Wait in a backend's queue.", _QUEUE, "surface", *_BACKEND)
         self.warmings = self._counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
         self.refusing = self._gauge(
-            "backend_refuses", "1 while a backend refuses our key or account.", "livemax", "backend"
+            "backend_refuses",
+            "1 while a backend refuses our key or account, or has not its model.",
+            "livemax",
+            "backend",
         )
         self.open = self._gauge(
             "backend_open", "1 while a backend is not called: its breaker is open.", "livemax", *_BACKEND

@@ -140,6 +140,7 @@ SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the answer was not 
 TIMEOUT: Final = "tierline.timeout_ms"
 COST_UNKNOWN: Final = "tierline.cost.unknown"  # nobody states the price of the backend
 DROPPED: Final = "tierline.dropped"  # paths of the client's fields that the backend was not sent
+BLAME: Final = "tierline.upstream.blame"  # whose fault an error reply is, see `gateway.backends.blame`
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
 USAGE_ESTIMATED: Final = "tierline.usage.estimated"
 GEN_AI_OPERATION: Final = "gen_ai.operation.name"

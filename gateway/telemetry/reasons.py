@@ -174,6 +174,7 @@ def _attempt(a: Attributes) -> Iterable[str]:
         yield f"{a[names.NEXT_TIER]} would have been late: {milliseconds(a[names.NEXT_TTFT])} to a first token"
     yield _phrase(a, names.SCHEMA_UNCHECKED, "the request's schema was not checked: {}")
     yield _phrase(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
+    yield _phrase(a, names.BLAME, "whose fault: {}")
     yield _tokens(a)
     yield _phrase(a, names.COST, "{}", dollars)
     yield _waited(a)

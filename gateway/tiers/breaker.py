@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from gateway.backends.base import Refusal
 
 State = Literal["closed", "open", "half_open"]
-Cause = Literal["pause", "key", "quota", "failing"]
+Cause = Literal["pause", "key", "quota", "model", "failing"]
 _CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
-_REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota"}
+_REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota", "model": "model"}
 
 _IN_A_ROW = 5
 _WINDOW_S = 10
@@ -56,7 +56,7 @@ class Ejection:
 
     @property
     def refusal(self) -> Refusal:
-        """What the endpoint refuses, `key` or `quota`; '' for an ejection of another cause."""
+        """What the endpoint refuses, `key` or `quota`, or lacks, its `model`; '' for an ejection of another cause."""
         return _REFUSALS.get(self.cause, "")
 
     def report(self, now: float) -> dict[str, Any] | None:
@@ -170,8 +170,10 @@ class Breaker:
         self._paused_until = max(self._paused_until, now + seconds)
         self._begin("pause", seconds, reason, now, status)
 
-    def refuse(self, what: Literal["key", "quota"], seconds: float, reason: str, now: float, status: int) -> None:
-        """Eject the endpoint because its backend refused our key, or our account as out of quota."""
+    def refuse(
+        self, what: Literal["key", "quota", "model"], seconds: float, reason: str, now: float, status: int
+    ) -> None:
+        """Eject the endpoint because its backend refused our key or account, or lacks the model."""
         self._begin(what, seconds, reason, now, status)
 
     def hear(self, worker: str, ejection: Ejection | None, now: float) -> None:

@@ -1,9 +1,9 @@
 """Hold one backend and its live state: calls in flight, queue, latency, quota and ejection.
 
 An endpoint is ejected (not called for a while) when its backend asks for a pause (429 or 503 with Retry-After: for
-exactly that long, at most 60 s), when it refuses our key or account, or when its breaker trips (see `breaker`). Queued
-requests are then rejected at once, so that they can go to another tier. The limit on calls in flight is this worker's
-share of the config's `max_in_flight`, lowered while latency rises under load.
+exactly that long, at most 60 s), when it refuses our key or account or lacks its model, or when its breaker trips (see
+`breaker`). Queued requests are then rejected at once, so that they can go to another tier. The limit on calls in flight
+is this worker's share of the config's `max_in_flight`, lowered while latency rises under load.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 _LONGEST_PAUSE_S = 60.0
 _REFUSED_S = 30.0
 _MAX_BACKOFF_S = 30.0
-_PAUSES = frozenset({429, 503, 529})
+_PAUSES = frozenset({429, 498, 503, 529})
+_REFUSING = {
+    "key": "refusing our key",
+    "quota": "refusing our account, which is out of quota or credit",
+    "model": "without its model {model}, or has another URL",
+}
 _LOWERED_S = 10.0
 _LOWEST = 0.125
 _HOLD_WEIGHT = 0.1
@@ -75,7 +80,7 @@ class Endpoint:
         self.well = True
         """Whether the last call to the backend succeeded."""
         self.refused: Refusal = ""
-        """What the backend refuses, `key` or `quota`, until a call succeeds again; empty if nothing."""
+        """What of ours it refuses, or lacks, until a call succeeds again; empty if nothing."""
         self.on_refusal: OnRefusal = _ignore_refusal
         self.latency = LatencyModel()
         self.breaker = Breaker()
@@ -306,11 +311,10 @@ class Endpoint:
         retry_after_s = error.retry_after_s if isinstance(error, BadStatus) else None
         if status in _PAUSES or isinstance(error, TimedOut):
             self.capacity = self._limit.overloaded(now)
-        if status in (503, 529):
+        if status in (498, 503, 529):
             self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
         if isinstance(error, BadStatus) and error.refusal:
-            what = "our key" if error.refusal == "key" else "our account, which is out of quota or credit"
-            reason = f"refusing {what} (status {error.status})"
+            reason = f"{_REFUSING[error.refusal].format(model=self.config.model)} (status {error.status})"
             self.breaker.refuse(error.refusal, _REFUSED_S, reason, now, error.status)
         elif isinstance(error, BadStatus) and error.asks_for_pause:
             reason = f"asking for a pause (status {error.status})"

@@ -10,7 +10,7 @@ Each call's outcome is reported to its slot. Only a failure that is the endpoint
 affects all requests:
 
 never called (every endpoint was full)                    no
-a 4xx that the caller caused                              no
+an error about this request alone (`gateway.backends.blame`)  no
 a prompt longer than the model's context                  no
 a text that repeats itself                                no: the model wrote it
 the request's deadline passed while tokens still arrived  no
@@ -253,7 +253,7 @@ def _is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
     if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded | FieldRefused):
         return False
     if isinstance(error, BadStatus):
-        return not error.callers_fault
+        return not error.about_one_request
     if isinstance(error, BudgetSpent):
         return error.waited_s >= patience_s
     return True

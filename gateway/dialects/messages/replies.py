@@ -28,28 +28,9 @@ STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
 _SERVICE_TIERS: Final = {"standard": "default", "priority": "priority"}
 """Service tiers of chat completions, by those of the API."""
-_STATUS: Final = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "conflict_error": 409,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
 _COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _OBJECT: Final = "chat.completion.chunk"
 _NO_BLOCK: Final = ("", 0)
-
-
-def status_of(error: object) -> int | None:
-    """Return the HTTP status that an error object would have come with, by its type; None for an unknown type."""
-    kind = error.get("type") if isinstance(error, dict) else None
-    return _STATUS.get(kind) if isinstance(kind, str) else None
 
 
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class _Embedding(SideExchange):
 
 def _may_help(error: BackendError, *, elsewhere: bool) -> bool:
     """Return whether another call may end better: at another service, or at once at the one that has failed."""
-    if isinstance(error, BadStatus) and error.callers_fault:
+    if isinstance(error, BadStatus) and error.blame in ("request", "content"):
         return False
     passing = isinstance(error, BadStatus) and error.status >= 500 and not error.asks_for_pause
     return elsewhere or passing or isinstance(error, InvalidReply | Truncated | Unreachable)

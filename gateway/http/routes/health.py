@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
     from gateway.tiers import Endpoint
 
-_BACKEND_REFUSALS: Final = {"key": "it refuses our key", "quota": "our account is out of quota or credit"}
+_BACKEND_REFUSALS: Final = {
+    "key": "it refuses our key",
+    "quota": "our account is out of quota or credit",
+    "model": "it has no model {model}, or another URL: set its model or base_url",
+}
 _STORE_REFUSALS: Final = {
     "full": "refuses writes, its memory is full (full): new answers are not kept",
     "disk": "refuses writes, it cannot save to its disk (disk): new answers are not kept",
@@ -87,7 +91,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
         if not policy.ladder
     ]
     degraded += [
-        f"backend {endpoint.config.name}: {_BACKEND_REFUSALS[endpoint.refused]}"
+        f"backend {endpoint.config.name}: {_BACKEND_REFUSALS[endpoint.refused].format(model=endpoint.config.model)}"
         for tier in steps.tiers.values()
         for endpoint in tier.endpoints
         if endpoint.refused

@@ -127,7 +127,9 @@ class _PassedRequest(SideExchange):
         outcome = "cancelled"
         try:
             async with asyncio.timeout(self._limit_s()):
-                reply = await client.send(method, path.removeprefix("/v1"), headers, body, query=query)
+                reply = await client.send(
+                    method, path.removeprefix("/v1"), headers, body, query=query, clients_path=True
+                )
             try:
                 await self._pass_back(reply)
             finally:

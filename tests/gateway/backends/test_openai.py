@@ -484,13 +484,13 @@ async def test_retry_after_a_date(backend: OpenAIBackend, upstream: Upstream) ->
     assert (await refused(backend)).retry_after_s == pytest.approx(30, abs=2)
 
 
-CALLERS = (400, 404, 422)
-OURS = (201, 302, 401, 402, 403, 408, 409, 425, 429, 500, 502, 503, 529)
+CALLERS = (400, 406, 422)
+OURS = (201, 302, 401, 402, 403, 404, 405, 408, 410, 413, 409, 425, 429, 500, 502, 503, 529)
 
 
 @pytest.mark.parametrize("status", CALLERS + OURS)
 async def test_whose_fault_a_status_is(backend: OpenAIBackend, upstream: Upstream, status: int) -> None:
-    """A 4xx that any endpoint would give is the caller's; all else is the backend's, or our key's."""
+    """A 4xx that any endpoint would give is the caller's; all else is the backend's, or our key's or model's."""
     upstream.default = error_reply(status, "scripted")
     error = await refused(backend)
     assert (error.status, error.callers_fault) == (status, status in CALLERS)

@@ -123,6 +123,27 @@ def test_a_refusal_is_told_when_it_begins_and_when_it_ends(clock: Clock, endpoin
     assert not endpoint.refused
 
 
+def test_a_model_that_is_gone(clock: Clock, endpoint: Endpoint) -> None:
+    """One 404 is enough to eject the endpoint; one call each 30 s tries it again, and an answer ends it."""
+    fail(endpoint, BadStatus(404))
+    assert endpoint.refused == "model"
+    assert endpoint.unavailable() == f"without its model {endpoint.config.model}, or has another URL (status 404)"
+    clock.now += 31
+    probe = endpoint.take()
+    assert endpoint.unavailable()
+    probe.succeeded()
+    assert (endpoint.refused, endpoint.unavailable()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "error", [BadStatus(403, b"<html>"), BadStatus(413), BadStatus(400)], ids=["page", "413", "400"]
+)
+def test_an_error_about_one_request_says_nothing_of_the_endpoint(endpoint: Endpoint, error: BadStatus) -> None:
+    """However often it comes, others get their answers."""
+    fail(endpoint, *[error] * 20)
+    assert (endpoint.unavailable(), endpoint.refused) == ("", "")
+
+
 def test_a_refusal_is_heard_of(clock: Clock, endpoint: Endpoint) -> None:
     """A sibling worker's endpoint knows of it too, until it hears that it is over."""
     told: list[tuple[str, bool]] = []

@@ -13,7 +13,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 
 from gateway.caching.replay import in_pieces
 from gateway.chat.completions import Assembler, chunks_of
-from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of, status_of
+from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_id, message_of, messages_usage
 from gateway.dialects.native import NATIVE
@@ -357,13 +357,6 @@ def test_an_empty_stream_and_an_error() -> None:
 )  # fmt: skip
 def test_types_of_errors(status: int, kind: str) -> None:
     assert error_body({"message": "m"}, status, "r")["error"] == {"type": kind, "message": "m"}
-
-
-def test_statuses_of_errors() -> None:
-    assert status_of({"type": "overloaded_error"}) == 529
-    assert status_of({"type": "rate_limit_error"}) == 429
-    assert status_of({"type": "of a later version"}) is None
-    assert status_of("no object") is None
 
 
 def test_ids() -> None:

@@ -1,0 +1,217 @@
+"""Say whose fault an error reply is, by its status, code and words: one table for every backend and service.
+
+    blame     whose fault                   next tier       the endpoint             the client gets
+    request   the caller's own              no              untouched                its status, the provider's words
+    content   what the prompt says          by the policy   untouched                400 content_filter, the words
+    unfit     nobody's: this endpoint does  yes             untouched                502, or 413 or 429, the words
+              not take such a request
+    model     ours: model or URL is gone    yes             out for 30 s, alarm      502
+    key       ours: the key is refused      yes             out for 30 s, alarm      502
+    account   ours: no quota or credit      yes             out for 30 s, alarm      502, or 429 insufficient_quota
+    pause     nobody's: it is at its limit  yes             paused as long as asked  429 or 503, with Retry-After
+    server    the server's                  yes             its breaker counts it    502
+
+Words decide only what concerns the one request, for an error may quote what the caller wrote: nobody may take a backend
+from others by a prompt. What puts an endpoint out is decided by status, code, and how a message begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+Blame = Literal["request", "content", "unfit", "model", "key", "account", "pause", "server"]
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_OUT_OF_QUOTA: Final = (
+    "insufficient_quota billing_not_active billing_hard_limit_reached organization_spend_limit_exceeded "
+    "project_spend_limit_exceeded billing_error blocked_api_access exceeded_current_quota_error"
+)
+_FILTERED: Final = (
+    "content_filter content_policy_violation responsibleaipolicyviolation moderation_blocked invalid_prompt bio_policy "
+    "misalignment_policy_violation image_content_policy_violation data_inspection_failed datainspectionfailed "
+    "cyber_policy_violation safety_violation moderation moderation_error 1301"
+)
+_NO_MODEL: Final = (
+    "model_not_found model_decommissioned model_not_available model_not_exist invalid_model unknown_model "
+    "deprecated_model deploymentnotfound"
+)
+_NOT_HERE: Final = "unsupported_country_region_territory tool_use_failed json_validate_failed output_parse_failed"
+_ANOTHER_THING: Final = (
+    r"\A(?!.*\bmodel\b).*\b(?:file|vector.?store|container|prompt|item|response|conversation|cached.?content|voice|batch)"
+    r"s?\b"
+)
+_BEGINS_WITH_MODEL: Final = (
+    r"\A(?:model not exist|invalid model\b|unknown model\b|the (?:provided )?model (?:identifier )?\S{0,99} ?"
+    r"(?:is invalid|does not exist|not found|has been (?:decommissioned|retired|deprecated)))"
+)
+_4XX: Final = frozenset(range(400, 500))
+_REFUSALS: Final = frozenset({400, 403, 422, 451})
+
+
+class _Row(NamedTuple):
+    """One row: a reply of such a status is this fault if it has one of these codes, or such words, where any are given.
+
+    `html`: the reply is a page of a proxy or firewall. `waits`: it says when to come back.
+    """
+
+    blame: Blame
+    statuses: frozenset[int]
+    codes: str = ""
+    words: str = ""
+    html: bool = False
+    waits: bool = False
+
+
+_TABLE: Final = (
+    _Row("account", frozenset({402})),
+    _Row("account", _4XX, codes=_OUT_OF_QUOTA),
+    _Row("account", frozenset({400}), words=r"\Ayour credit balance is too low"),
+    _Row("key", frozenset({401, 403}), codes="invalid_api_key account_deactivated authentication_error"),
+    # Longer than the account's limit of tokens per minute: no wait would help.
+    _Row("unfit", frozenset({400, 413, 429}), words=r"request too large\b.{0,200}tokens per min"),
+    _Row("unfit", frozenset({413})),
+    _Row("content", _REFUSALS, codes=_FILTERED),
+    _Row("content", _REFUSALS, words=r"content exists risk|content management policy|content.?polic|\bflagged\b"),
+    _Row("content", frozenset({403}), words=r"moderat|content.?filter|usage polic|harmful"),
+    _Row("content", frozenset({403}), words=r"\b(?:prompt|input|request|content)\b.{0,60}\bviolat"),
+    _Row("unfit", frozenset({403, 451}), html=True),
+    _Row("unfit", frozenset({400, 403, 451}), codes=_NOT_HERE),
+    _Row("unfit", frozenset({400, 403, 451}), words=r"\b(?:country|region|territory|location)\b.{0,40} not supported"),
+    _Row("unfit", frozenset({403, 451}), words=r"\bnot available in your|cloudflare|\b(?:was|been) blocked"),
+    _Row("unfit", frozenset({404}), words=r"\A(?:no endpoints found (?:that|matching)|no allowed providers)"),
+    _Row("model", frozenset({400, 403, 404, 422}), codes=_NO_MODEL),
+    _Row("request", frozenset({404}), words=_ANOTHER_THING),
+    _Row("model", frozenset({404, 405, 410})),
+    _Row("model", frozenset({400, 422}), words=_BEGINS_WITH_MODEL),
+    _Row("key", frozenset({401, 403})),
+    _Row("pause", frozenset({429})),
+    _Row("pause", frozenset({498, 503, 529}), waits=True),
+    _Row("server", frozenset({407, 408, 409, 421, 423, 424, 425, 498})),
+    _Row("request", _4XX),
+)
+"""The first row that applies counts; any other status is the server's fault."""
+_CODES: Final = {row.codes: frozenset(row.codes.split()) for row in _TABLE}
+_WORDS: Final = {row.words: re.compile(row.words, re.IGNORECASE | re.DOTALL) for row in _TABLE if row.words}
+
+_STATUS_OF: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "api_error": 500,
+    "server_is_overloaded": 503,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status that an error in a reply of status 200, or in a stream, would have come with, by its code or type."""
+_LONGEST: Final = 1000
+_READ: Final = 16 << 10
+_HTML: Final = re.compile(rb"\A\s*<(?:!doctype|html|\?xml|head|body|center)", re.IGNORECASE)
+_NO_WORDS: Final = re.compile(_HTML.pattern + rb"|\A\s*(?:\{|\[\s*[\[{\"])", re.IGNORECASE)
+"""How a page of HTML begins, and JSON that was cut off."""
+_SECRET: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|nvapi|r8|AIza|Bearer)[-_ ][\w*.-]{8,}|\bAIza[\w-]{20,}")
+_DEPTH: Final = 4
+
+
+def blame_for(status: int, body: bytes, told: Mapping[str, Any], *, waits: bool) -> Blame:
+    """Return whose fault a reply of this status is. `told` is its error object; `waits`: it has a Retry-After."""
+    codes = {str(code).lower() for code in (told.get("code"), told.get("type"), told.get("reason")) if code}
+    html = _HTML.match(body) is not None
+    message = str(told.get("message") or "")
+    for row in _TABLE:
+        if (
+            status in row.statuses
+            and (not row.codes or not codes.isdisjoint(_CODES[row.codes]))
+            and (not row.words or _WORDS[row.words].search(message) is not None)
+            and (html or not row.html)
+            and (waits or not row.waits)
+        ):
+            return row.blame
+    return "server"
+
+
+def status_in(error: object) -> int | None:
+    """Return the status that an error object would have come with, by its own code or type; None if it names none."""
+    for word in (error.get("code"), error.get("status"), error.get("type")) if isinstance(error, dict) else ():
+        if type(word) is int or (isinstance(word, str) and word.isdecimal() and len(word) == 3):
+            if 400 <= int(word) < 600:
+                return int(word)
+        elif isinstance(word, str) and word in _STATUS_OF:
+            return _STATUS_OF[word]
+    return None
+
+
+def told_in(body: bytes) -> dict[str, Any]:
+    """Return what an error reply says as OpenAI's error object, whatever its form; empty if it says nothing.
+
+    {"error": {"message"}}, {"error": "text"}, {"message"}, {"detail": "text"}, {"detail": [{"loc", "msg"}]}, a list of
+    these, {"errors": [...]}, or plain text. The words are cut, and what looks like a key is taken out; a page of HTML
+    says nothing. `reason` holds the code of a filter that stands deeper.
+    """
+    raw = body.removeprefix(BYTE_ORDER_MARK)
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        text = "" if _NO_WORDS.match(raw) else raw[:_READ].decode("utf-8", "replace")
+        words = _shown(text)
+        return {"message": words} if words else {}
+    told = _object_in(value, _DEPTH)
+    if "message" in told:
+        told["message"] = _shown(told["message"])
+    return told
+
+
+def _object_in(value: Any, depth: int) -> dict[str, Any]:
+    """Return the error object in a parsed reply, its message a text."""
+    if isinstance(value, str):
+        return {"message": value} if value else {}
+    if isinstance(value, list):
+        parts = [one for item in value[:_DEPTH] if (one := _object_in(item, depth - 1))] if depth else []
+        return {**parts[0], "message": "; ".join(one.get("message", "") for one in parts)} if parts else {}
+    if not isinstance(value, dict) or not depth:
+        return {}
+    plain = isinstance(value.get("error"), str) and "message" in value  # Spring, NestJS: the name of the status
+    for name in ("message", "errors", "detail") if plain else ("error", "errors", "detail"):
+        if (inner := _object_in(value.get(name), depth - 1)) and inner.get("message"):
+            return inner
+    told = dict(value["error"]) if isinstance(value.get("error"), dict) else dict(value)
+    message = next((text for name in ("message", "msg", "detail") if isinstance(text := told.get(name), str)), None)
+    told.pop("message", None)
+    if message is None:
+        return told if "code" in told or "type" in told else {}
+    if isinstance(loc := told.pop("loc", None), list):
+        message = f"{'.'.join(map(str, loc))}: {message}"
+    for name in ("metadata", "innererror", "inner_error"):
+        if isinstance(deeper := told.get(name), dict):
+            told["reason"] = (
+                "moderation" if deeper.get("reasons") or deeper.get("flagged_input") else deeper.get("code")
+            )
+            if isinstance(said := deeper.get("raw"), str) and said and said not in message:
+                message = f"{message}: {_object_in(_parsed(said), depth - 1).get('message') or said}"
+    told["message"] = message
+    return told
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _shown(words: str) -> str:
+    """Return words for a client: printable, at most 1,000 characters, and without what looks like a key."""
+    text = "".join(one if one.isprintable() else " " for one in words[:_READ]).strip()
+    text = _SECRET.sub("***", text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
