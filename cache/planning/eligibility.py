@@ -249,7 +249,7 @@ def is_volatile(text: str) -> bool:
 
 _SIGNS: Final = re.compile(
     r"""[{}]|;(?=\S)                 # code
-    | \n\s*\S                     # several lines
+    | \n                         # several lines
     | \w\(|=[=>]|[-=]>|::|</|/>   # code
     """,
     re.VERBOSE,
@@ -274,7 +274,7 @@ def _of_language(question: _QuestionWords) -> bool:
 
 
 def _has_signs(question: _QuestionWords) -> bool:
-    return _SIGNS.search(question.text) is not None
+    return _SIGNS.search(question.text.rstrip()) is not None
 
 
 def _introduces(question: _QuestionWords) -> bool:

@@ -36,7 +36,7 @@ ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
 """Minimum cosine, by kind of embedding, at which two answers without other differences count as the same."""
 COMPARISON: Final = "2"
 """Raised with every change to what counts as the same: labels of another comparison are left aside."""
-_ITEM: Final = re.compile(r"(?m)^\s*\d+[.)]\s+")
+_ITEM: Final = re.compile(r"(?m)^[^\S\n]*+\d++[.)]\s++")
 _SHARED: Final = 0.5
 _FEW: Final = 12
 """Words. Longer answers nearly always contain some negation, whatever they state."""

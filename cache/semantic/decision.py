@@ -233,10 +233,10 @@ def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortli
     return Shortlist(place, Verdict(score, unread, "cross_encoder", None if unread else read))
 
 
-_STOPS: Final = re.compile(r"(?<=\S)[.,;:?\u2026]+(?=\s|$)|(?<=[^\s\d])!+(?=\s|$)|\s[.?!]+$")
-"""Punctuation after a word. In `5!`, `.NET` and `a.b` it means something, and stays."""
+_STOPS: Final = re.compile(r"(?<=[^\s.,;:?\u2026])[.,;:?\u2026]++(?=\s|$)|(?<=[^\s\d!])!++(?=\s|$)|\s[.?!]++$")
+"""Punctuation after a word. In `5!`, `.NET` and `a.b` it means something, and stays. A run is read once."""
 _ACRONYM: Final = re.compile(r"\b[A-Z]{2,}\b")
-_CLOSING: Final = re.compile(r"(?:[\s,.!?]+(?:please|thanks|thank\s+you|thx))+[\s.!?]*$", re.IGNORECASE)
+_POLITE: Final = (["please"], ["thanks"], ["thx"], ["thank", "you"])
 _FEW: Final = 3
 
 
@@ -250,11 +250,22 @@ def _wording(text: str) -> str:
     """Return a form that is equal for such texts. Words in capitals differ from others: `US` is not `us`."""
     if len(text) > _MAX_CHARS:
         return text
-    bare = _STOPS.sub("", _CLOSING.sub("", unwrap(text))).split()
+    bare = _without_closing(_STOPS.sub("", unwrap(text)).split())
     if len(bare) < _FEW:  # in a text of few words a polite phrase may be what is asked about
         bare = _STOPS.sub("", text).split()
     capitals = () if text.isupper() else _ACRONYM.findall(text)
     return "\n".join((" ".join(bare).casefold(), *capitals))
+
+
+def _without_closing(words: list[str]) -> list[str]:
+    """Remove polite words from the end, and the punctuation before them."""
+    end = [word.lower() for word in words[-2:]]
+    while words and (polite := next((one for one in _POLITE if end[-len(one) :] == one), None)) is not None:
+        del words[-len(polite) :]
+        if words:
+            words[-1] = words[-1].rstrip(",.!?")
+        end = [word.lower() for word in words[-2:]]
+    return words
 
 
 _MAX_CHARS: Final = 2_000

@@ -39,59 +39,59 @@ _LETTERS: Final = re.compile(r"[a-z]+")
 _LONG_WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _FULL_HOUR: Final = re.compile(r"\b(\d{1,2}):00\b")
 _POLAR: Final = re.compile(
-    r"\s*(?:is|are|am|was|were|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|if)\b",
+    r"\s*+(?:is|are|am|was|were|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|if)\b",
     re.IGNORECASE,
 )
 _WAY = r"(?:ways?|methods?|steps?|process|procedure|strateg(?:y|ies)|approach(?:es)?|techniques?|tips?|tricks?)"
 _BEST = (
     r"(?:(?:very|most|single|best|good|great|easiest|easy|fastest|quickest|quick|simplest|right|proper|correct|effective|"
-    r"efficient|possible|different|common|some|various|main|only|safest|cheapest)\s+){0,3}"
+    r"efficient|possible|different|common|some|various|main|only|safest|cheapest)\s++){0,3}"
 )
-_USED_FOR: Final = re.compile(r"\b(?:is|are|be)\s+used\s+(?:to|for)\b", re.IGNORECASE)
+_USED_FOR: Final = re.compile(r"\b(?:is|are|be)\s++used\s++(?:to|for)\b", re.IGNORECASE)
 _FRAMES: Final = (
-    (re.compile(r"^\s*(?:do|would)\s+you\s+(?:think|say|believe)\s+(?:that\s+)?(?=\w)", re.IGNORECASE), ""),
+    (re.compile(r"^\s*+(?:do|would)\s++you\s++(?:think|say|believe)\s++(?:that\s++)?(?=\w)", re.IGNORECASE), ""),
     (_USED_FOR, "for"),
     (
         re.compile(
-            r"^\s*(?:can|could|would|will)\s+you\s+(?:please\s+|kindly\s+)?(?=(?:confirm|check|verify|explain|describe|list|give|provide|"
+            r"^\s*+(?:can|could|would|will)\s++you\s++(?:please\s++|kindly\s++)?(?=(?:confirm|check|verify|explain|describe|list|give|provide|"
             r"suggest|recommend|tell|show|help|write|draft|create|generate|summari[sz]e|find|make|clarify|outline|compare|name|send|add|"
             r"remove|update|cancel|schedule|book|set)\b)",
             re.IGNORECASE,
         ),
         "",
     ),
-    (re.compile(r"^\s*is\s+it\s+true\s+that\s+", re.IGNORECASE), ""),
+    (re.compile(r"^\s*+is\s++it\s++true\s++that\s++", re.IGNORECASE), ""),
     (
         re.compile(
-            rf"^\s*(?:(?:what|which)(?:\s+is|\s+are|'s|\s+would\s+be)?\s+|(?:are|is)\s+there\s+(?:any\s+)?)?(?:the\s+|a\s+|an\s+|any\s+)?"
-            rf"{_BEST}{_WAY}\s+(?:that\s+)?(?:to|of|for|on|(?:i|you|we|one)\s+can(?:\s+use\s+to)?)\s+",
+            rf"^\s*+(?:(?:what|which)(?:\s++is|\s++are|'s|\s++would\s++be)?\s++|(?:are|is)\s++there\s++(?:any\s++)?)?(?:the\s++|a\s++|an\s++|any\s++)?"
+            rf"{_BEST}{_WAY}\s++(?:that\s++)?(?:to|of|for|on|(?:i|you|we|one)\s++can(?:\s++use\s++to)?)\s++",
             re.IGNORECASE,
         ),
         "howto ",
     ),
     (
         re.compile(
-            r"^\s*what\s+(?:should|can|must|do|could|would)\s+(?:i|you|we|one)\s+(?:(?:need|have)\s+to\s+)?do\s+(?:if\s+i\s+want\s+)?to\s+",
+            r"^\s*+what\s++(?:should|can|must|do|could|would)\s++(?:i|you|we|one)\s++(?:(?:need|have)\s++to\s++)?do\s++(?:if\s++i\s++want\s++)?to\s++",
             re.IGNORECASE,
         ),
         "howto ",
     ),
     (
         re.compile(
-            r"^\s*(?:i|we)(?:\s+would|'d)?\s+(?:want|like|need|am\s+trying|'m\s+trying|wish)\s+to\s+(?!know)(.+?)[.,;:]\s*(?:so\s+)?"
-            r"(?:how|what)\s+(?:can|do|should|could|would|must)\s+(?:i|we)\s+do(?:\s+(?:that|this|it|so))?\W*$",
+            r"^\s*+(?:i|we)(?:\s++would|'d)?\s++(?:want|like|need|am\s++trying|'m\s++trying|wish)\s++to\s++(?!know)(.+?)[.,;:]\s*+(?:so\s++)?"
+            r"(?:how|what)\s++(?:can|do|should|could|would|must)\s++(?:i|we)\s++do(?:\s++(?:that|this|it|so))?\W*+$",
             re.IGNORECASE | re.DOTALL,
         ),
         r"howto \1",
     ),
     (
         re.compile(
-            r"^\s*(?:teach\s+me|i\s+need\s+help|help\s+me|(?:please\s+)?guide\s+me\s+(?:on|in)|learn|explain|describe|show)\s+(?:how\s+to\s+|with\s+)",
+            r"^\s*+(?:teach\s++me|i\s++need\s++help|help\s++me|(?:please\s++)?guide\s++me\s++(?:on|in)|learn|explain|describe|show)\s++(?:how\s++to\s++|with\s++)",
             re.IGNORECASE,
         ),
         "howto ",
     ),
-    (re.compile(r"^\s*(?:how|where)\s+to\s+go\s+about\s+|^\s*howto\s+go\s+about\s+", re.IGNORECASE), "howto "),
+    (re.compile(r"^\s*+(?:how|where)\s++to\s++go\s++about\s++|^\s*+howto\s++go\s++about\s++", re.IGNORECASE), "howto "),
 )
 _SOFT_NEGATIONS: Final = word_set("stop avoid refuse fail lack lacks lacking hardly barely rarely seldom minus non")
 _SOFT_TIMES: Final = word_set("already still yet again always often sometimes ago day days future")

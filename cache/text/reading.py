@@ -45,37 +45,37 @@ def is_written_in(text: str, scripts: Collection[str]) -> bool:
 
 
 _WRAPPING = re.compile(
-    r"""^(?:\s*(?:
-        please\b[\s,]*|
+    r"""^(?:\s*+(?:
+        please\b[\s,]*+|
         # `Hello Kitty` is no greeting.
-        (?:hi|hello|hey|ok|okay|so|well)(?:\s+there)?(?:\s*[,!.:]+|
-            \s+(?=(?:what|who|where|when|why|how|which|can|could|would|will|do|does|is|are|please|i|tell|show)\b))|
+        (?:hi|hello|hey|ok|okay|so|well)(?:\s++there)?(?:\s*+[,!.:]++|
+            \s++(?=(?:what|who|where|when|why|how|which|can|could|would|will|do|does|is|are|please|i|tell|show)\b))|
         (?:
-            (?:can|could|would|will)\s+(?:you|u|someone|anyone)\s+(?:please\s+)?(?:kindly\s+)?
-                (?:tell|explain\s+to|show|help)\s+me|
-            (?:can|could)\s+(?:you|someone)\s+(?:please\s+)?(?:explain|describe)|
-            (?:tell|show)\s+me|
-            i(?:\s+would|'d)?\s+(?:want|like|need)\s+to\s+know|
-            i(?:'m|\s+am)\s+(?:wondering|curious)(?:\s+about)?|
-            do\s+you\s+(?:happen\s+to\s+)?know
-        )[\s,!.:]+
-    ))+""",
+            (?:can|could|would|will)\s++(?:you|u|someone|anyone)\s++(?:please\s++)?(?:kindly\s++)?
+                (?:tell|explain\s++to|show|help)\s++me|
+            (?:can|could)\s++(?:you|someone)\s++(?:please\s++)?(?:explain|describe)|
+            (?:tell|show)\s++me|
+            i(?:\s++would|'d)?\s++(?:want|like|need)\s++to\s++know|
+            i(?:'m|\s++am)\s++(?:wondering|curious)(?:\s++about)?|
+            do\s++you\s++(?:happen\s++to\s++)?know
+        )[\s,!.:]++
+    ))++""",
     re.IGNORECASE | re.VERBOSE,
 )
 _HOW = re.compile(
-    r"""^\s*(?:
-        how\s+to|
-        how\s+(?:can|do|does|could|should|would|may|might|must)\s+(?:i|you|we|one|someone|a\s+person|anyone)|
-        what(?:\s+is|\s+are)\s+(?:the|a|some)\s+(?:(?:good|best)\s+)?(?:steps?|ways?|methods?|process|procedure)\s+(?:to|of|for)|
-        in\s+what\s+way\s+(?:can|do)\s+(?:i|you|we)
-    )\s+""",
+    r"""^\s*+(?:
+        how\s++to|
+        how\s++(?:can|do|does|could|should|would|may|might|must)\s++(?:i|you|we|one|someone|a\s++person|anyone)|
+        what(?:\s++is|\s++are)\s++(?:the|a|some)\s++(?:(?:good|best)\s++)?(?:steps?|ways?|methods?|process|procedure)\s++(?:to|of|for)|
+        in\s++what\s++way\s++(?:can|do)\s++(?:i|you|we)
+    )\s++""",
     re.IGNORECASE | re.VERBOSE,
 )
 _IF_I_WANT = re.compile(
-    r"^\s*(?:if\s+(?:i|you)\s+want\s+to|in\s+order\s+to)\s+(.+?),?\s+what\s+(?:should|can|must|do)\s+(?:i|you)\s+do\W*$",
+    r"^\s*+(?:if\s++(?:i|you)\s++want\s++to|in\s++order\s++to)\s++(.+?)(?<!\s),?\s++what\s++(?:should|can|must|do)\s++(?:i|you)\s++do\W*+$",
     re.IGNORECASE | re.DOTALL,
 )
-_FILLER = re.compile(r"\bsome\s+of\s+(?=the\b)|\bin\s+fact\b", re.IGNORECASE)
+_FILLER = re.compile(r"\bsome\s++of\s++(?=the\b)|\bin\s++fact\b", re.IGNORECASE)
 _CONTRACTIONS = re.compile(
     r"""(?<=[a-z])(?:n't|'(?:re|m|ll|ve|d))\b | (?<=\bit|\bhe)'s\b | (?<=\bwho|\bhow|\bwhy|\bshe)'s\b
     | (?<=\bwhat|\bwhen|\bthat|\bhere)'s\b | (?<=\bwhere|\bthere)'s\b""",
@@ -177,7 +177,8 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_CODE = re.compile(r"\w*[^\W_][._/\\-]?\d\w*|\w+_\w*|\w+(?:::|->|\.)\w+\(?|[a-z]+[A-Z]\w*|[A-Z]{2,}\w*")
+_CODE = re.compile(r"[^\W_]\d|\w_|^[a-z]++[A-Z]|^[A-Z]{2}")
+"""In a token: a digit after a letter, an underscore within, `camelCase`, two capitals in front."""
 _NUMBER, _TIME = "#", "@"
 
 
@@ -249,7 +250,7 @@ def _token(raw: str) -> _Token:
         return _Token("", True, "asked", _ASKED[word], clause=True)
     if word in _MODALS:
         return _Token("", True, "modal", _MODALS[word])
-    form, code, pole = stem(word), _CODE.fullmatch(raw) is not None, _POLES.get(word)
+    form, code, pole = stem(word), _CODE.search(raw) is not None, _POLES.get(word)
     if code or raw != word:
         return _Token(form, True, "name", form, "always" if code else "inside", pole)
     return _Token(form, pole is not None, pole=pole)

@@ -29,8 +29,8 @@ _LONGEST_VALUE = 256
 _LONG_PROMPT = 32_768
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII)
 _DURATION_UNITS_S = (86400.0, 3600.0, 60.0, 1.0, 0.001)
-_ITEM = re.compile(r'"?([^";,=]*)"?((?:\s*;\s*[a-z]+=[^;,]+)+)')
-_PARAMETER = re.compile(r"([a-z]+)=\"?([^;,\"]+)")
+_ITEM = re.compile(r'(?<![^";,=])"?([^";,=]*+)"?((?:\s*+;\s*+[a-z]++=[^;,]++)++)')
+_PARAMETER = re.compile(r"(?<![a-z])([a-z]++)=\"?([^;,\"]++)")
 
 
 @dataclass(frozen=True, slots=True)

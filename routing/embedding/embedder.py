@@ -127,7 +127,7 @@ _TOKENIZER = ("tokenizers", "l2_supercat_tokenizer_config.json")
 # other. The tokenizer merges words instead of the whole text, and the tokens of each word are kept here: the same
 # tokens in a third of the time.
 _WORDS: Final = "▁*[^▁]+|▁+"
-_WORD: Final = re.compile(r" *[^ ]+")
+_WORD: Final = re.compile(r"(?<! ) *+[^ ]++")
 _SPECIAL: Final = ("<s>", "</s>", "<unk>")
 """Texts that the tokenizer reads as single tokens wherever they stand, so that words cannot be read alone."""
 _MOST_WORDS: Final = 32_768

@@ -259,3 +259,9 @@ def test_candidates_that_a_cross_encoder_cannot_read_are_refused_by_name() -> No
     chosen = Shortlist(0, Verdict(0.5), (Doubtful(0, 0.9), Doubtful(1, 0.8)))
     assert settled(chosen, [UNREAD, UNREAD], Blend(0.9, 3.0)).verdict.refused == "guard: unknown_token"
     assert settled(chosen, [UNREAD, 0.4], Blend(0.9, 3.0)) == Shortlist(1, Verdict(0.4, "", "cross_encoder", 0.4))
+
+
+@pytest.mark.parametrize("ending", [" please", ", thanks!", " thank you.", "? Thx", " please, thank you!"])
+def test_a_polite_ending_is_no_other_question(ending: str) -> None:
+    """However many polite words end a question, with whatever punctuation."""
+    assert same_words(f"How do I reset my password{ending}", "how do i reset my password?")
