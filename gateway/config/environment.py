@@ -25,6 +25,8 @@ _INSIDE = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?$", re.DOTALL)
 _VARIABLE = re.compile(r"^[A-Z_][A-Z0-9_]{0,127}$")
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 _MAX_SECRET_FILE = 64 << 10
+LEAST_KEY = 8
+"""Fewest characters of a key by which clients are let in; what a backend's key must be is its provider's business."""
 
 
 class BadSecret(ValueError):
@@ -57,15 +59,15 @@ def referred_to(value: object) -> Iterator[str]:
         yield from variables_in(value)
 
 
-def secret_from_env(name: str, environ: Environ) -> SecretStr | None:
-    """Return the secret in the variable `name`, None if it is not set. Raises BadSecret."""
+def secret_from_env(name: str, environ: Environ, least: int = 1) -> SecretStr | None:
+    """Return the secret in the variable `name`, None if it is not set. Raises BadSecret, for less than `least` too."""
     if not _VARIABLE.match(name):
         raise BadSecret("not the name of an environment variable (A-Z, 0-9 and _); do not write the key itself here")
     value = environ.get(name)
-    return _checked(value, name) if value else None
+    return _checked(value, name, least) if value else None
 
 
-def secrets_from_file(file: Path) -> tuple[list[SecretStr], str | None]:
+def secrets_from_file(file: Path, least: int = 1) -> tuple[list[SecretStr], str | None]:
     """Return the secrets in `file`, one a line, and a warning if other users can read it. Raises BadSecret."""
     try:
         if not file.is_file():
@@ -77,17 +79,22 @@ def secrets_from_file(file: Path) -> tuple[list[SecretStr], str | None]:
         raise BadSecret(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadSecret(f"{file}: not text") from None
-    secrets = [_checked(line, str(file)) for line in lines if line]
+    secrets = [_checked(line, str(file), least) for line in lines if line]
     if not secrets:
         raise BadSecret(f"{file}: empty")
     warning = f"{file} can be read by other users (mode {mode & 0o777:o}); chmod 600 it"
     return secrets, warning if mode & _READABLE_BY_OTHERS else None
 
 
-def _checked(value: str, source: str) -> SecretStr:
+def _checked(value: str, source: str, least: int) -> SecretStr:
     # Keys are sent in a header, where anything but visible ASCII is refused or would split the header.
     if not all("!" <= char <= "~" for char in value):
         raise BadSecret(f"the key in {source} holds whitespace, control or non-ASCII characters")
+    if len(value) < least:
+        some = f"{len(value)} character{'s' if len(value) > 1 else ''}"
+        raise BadSecret(
+            f"the key in {source} has {some}, which can be guessed; `openssl rand -hex 24` makes a good one"
+        )
     return SecretStr(value)
 
 

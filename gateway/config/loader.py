@@ -12,7 +12,15 @@ from pydantic import SecretStr
 
 from cache.semantic.cross_encoder import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
-from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
+from gateway.config.environment import (
+    LEAST_KEY,
+    BadSecret,
+    Environ,
+    interpolate,
+    secret_from_env,
+    secrets_from_file,
+    variables_in,
+)
 from gateway.config.model_facts import FactsFile, KnownModels, read_facts
 from gateway.config.prices import Price
 from gateway.config.schema import (
@@ -231,12 +239,12 @@ class _Resolver:
         keys = []
         try:
             for name in tenant.key_env:
-                key = secret_from_env(name, self._environ)
+                key = secret_from_env(name, self._environ, LEAST_KEY)
                 if key is None:
                     raise BadSecret(f"{name} is not set")
                 keys.append(key)
             for file in tenant.key_file:
-                keys += self._keys_in_file((*path, "key_file"), file)
+                keys += self._keys_in_file((*path, "key_file"), file, least=LEAST_KEY)
             if not keys:
                 raise BadSecret("a tenant needs key_env or key_file; without a key nobody could be it")
         except BadSecret as error:
@@ -250,7 +258,7 @@ class _Resolver:
             return None
         key, path = None, ("admin", "key_env")
         try:
-            key = secret_from_env(admin.key_env, self._environ)
+            key = secret_from_env(admin.key_env, self._environ, LEAST_KEY)
         except BadSecret as error:
             self._refuse(path, str(error))
         else:
@@ -260,8 +268,8 @@ class _Resolver:
                 self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
         return admin.model_copy(update={"key": key})
 
-    def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None) -> list[Any]:
-        keys, warning = secrets_from_file(self._absolute(file))
+    def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None, least: int = 1) -> list[Any]:
+        keys, warning = secrets_from_file(self._absolute(file), least)
         if warning:
             self._warn(path, warning)
         if at_most is not None and len(keys) > at_most:

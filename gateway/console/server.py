@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.config.addresses import is_loopback
+from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
 from gateway.config.schema import ConsoleConfig
 from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
@@ -81,9 +82,13 @@ def access_of(config: ConsoleConfig, environ: Mapping[str, str]) -> ConsoleAcces
     for role, name in ((Role.EDITOR, config.key_env), (Role.VIEWER, config.viewer_key_env)):
         if name is None:
             continue
-        if not environ.get(name):
+        try:
+            key = secret_from_env(name, environ, LEAST_KEY)
+        except BadSecret as error:
+            raise CannotServeConsole(f"console: {error}") from None
+        if key is None:
             raise CannotServeConsole(f"console: {name} is not set; set it to the key, or leave it out of the config")
-        keys[role] = environ[name]
+        keys[role] = key.get_secret_value()
     if not keys and not is_loopback(config.host):
         raise CannotServeConsole(
             f"console: it would be open to everybody who reaches {config.host}. Name a variable with a key: "

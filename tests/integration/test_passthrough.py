@@ -298,10 +298,10 @@ async def test_tenants_do_not_share_files_unless_they_are_allowed_to(tmp_path: P
     """What one has put there the other could list."""
     keys = {name: {"key_file": str(tmp_path / name)} for name in ("one", "two")}
     for name in keys:
-        (tmp_path / name).write_text(f"key-{name}")
+        (tmp_path / name).write_text(f"key-of-{name}")
         (tmp_path / name).chmod(0o600)
     policy = CHAT + "endpoints: {files: account, batches: account, moderations: account}\n"
-    headers = {"authorization": "Bearer key-one"}
+    headers = {"authorization": "Bearer key-of-one"}
     with Account() as account:
         for shared, status in ((False, 403), (True, 200)):
             service = {"base_url": account.url, "share_files": shared}

@@ -387,11 +387,11 @@ def test_tenants_do_not_see_each_others_responses(tmp_path: Path, store: LocalSt
         "chat": CHAT + "state: {responses: 90s}\n",
         "none": CHAT.replace("chat", "none").replace("gpt-4o-mini", "x") + "state: {responses: 0s}\n",
     }
-    env = {"KEY_A": "key-a", "KEY_B": "key-b"}
+    env = {"KEY_A": "key-of-a", "KEY_B": "key-of-b"}
     with serve(
         tmp_path, local_upstream.url, store_url=store.url, settings=settings, policies=policies, env=env
     ) as gateway:
-        mine, yours = ({"authorization": f"Bearer key-{name}"} for name in "ab")
+        mine, yours = ({"authorization": f"Bearer key-of-{name}"} for name in "ab")
         made = post(gateway, {"input": "secret"}, mine).json()
         url = f"{gateway.url}/responses/{made['id']}"
         assert httpx2.get(url, headers=mine).status_code == 200

@@ -61,7 +61,7 @@ async def ask(
     """One request and what came of it; a stream that breaks off is not `whole`."""
     body = {"model": model, "messages": [{"role": "user", "content": question}], "stream": stream, **more}
     read, whole = b"", True
-    sent = {"authorization": "Bearer one"} | (headers or {})
+    sent = {"authorization": "Bearer key-of-one"} | (headers or {})
     async with session.post(f"{gateway.url}/chat/completions", json=body, headers=sent) as response:
         try:
             async for part in response.content.iter_any():
@@ -91,7 +91,7 @@ def _flying(
 ) -> Iterator[Gateway]:
     local, hosted = _upstreams
     settings = {"tenants": {"one": {"key_env": "KEY_ONE"}, "two": {"key_env": "KEY_TWO"}}}
-    env = {"KEY_ONE": "one", "KEY_TWO": "two"}
+    env = {"KEY_ONE": "key-of-one", "KEY_TWO": "key-of-two"}
     with serve(
         tmp_path_factory.mktemp("flying"),
         local.url,
@@ -296,7 +296,7 @@ async def test_a_wish_for_an_early_first_token_is_its_own(gw: Gateway, local_ups
     "other",
     [
         {"model": "other"},
-        {"headers": {"authorization": "Bearer two"}},
+        {"headers": {"authorization": "Bearer key-of-two"}},
         {"headers": {"x-tierline-min-tier": "local"}},
         {"headers": {"x-tierline-cache": "no-store"}},
         {"headers": {"x-tierline-cache": "no-cache"}},
@@ -319,7 +319,7 @@ async def test_who_comes_after_its_source_has_changed_shares_no_earlier_answer(
 ) -> None:
     """Equal requests with equal tags share an answer under way until one of the tags is purged."""
     # A scope that no other test has: the gateway takes it for listed for minutes, and each test empties the store.
-    tagged = {"x-tierline-cache-tags": "doc:42", "authorization": "Bearer two"}
+    tagged = {"x-tierline-cache-tags": "doc:42", "authorization": "Bearer key-of-two"}
     local_upstream.default = Reply(tokens=WORDS, before_first_s=1)
     asked = question()
     async with client() as session:

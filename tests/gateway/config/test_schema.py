@@ -268,6 +268,8 @@ URL_A = "https://a.example/v1"
         ("port: 8000", "tenants: {acme: {}}", 1, "tenants.acme", "a tenant needs key_env or key_file"),
         ("port: 8000", "tenants: {acme: {key_env: NOPE}}", 1, "tenants.acme", "NOPE is not set"),
         ("port: 8000", "tenants: {a: {key_env: K}, b: {key_env: [J, K]}}", 1, "tenants.b", "that is also 'a'"),
+        ("port: 8000", "tenants: {acme: {key_env: SHORT}}", 1, "tenants.acme", "SHORT has 7 characters, which can be"),
+        ("port: 8000", "admin: {key_env: SHORT}", 1, "admin.key_env", "SHORT has 7 characters, which can be guessed"),
         ("port: 8000", "admin: {key_env: NOPE}", 1, "admin.key_env", "NOPE is not set"),
         ("port: 8000", "tenants: {a: {key_env: K}}\nadmin: {key_env: K}", 2, "admin.key_env", "a tenant's key too"),
         ("port: 8000", "port: 8788\nadmin: {key_env: K}", 1, "", "give it another"),
@@ -293,7 +295,8 @@ def test_what_is_wrong_is_told_with_line_and_key_and_without_secrets(
         "STORE": f"http://u:{CANARY}@h",
         "CONTROL": "a\x1b[31m",
         "K": CANARY,
-        "J": "j",
+        "J": "another-key",
+        "SHORT": "1234567",
     }
     assert old in CONFIG
     found = problems_of(load, CONFIG.replace(old, new, 1), environ)
@@ -340,11 +343,14 @@ def test_key_files_are_read_and_their_mode_looked_at(load: Load, tmp_path: Path)
 
 def test_a_tenant_may_have_several_keys(load: Load, tmp_path: Path) -> None:
     """From several variables, and from a file with one a line, so that a key can be replaced without a gap."""
-    (tmp_path / "keys").write_text("c\n\nd\n")
+    (tmp_path / "keys").write_text("c-c-c-c-c\n\nd-d-d-d-d\n")
     text = CONFIG + "tenants: {acme: {key_env: [A, B], key_file: keys}, other: {key_env: O}}\n"
-    tenants = load(text, {"A": "a", "B": "b", "O": "o"}).tenants
-    assert tenants["acme"].key_digests == tuple(key_digest(key) for key in (b"a", b"b", b"c", b"d"))
-    assert tenants["other"].key_digests == (key_digest(b"o"),)
+    environ = {name: "-".join(name.lower() * 5) for name in "ABO"}
+    tenants = load(text, environ).tenants
+    assert tenants["acme"].key_digests == tuple(key_digest(b"-".join([key] * 5)) for key in (b"a", b"b", b"c", b"d"))
+    assert tenants["other"].key_digests == (key_digest(b"o-o-o-o-o"),)
+    (tmp_path / "keys").write_text("c-c-c-c-c\nx\n")
+    assert any("keys has 1 character, which can be guessed" in one for one in problems_of(load, text, environ))
 
 
 def test_a_key_over_plain_http_is_warned_about(load: Load) -> None:
@@ -477,7 +483,7 @@ def test_a_missing_config_is_one_clear_problem(tmp_path: Path) -> None:
 def test_a_tenant_may_have_a_team(load: Load) -> None:
     """The config says who is in which team, and who is in none; without tenants nobody is in one."""
     text = CONFIG + "tenants: {acme: {key_env: A, team: red}, zeta: {key_env: Z}}\n"
-    deployment = load(text, {"A": "a", "Z": "z"})
+    deployment = load(text, {"A": "key-of-a", "Z": "key-of-z"})
     assert deployment.teams == {"acme": "red"}
     assert deployment.teamless == ("zeta",)
     assert load().teamless == ("default",)

@@ -65,4 +65,7 @@ def test_an_open_console_is_refused_where_others_reach_it() -> None:
         access_of(ConsoleConfig(host="0.0.0.0"), {})
     with pytest.raises(CannotServeConsole, match="VIEW is not set"):
         access_of(ConsoleConfig(viewer_key_env="VIEW"), {})
-    assert access_of(ConsoleConfig(host="0.0.0.0", key_env="K"), {"K": "k"}).role_of("Bearer k", "") is Role.EDITOR
+    with pytest.raises(CannotServeConsole, match="the key in K has 1 character, which can be guessed"):
+        access_of(ConsoleConfig(key_env="K"), {"K": "k"})
+    access = access_of(ConsoleConfig(host="0.0.0.0", key_env="K"), {"K": "edit-key"})
+    assert access.role_of("Bearer edit-key", "") is Role.EDITOR

@@ -27,11 +27,11 @@ GET = b"GET /requests?since=all HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 
 @contextlib.asynccontextmanager
 async def listening(folder: Path, store: RedisStore, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[int]:
-    """A console with the key `editor`; yield its port."""
+    """A console with the key `editor-key`; yield its port."""
     config = ConsoleConfig(port=0, key_env="KEY")
     task = asyncio.create_task(
         serve_console(
-            replace(places(folder, store), store_url=f"redis://{str(store)[11:-1]}"), config, {"KEY": "editor"}
+            replace(places(folder, store), store_url=f"redis://{str(store)[11:-1]}"), config, {"KEY": "editor-key"}
         )
     )
     out = ""
@@ -74,7 +74,7 @@ async def test_heads_are_limited(store: RedisStore, tmp_path: Path, capsys: pyte
         refused = {
             b"x-large: " + b"a" * (30 << 20) + b"\r\n\r\n": b" 431 ",
             b"".join(b"x-%d: 1\r\n" % number for number in range(200)) + b"\r\n": b" 431 ",
-            b"authorization: Bearer editor\r\nauthorization: Bearer other\r\n\r\n": b" 400 ",
+            b"authorization: Bearer editor-key\r\nauthorization: Bearer other\r\n\r\n": b" 400 ",
         }
         for rest, status in refused.items():
             assert status in (await asked(port, GET + rest))[:16], rest[:40]
@@ -87,7 +87,7 @@ async def test_half_a_request_is_not_waited_for(
     """Three hundred half heads and half bodies are refused in time, while others are served."""
     monkeypatch.setattr(connection_limits, "SLOW_S", 0.5)
     async with listening(tmp_path, store, capsys) as port:
-        halves = [GET, form("editor")[:-3]] * 150
+        halves = [GET, form("editor-key")[:-3]] * 150
         waiting = [asyncio.create_task(asked(port, half)) for half in halves]
         await asyncio.sleep(0.1)
         assert b" 200 " in (await asked(port, b"GET /healthz HTTP/1.0\r\n\r\n"))[:16]
@@ -123,7 +123,7 @@ async def test_cookies_bodies_and_keys_of_any_kind(
             assert b" 303 " in reply[:16], value
         assert b" 413 " in (await asked(port, form("a" * 100_000)))[:16]
 
-        signed = await asked(port, form("editor"))
+        signed = await asked(port, form("editor-key"))
         cookie = re.search(rb"set-cookie: (tierline-console=[^;]+)", signed)
         assert b" 303 " in signed[:16] and cookie is not None
         session = b"cookie: " + cookie[1] + b"\r\n"
@@ -132,10 +132,10 @@ async def test_cookies_bodies_and_keys_of_any_kind(
         assert b" 303 " in (await asked(port, out + b"\r\n"))[:16]
         assert b"location: /sign-in" in await asked(port, GET + close + session + b"\r\n")
 
-        again = await asked(port, form("editor"))
+        again = await asked(port, form("editor-key"))
         for number in range(10):
             assert b" 401 " in (await asked(port, form(f"wrong-{number}")))[:16]
-        for refused in (form("editor"), GET + close + b"authorization: Bearer editor\r\n\r\n"):
+        for refused in (form("editor-key"), GET + close + b"authorization: Bearer editor-key\r\n\r\n"):
             reply = await asked(port, refused)
             assert b" 429 " in reply[:16] and re.search(rb"retry-after: [1-9]", reply)
         cookie = re.search(rb"set-cookie: (tierline-console=[^;]+)", again)

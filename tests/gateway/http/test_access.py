@@ -18,9 +18,9 @@ from tests.support.gateway import config, write_deployment
 from tests.support.upstream import Upstream
 
 TENANTS = {"tenants": {"acme": {"key_env": "ACME_KEY"}}}
-ACME = {"authorization": "Bearer sk-acme"}
+ACME = {"authorization": "Bearer sk-of-acme"}
 ADMIN = {"authorization": "Bearer sk-admin"}
-ENV = {"ACME_KEY": "sk-acme", "ADMIN_KEY": "sk-admin"}
+ENV = {"ACME_KEY": "sk-of-acme", "ADMIN_KEY": "sk-admin"}
 
 
 @pytest.mark.parametrize(

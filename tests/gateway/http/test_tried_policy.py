@@ -11,7 +11,7 @@ from tests.support.upstream import Upstream
 from tests.support.wait import SLACK
 
 TENANTS = {"acme": {"key_env": "ACME_KEY"}, "lab": {"key_env": "LAB_KEY", "may_try": True}}
-KEYS = {"ACME_KEY": "acme-key", "LAB_KEY": "lab-key"}
+KEYS = {"ACME_KEY": "acme-key", "LAB_KEY": "lab-key-1"}
 
 
 async def test_tenants_need_leave_to_choose_a_version(upstream: Upstream, tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ async def test_tenants_need_leave_to_choose_a_version(upstream: Upstream, tmp_pa
         refused = await app.ask(headers={"x-tierline-try": "live", "authorization": "Bearer acme-key"})
         assert refused.status_code == 403 and refused.json()["error"]["code"] == "try_not_allowed"
         assert "may_try" in refused.json()["error"]["message"] and not upstream.requests
-        served = await app.ask(headers={"x-tierline-try": "live", "authorization": "Bearer lab-key"})
+        served = await app.ask(headers={"x-tierline-try": "live", "authorization": "Bearer lab-key-1"})
         assert served.status_code == 200
         assert (await app.ask(headers={"authorization": "Bearer acme-key"})).status_code == 200
 

@@ -67,12 +67,12 @@ async def test_a_request_can_ask_why(upstream: Upstream, store: Any, tmp_path: P
 async def test_models_are_shown_to_tenants_alone(upstream: Upstream, tmp_path: Path, path: str) -> None:
     """Where there are tenants, the list of surfaces wants a key that is known, as answers do."""
     tenants = {"tenants": {"acme": {"key_env": "ACME_KEY"}}}
-    async with in_process(tmp_path, upstream.url, settings=tenants, env={"ACME_KEY": "sk-acme"}) as app:
+    async with in_process(tmp_path, upstream.url, settings=tenants, env={"ACME_KEY": "sk-of-acme"}) as app:
         for sent in (None, {"authorization": "Bearer sk-other"}, {"authorization": "Bearer "}):
             refused = await app.get(path, sent)
             assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
             assert (await app.ask(headers=sent)).status_code == 401
-        assert (await app.get(path, {"authorization": "Bearer sk-acme"})).status_code == 200
+        assert (await app.get(path, {"authorization": "Bearer sk-of-acme"})).status_code == 200
     assert not upstream.requests
 
 

@@ -83,9 +83,9 @@ async def test_embeddings(thread: Noted, tmp_path: Path) -> None:
 async def test_what_would_decide_a_large_request(thread: Noted, tmp_path: Path) -> None:
     """The admin API reads the body of a chat."""
     settings = {"admin": {"key_env": "ADMIN_KEY", "port": 9}}
-    async with in_process(tmp_path, "http://127.0.0.1:9/v1", settings=settings, env={"ADMIN_KEY": "key"}) as app:
+    async with in_process(tmp_path, "http://127.0.0.1:9/v1", settings=settings, env={"ADMIN_KEY": "admin-key"}) as app:
         asked = {"body": {"model": "chat", "messages": TURNS}}
-        url, headers = "http://localhost:9/admin/policies/explain", {"authorization": "Bearer key"}
+        url, headers = "http://localhost:9/admin/policies/explain", {"authorization": "Bearer admin-key"}
         reply = await app.client.post(url, json=asked, headers=headers)
         assert reply.status_code == 200, reply.text
         assert {"_object_of", "dumps", "_checked"} <= set(thread.names), thread.names
