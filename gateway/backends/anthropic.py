@@ -30,6 +30,7 @@ from gateway.dialects.messages.models import facts_of
 from gateway.dialects.messages.replies import MessageChunks, completion_of
 from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import Maker
+from gateway.dialects.system_text import without_billing_line
 
 _MOST_HEADERS: Final = 64
 _WRONG_EVENT: Final = "an event that is not of the Messages API"
@@ -44,7 +45,8 @@ _NAMES: Final = {
 class AnthropicBackend(HttpBackend):
     """One endpoint. `model` replaces the client's; `maker` marks its thinking; the key is sent to this endpoint only.
 
-    `quota` is updated from the rate-limit headers of every reply.
+    `bills`: whether it is Anthropic's own, which is sent Claude Code's billing line. `quota` is updated from the
+    rate-limit headers of every reply.
     """
 
     dialect = "messages"
@@ -58,6 +60,7 @@ class AnthropicBackend(HttpBackend):
         maker: Maker,
         quota: Quota | None = None,
         refused: RefusedFields | None = None,
+        bills: bool = False,
     ) -> None:
         headers = {"anthropic-version": VERSION}
         if key is not None:
@@ -66,6 +69,7 @@ class AnthropicBackend(HttpBackend):
         self._names = _NAMES
         self._facts = facts_of(model)
         self._maker = maker
+        self._bills = bills
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
@@ -73,6 +77,10 @@ class AnthropicBackend(HttpBackend):
             request.body, self._model, self._facts, self._maker, stream=stream, native=request.native
         )
         native = native_body(request.native, "messages") is not None
+        if native and not self._bills and "system" in made.body:
+            made.body["system"] = without_billing_line(made.body["system"])
+            if not made.body["system"]:
+                del made.body["system"]
         return made.body, _MessageReader(self._model, self._maker, native=native), made.dropped
 
     def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:

@@ -34,6 +34,7 @@ from gateway.dialects.chat_reasoning import (
 from gateway.dialects.client_paths import client_path
 from gateway.dialects.native import NATIVE, lost_fields
 from gateway.dialects.reasoning import NOBODY, Maker
+from gateway.dialects.system_text import with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 _INDEX = (int, NoneType)
@@ -48,8 +49,9 @@ class OpenAIBackend(HttpBackend):
     """One endpoint. `model` replaces the client's; unknown fields are passed on; the key is sent to this endpoint only.
 
     `quota` is updated from the rate-limit headers of every reply. `maker` seals the reasoning that it signs. `stores`:
-    whether the server keeps completions where the client asks for that. `asks_usage`: whether a stream's usage has to
-    be asked for; Mistral's API sends it, and refuses the question.
+    whether the server keeps completions where the client asks for that. `one_system`: whether it knows one system
+    message only, at the beginning. `asks_usage`: whether a stream's usage has to be asked for; Mistral's API sends it,
+    and refuses the question.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class OpenAIBackend(HttpBackend):
         maker: Maker = NOBODY,
         stores: bool = True,
         asks_usage: bool = True,
+        one_system: bool = False,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
         self._maker = maker
         self._stores = stores
         self._asks_usage = asks_usage
+        self._one_system = one_system
         self._reader = _ChatReader(model, maker)
         self._checks_calls = checks_calls(model)
 
@@ -92,6 +96,8 @@ class OpenAIBackend(HttpBackend):
             dropped += tuple(f"stream_options.{name}" for name in options if name != "include_usage" and options[name])
         if "store" in payload and not self._stores and payload.pop("store"):
             dropped = (*dropped, "store")
+        if self._one_system:
+            payload["messages"] = with_one_system(payload["messages"]) or payload["messages"]
         own = own_reasoning(payload["messages"], self._maker)
         if own is not None:
             payload["messages"] = own[0]

@@ -41,6 +41,7 @@ from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, requ
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.input_items import Unsupported
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
+from gateway.dialects.system_text import with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 log = logging.getLogger("tierline.backends")
@@ -66,7 +67,10 @@ _NAMES: Final = {
 
 
 class ResponsesBackend(HttpBackend):
-    """One endpoint. `model` replaces the client's; reasoning that it has made is sealed by `maker`."""
+    """One endpoint. `model` replaces the client's; reasoning that it has made is sealed by `maker`.
+
+    `one_system`: whether it knows one system message only, at the beginning.
+    """
 
     dialect = "responses"
 
@@ -79,10 +83,12 @@ class ResponsesBackend(HttpBackend):
         maker: Maker,
         quota: Quota | None = None,
         refused: RefusedFields | None = None,
+        one_system: bool = False,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
         self._names = {**_NAMES, "reasoning": "reasoning_effort", "top_logprobs": "logprobs"}
+        self._one_system = one_system
         self._maker = maker
         self._encrypts = True
         """Whether the model can be asked for encrypted reasoning: those that do not reason refuse to be."""
@@ -114,6 +120,8 @@ class ResponsesBackend(HttpBackend):
         if request.native is not None and native_body(request.native, "responses") is None:
             shorter, names = with_short_names(given)
             given = {**given, **shorter}
+        if self._one_system:
+            given = {**given, "messages": with_one_system(given["messages"]) or given["messages"]}
         try:
             translated = request_of(
                 given,

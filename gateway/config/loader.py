@@ -190,6 +190,8 @@ class _Resolver:
             facts, given = known[0], backend.model_fields_set
             update |= {name: getattr(facts, name) for name in _FACTS if name not in given}
             update["context"] = context if context is not None else facts.context
+        if backend.roles is None:
+            update["roles"] = self._known.roles(backend.base_url, backend.model)
         price = update.get("price", backend.price)
         update["price_source"] = _price_source(backend, None if known is None else known[1], price)
         if price is None and reason is None and self._refuses_unknown:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import orjson
@@ -44,6 +44,8 @@ class HostedModel(Section):
     """Request fields that it takes under another name."""
     omit: tuple[str, ...] = ()
     """Request fields that it refuses or ignores; `messages.NAME` for members of messages."""
+    roles: Literal["any", "one_system"] | None = None
+    """Whether it takes the roles `developer` and `system` anywhere; None if it does what its provider's others do."""
 
     @property
     def service_tiers(self) -> tuple[ServiceTier, ...] | None:
@@ -107,8 +109,17 @@ class KnownModels:
                 return facts, file
         return None
 
+    def roles(self, base_url: str, model: str) -> Literal["any", "one_system"]:
+        """Return which roles a model takes, by its facts, else its provider: for most, one system message."""
+        known = self.find(base_url, model)
+        if known is not None and known[0].roles is not None:
+            return known[0].roles
+        return "any" if any(file.provider(base_url) in _ANY_ROLES for file in self.files) else "one_system"
+
 
 _ABOVE: Final = re.compile(r"_above_(\d+)k_tokens")
+_ANY_ROLES: Final = frozenset({"openai", "azure", "anthropic"})
+"""Providers whose APIs take the roles `developer` and `system` anywhere."""
 _OPENAIS: Final = frozenset({"openai", "azure"})
 _SAMPLING: Final = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",

@@ -171,6 +171,9 @@ class BackendConfig(Section):
     omit: tuple[str, ...] = ()
     """Request fields that the backend refuses or ignores. They are left out, and named in x-tierline-dropped. Those in
     `messages.NAME` are members of messages. A field that an answer would be wrong without is a capability it lacks."""
+    roles: Literal["any", "one_system"] | None = None
+    """Whether messages may have the roles `developer` and `system` anywhere, or there is one system message, at the
+    beginning, as most chat templates have it. The loader fills it in by the host and the model if it is not given."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()

@@ -17,6 +17,7 @@ from dataclasses import field
 from typing import Any, Final, Literal
 
 from cache.planning.plan import counted
+from gateway.dialects.system_text import without_billing_line
 from policies.value_type import value_type
 
 NATIVE: Final = "x_tierline_native"
@@ -55,6 +56,8 @@ class Native:
         This and `conversation` are part of the request's fingerprint: an answer is shared within one dialect only.
         """
         body = {name: value for name, value in counted(self.body).items() if name not in _NOT_OPTIONS}
+        if "system" in body:
+            body["system"] = without_billing_line(body["system"])
         lost = counted(self.lost)
         return {"dialect": self.dialect, "body": body, "lost": lost, "forms": self.forms, "protocol": self.protocol}
 

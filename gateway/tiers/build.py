@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from gateway.backends.base import Backend, Transport
 from gateway.backends.http1_transport import Http1Transport
@@ -67,11 +68,22 @@ def _called_over(
     if config.kind == "anthropic":
         from gateway.backends.anthropic import AnthropicBackend
 
-        return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota, refused=refused)
+        bills = f".{urlsplit(config.base_url).hostname}".endswith(".anthropic.com")
+        return AnthropicBackend(
+            transport, model=config.model, key=key, maker=maker, quota=quota, refused=refused, bills=bills
+        )
     if config.kind == "responses":
         from gateway.backends.responses import ResponsesBackend
 
-        return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota, refused=refused)
+        return ResponsesBackend(
+            transport,
+            model=config.model,
+            key=key,
+            maker=maker,
+            quota=quota,
+            refused=refused,
+            one_system=config.roles == "one_system",
+        )
     return OpenAIBackend(
         transport,
         model=config.model,
@@ -81,6 +93,7 @@ def _called_over(
         maker=maker,
         stores="store" in config.can,
         asks_usage=_USAGE_OPTION not in config.omit,
+        one_system=config.roles == "one_system",
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.lanes import Answer, Rig
 from tests.support.upstream import Received, Reply, Upstream
 
+BILLING = "x-anthropic-billing-header: cc_version=2.1.330.7b4; cc_entrypoint=cli; cch="
 LONG = "The quick brown fox jumps over the lazy dog, and nobody knows why it does so."
 
 
@@ -125,3 +126,62 @@ def test_b39_what_is_asked_is_another_tiers(rig: Rig, local_upstream: Upstream, 
     refused = rig.ask(lane, tools=tools, seed=1)
     assert (refused.status, refused.error["param"]) == (400, "tools")
     assert set(rig.states(lane).values()) == {"ready"}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(
+            "/v1/chat/completions",
+            {"messages": [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]},
+            id="chat",
+        ),
+        pytest.param(
+            "/v1/responses",
+            {
+                "instructions": "be kind",
+                "input": [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}],
+            },
+            id="responses",
+        ),
+        pytest.param(
+            "/v1/messages",
+            {
+                "max_tokens": 50,
+                "system": [{"type": "text", "text": f"{BILLING}1;"}, {"type": "text", "text": "be kind"}],
+                "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}],
+            },
+            id="messages",
+        ),
+    ],
+)
+def test_b45_a_server_that_knows_one_system_message(
+    rig: Rig, local_upstream: Upstream, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    """It gets one, at the beginning, and every text of the system, from clients of all three APIs."""
+
+    def refuses(received: Received) -> bool:
+        roles = [message["role"] for message in received.body["messages"]]
+        return "developer" in roles or "system" in roles[1:]
+
+    local_upstream.on(refuses).reply(Reply(status=400, body=b'{"error": {"message": "Unexpected message role."}}'))
+    local_upstream.default = Reply(text=LONG)
+    answer = rig.send(path, {"model": rig.take("lane"), **body} | ({"stream": True} if stream else {}))
+    assert answer.status == 200
+    (received,) = local_upstream.requests
+    sent = json.dumps(received.body["messages"])
+    assert "be brief" in sent and ("be kind" in sent) is (path != "/v1/chat/completions") and BILLING not in sent
+
+
+def test_b45_a_line_that_differs_in_each_request_parts_no_answers(rig: Rig, local_upstream: Upstream) -> None:
+    """Claude Code's next request with the same words is a hit, and goes to the same server with the same beginning."""
+    local_upstream.default = Reply(text=LONG)
+    lane, paths = rig.take("lane"), []
+    for number in range(2):
+        system = [{"type": "text", "text": f"{BILLING}{number};"}, {"type": "text", "text": "be kind"}]
+        answer = post(rig, "/v1/messages", lane, stream=False, system=system)
+        paths.append(answer.headers["x-tierline-path"])
+        rig.record(answer.headers["x-request-id"])
+    assert paths == ["direct", "cache-exact"]
+    assert local_upstream.requests[0].body["messages"][0] == {"role": "system", "content": "be kind"}

@@ -18,6 +18,7 @@ from gateway.dialects.messages.writer import MessageEvents, error_body, message_
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.schemas import fits_openai_strict
+from gateway.dialects.system_text import without_billing_line
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 
@@ -232,8 +233,10 @@ def _messages(
     """Return the messages, and add to `forms` the place and type of each block of `_FORMS`."""
     messages: list[dict[str, Any]] = []
     if body.get("system"):
-        paths.append(-1)
-        messages.append({"role": "system", "content": _system(body["system"], "system", lost)})
+        text = without_billing_line(_system(body["system"], "system", lost))
+        if text:
+            paths.append(-1)
+            messages.append({"role": "system", "content": text})
     given = _typed(body["messages"], list, "messages")
     if not given:
         message = "messages: at least one message is required"

@@ -104,6 +104,24 @@ async def test_a_conversation_with_thinking_and_tools(backend: AnthropicBackend,
     assert sent["thinking"]["type"] == "enabled"
 
 
+@pytest.mark.parametrize("bills", [True, False])
+async def test_the_billing_line_is_for_anthropic_alone(claude: StrictMessages, bills: bool) -> None:
+    """A server that offers the same API would see another beginning in each request."""
+    claude.reset()
+    transport = Http1Transport(f"{claude.url}/messages", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
+    backend = AnthropicBackend(
+        transport, model="claude-haiku-4-5", key=StrictMessages.KEY, maker=maker_of("here", "key"), bills=bills
+    )
+    line = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.330; cc_entrypoint=cli; cch=36ee5;"}
+    prompt = {"type": "text", "text": "You are Claude Code."}
+    own = {"model": "chat", "max_tokens": 10, "messages": BODY["messages"]}
+    for system in ([line, prompt], [line]):
+        chat, native = chat_body({**own, "system": system}, {})
+        await backend.complete(BackendRequest(chat, ask_logprobs=False, native=native))
+        assert claude.requests[-1].body.get("system", []) == (system if bills else system[1:])
+    await backend.aclose()
+
+
 async def test_a_clients_version_and_betas_are_sent(backend: AnthropicBackend, claude: StrictMessages) -> None:
     own = {"model": "chat", "max_tokens": 10, "messages": BODY["messages"], "context_management": {"edits": []}}
     headers = {"anthropic-version": "2026-10-21", "anthropic-beta": "context-management-2025-06-27"}

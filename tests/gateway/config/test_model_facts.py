@@ -213,3 +213,11 @@ def test_facts_say_which_fields_a_model_takes(tmp_path: Path, model: str, lacks:
     """An effort is none of a model that does not reason, and sampling none of one that always does."""
     omit = set(backend(tmp_path, f"base_url: '{HOSTED}', model: {model}, key_env: KEY").omit)
     assert omit & {"reasoning_effort", "verbosity", "temperature"} == lacks
+
+
+def test_facts_say_which_roles_a_model_takes(tmp_path: Path) -> None:
+    """OpenAI's models take any, servers of open models one system message; the config comes first."""
+    assert backend(tmp_path, f"base_url: '{HOSTED}', model: nobody-knows, key_env: KEY").roles == "any"
+    local = "base_url: 'http://127.0.0.1:9/v1', model: small"
+    assert backend(tmp_path, local).roles == "one_system"
+    assert backend(tmp_path, f"{local}, roles: any").roles == "any"
