@@ -5,7 +5,8 @@ purge returns, no worker serves what it names to a request that arrives afterwar
 
     surface   its generation is raised; after one second no worker reads the old keys, and their memory is freed
     tag       its version in each scope changes: every entry with the tag is a miss at once
-    entry     it is deleted with every copy that a semantic hit made of it; an index drops it at the next lookup
+    entry     it is deleted with every copy that a semantic hit made of it; an index drops it at the next lookup. It can
+              be put back for a while, where that was wanted
 
 Requests that arrive afterwards are cached as usual.
 """
@@ -13,14 +14,17 @@ Requests that arrive afterwards are cached as usual.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import struct
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from cache.entry import CacheEntry, CorruptEntry, decode, id_of
 from cache.scopes import shelf, tags
 from cache.scopes.scope import (
+    SCHEMA,
     SEEN_S,
     Listed,
     Scope,
@@ -32,11 +36,21 @@ from cache.scopes.scope import (
     scopes_in,
     unlisted,
 )
-from cache.scopes.shelf import ENTRY, Placed
+from cache.scopes.shelf import ENTRY, Caps, Placed
 from cache.store.base import Command, Store
 
 _LIMIT_S: Final = 2.0
 _AT_ONCE: Final = 500
+UNDO_S: Final = 900
+"""How long a deleted entry can be put back, in seconds."""
+_ASIDE: Final = f"tierline:{SCHEMA}:undo:"
+_MOST_ASIDE: Final = 32
+"""Most entries that are kept for that, the entry itself first: a copy is as large as it is."""
+_MOST_ASIDE_BYTES: Final = 8 << 20
+_NO_CAPS: Final = Caps(1 << 40, 1 << 50)
+"""What is put back displaces nothing; the next write brings the scope back within its limits."""
+
+_LENGTH: Final = struct.Struct(">I")
 
 T = TypeVar("T")
 
@@ -125,14 +139,23 @@ class Administration:
         return None
 
     async def remove(
-        self, entry_id: str, within: Sequence[Listed] | None = None, created_at: float | None = None
+        self,
+        entry_id: str,
+        within: Sequence[Listed] | None = None,
+        created_at: float | None = None,
+        *,
+        undo: str = "",
     ) -> Found | None:
         """Delete an entry with its copies and, if it is a copy itself, the original; return it, or None.
 
-        If `created_at` is given, an entry of another time of creation is a different answer and stays.
+        If `created_at` is given, an entry of another time of creation is a different answer and stays. With a name in
+        `undo`, what is deleted can be put back under that name for UNDO_S seconds.
         """
         entry = await self.find(entry_id, within)
         if entry is None or created_at not in (None, entry.entry.created_at):
+            if undo:  # what else was done about it can be undone all the same
+                ttl_ms = b"%d" % (UNDO_S * 1000)
+                await self._ask(Command((b"SET", f"{_ASIDE}{undo}".encode(), b"", b"NX", b"PX", ttl_ms)))
             return None
         digests = [entry.key.rpartition(ENTRY)[2], *entry.copies]
         if origin := entry.entry.origin:
@@ -141,14 +164,57 @@ class Administration:
                 async for placed in self._placed(entry.scope)
                 if origin in (placed.digest, placed.origin) and placed.digest not in digests
             ]
+        if undo:
+            await self._set_aside(entry.scope, digests, origin or digests[0], undo)
         await self._ask(shelf.drop(entry.scope.prefix, digests))
         return entry
 
+    async def put_back(self, undo: str) -> int | None:
+        """Store again what was deleted under that name; return how many entries, None if it is kept no more.
+
+        Answers that were stored since are newer and stay, and so do the indexes: one that has dropped the entry finds
+        it no more by meaning.
+        """
+        key_of_it = f"{_ASIDE}{undo}".encode()
+        (data,) = await self._ask(Command((b"GET", key_of_it)))
+        if not isinstance(data, bytes):
+            return None
+        kept, back = list(_unpacked(data)), set[str]()
+        gone = {key.rpartition(ENTRY)[2] for key, _ in kept}
+        for key, value in kept:
+            with contextlib.suppress(CorruptEntry):
+                entry = decode(key, value)
+                (there,) = await self._ask(Command((b"EXISTS", key.encode())))
+                left_s, origin = entry.expires_at - self._clock(), entry.origin
+                if there or left_s <= 0 or origin in gone - back:  # a copy of what has a newer answer is no use
+                    continue
+                await self._ask(shelf.put(key, value, left_s, entry.created_at, _NO_CAPS, origin))
+                back.add(key.rpartition(ENTRY)[2])
+        await self._ask(Command((b"DEL", key_of_it)))
+        return len(back)
+
+    async def can_put_back(self, undo: str) -> bool:
+        """Return whether what was deleted under that name is still kept."""
+        (there,) = await self._ask(Command((b"EXISTS", f"{_ASIDE}{undo}".encode())))
+        return bool(there)
+
+    async def _set_aside(self, scope: Scope, digests: Sequence[str], origin: str, undo: str) -> None:
+        # The original comes first: a copy is not written without it.
+        ordered = sorted(digests, key=lambda digest: digest != origin)[:_MOST_ASIDE]
+        kept: list[tuple[str, bytes]] = []
+        for digest in ordered:
+            key = f"{scope.prefix}{ENTRY}{digest}"
+            (value,) = await self._ask(Command((b"GET", key.encode())))
+            if isinstance(value, bytes) and sum(len(one) for _, one in kept) + len(value) <= _MOST_ASIDE_BYTES:
+                kept.append((key, value))
+        ttl_ms = b"%d" % (UNDO_S * 1000)
+        await self._ask(Command((b"SET", f"{_ASIDE}{undo}".encode(), _packed(kept), b"PX", ttl_ms)))
+
     async def remove_wrong(
-        self, entry_id: str, surface: str, owners: Collection[str], created_at: float | None = None
+        self, entry_id: str, surface: str, owners: Collection[str], created_at: float | None = None, *, undo: str = ""
     ) -> Found | None:
         """Delete an entry that was wrongly served to these owners of answers on a surface, as `remove` does."""
-        return await self.remove(entry_id, await self.scopes(surface, owners), created_at)
+        return await self.remove(entry_id, await self.scopes(surface, owners), created_at, undo=undo)
 
     async def purge_surface(self, surface: str, owner: str | None = None) -> Purged:
         """Make every entry of a surface unreachable, for one owner or for all, and free their memory; takes a second.
@@ -205,6 +271,21 @@ class Administration:
 
     async def _ask(self, *commands: Command) -> list[Any]:
         return await self._store.ask(commands, _LIMIT_S) if commands else []
+
+
+def _packed(entries: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return keys and values as bytes, each with its length before it."""
+    return b"".join(_LENGTH.pack(len(part)) + part for key, value in entries for part in (key.encode(), value))
+
+
+def _unpacked(data: bytes) -> Iterator[tuple[str, bytes]]:
+    parts, at = [], 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + length
+        parts.append(data[at - length : at])
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        yield key.decode(), value
 
 
 def _is_current(scope: Scope, raised: Mapping[str, int]) -> bool:

@@ -24,7 +24,7 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
                     answers): that tenant's threshold rises above the score at once, and falls again when `max_error` of
                     its requests since then covers the complaint. For the whole surface, one tenant's complaints count
                     for at most half of the allowed wrong hits: alone it can move the threshold of others no further
-                    than half of `max_error` would.
+                    than half of `max_error` would. One that is withdrawn counts no more.
 
 All observations come in batches, and the state is computed only from them, in order: replicas that read the same
 batches from the store have the same threshold, and so does a restarted one.
@@ -125,7 +125,8 @@ class RiskFigures:
 class Batch:
     """Some requests of a surface: their number, the scores of candidates without a veto, and new labels.
 
-    `asked` is the number of the requests of each owner that had complained before.
+    `asked` is the number of the requests of each owner that had complained before, `withdrawn` names the requests whose
+    complaints, in earlier batches, were no wrong hits.
     """
 
     requests: int
@@ -133,6 +134,7 @@ class Batch:
     labels: tuple[Label, ...] = ()
     complaints: tuple[Complaint, ...] = ()
     asked: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    withdrawn: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,10 @@ def encode_batch(batch: Batch) -> bytes:
         [round(score, 6) for score in batch.scores],
         [(label.score, label.wrong, label.weight, label.judged) for label in batch.labels],
     ]
-    if batch.complaints or batch.asked:
+    if batch.complaints or batch.asked or batch.withdrawn:
         line += [[(one.score, one.owner, one.request) for one in batch.complaints], batch.asked]
+    if batch.withdrawn:
+        line.append(batch.withdrawn)
     return orjson.dumps(line)
 
 
@@ -174,13 +178,14 @@ def decode_batch(data: bytes) -> Batch:
     """Decode a line of the stream. Raises CorruptEntry."""
     try:
         requests, scores, labels, *rest = orjson.loads(data)
-        complaints, asked = rest or ((), _NOTHING)
+        complaints, asked, *withdrawn = rest or ((), _NOTHING)
         batch = Batch(
             int(requests),
             tuple(map(float, scores)),
             tuple(Label(float(s), bool(w), float(h), bool(j)) for s, w, h, j in labels),
             tuple(Complaint(float(s), str(o), str(r)) for s, o, r in complaints),
             {str(owner): int(count) for owner, count in dict(asked).items()},
+            tuple(str(request) for several in withdrawn for request in several),
         )
     except (ValueError, TypeError) as error:
         raise CorruptEntry(f"batch: {error}") from None
@@ -292,9 +297,11 @@ class RiskControl:
 
     def fold(self, batch: Batch) -> None:
         """Process a batch and update the threshold."""
-        if not batch.requests and not batch.labels and not batch.complaints:
+        if not (batch.requests or batch.labels or batch.complaints or batch.withdrawn):
             return
         self._adapt(batch)
+        for request in batch.withdrawn:
+            self._complaints.pop(request, None)
         if batch.complaints:
             new = {one.request: one for one in batch.complaints if one.request not in self._complaints}
             self._complaints.update(new)
@@ -305,7 +312,8 @@ class RiskControl:
             gone = self._batches.popleft()
             self._requests -= gone.requests
             for one in gone.complaints:
-                del self._complaints[one.request]
+                if self._complaints.get(one.request) is one:  # else it was withdrawn
+                    del self._complaints[one.request]
         by_owner = self._by_owner()
         self.own = self._own(by_owner)
         self._set(by_owner)

@@ -52,6 +52,11 @@ async def complain(store: Store, risk: PublishedRisk, complaint: Complaint) -> N
     await store.apply([Append(risk.stream, encode_batch(Batch(0, complaints=(complaint,))), LINES)])
 
 
+async def withdraw(store: Store, risk: PublishedRisk, complaint: Complaint) -> None:
+    """Tell every worker that a complaint was about no wrong hit. Raises StoreUnavailable."""
+    await store.apply([Append(risk.stream, encode_batch(Batch(0, withdrawn=(complaint.request,))), LINES)])
+
+
 def _decoded(value: bytes) -> PublishedRisk | None:
     try:
         fields = orjson.loads(value)

@@ -6,14 +6,18 @@ one (`gateway.http.routes.feedback`): the rating, the removal and the complaint 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from cache.administration import Administration
 from cache.risk.control import complaint_of
-from cache.risk.published import complain, read_published
+from cache.risk.published import complain, read_published, withdraw
 from cache.scopes.scope import owners_of
 from cache.store.base import Append, Store
 from gateway.telemetry import names
@@ -21,9 +25,12 @@ from gateway.telemetry.feedback import STREAM, Feedback
 
 if TYPE_CHECKING:
     from cache.administration import Found
+    from cache.risk.published import PublishedRisk
 
 COMMENT: Final = "marked as a wrong hit in the console"
 """The comment of ratings that are given here."""
+UNDONE: Final = "a right hit after all: its removal was undone in the console"
+"""The comment of ratings by which they are taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +58,22 @@ def served_hit(hops: Iterable[Mapping[str, Any]]) -> ServedHit | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
-    """What was done about a wrong hit. `removed` is None if the entry was gone before.
+class WrongHit:
+    """What taking a hit back would do: the entry that it removes, None if it is gone, and what learns of it.
 
-    `complained`: whether the surface's error bound learns of it. `threshold` is the one in force when it did, so a hit
-    of that `score` or below is not served to `owner` any more.
+    `risk` is the surface's published error bound; None where nothing learns, as of an answer to exactly this request.
     """
 
     hit: ServedHit
     surface: str
     owner: str
-    removed: Found | None
-    complained: bool
-    threshold: float | None = None
+    entry: Found | None
+    risk: PublishedRisk | None
+
+    @property
+    def held_back(self) -> int:
+        """About how many requests of the owner a complaint raises its threshold for, if it is its only one."""
+        return 0 if self.risk is None else math.ceil(1 / max(self.risk.figures.max_error, 1e-6))
 
 
 class WrongHits:
@@ -78,25 +88,61 @@ class WrongHits:
         self._keep = keep
         self._clock = clock
 
+    async def look(self, hit: ServedHit, *, surface: str, tenant: str) -> WrongHit:
+        """Return what `take_back` would do now; nothing is changed. Raises StoreUnavailable."""
+        owners = owners_of(tenant, self._teams)
+        found = await self._administration.find(hit.entry_id, await self._administration.scopes(surface, owners))
+        if found is not None and hit.created_at not in (None, found.entry.created_at):
+            found = None
+        owner = found.scope.owner if found is not None else await self._owner(surface, owners)
+        risk = {one.surface: one for one in await read_published(self._store)}.get(surface)
+        return WrongHit(hit, surface, owner, found, None if hit.score is None else risk)
+
     async def take_back(
         self, hit: ServedHit, *, surface: str, tenant: str, request_id: str, rated: bool = False
-    ) -> TakenBack:
+    ) -> WrongHit:
         """Rate the request 0 unless it is `rated` so, remove the entry with its copies, and complain of its score.
 
         Doing it again changes nothing: an entry that was stored since is another answer and stays, and complaints about
         one request count once. Raises StoreUnavailable; then it can be done again.
         """
         if not rated:
-            rating = Feedback(request_id, tenant, surface, 0.0, COMMENT, self._clock())
-            await self._store.apply([Append(STREAM, rating.encode(), self._keep)])
+            await self._rate(request_id, tenant, surface, 0.0, COMMENT)
         owners = owners_of(tenant, self._teams)
-        removed = await self._administration.remove_wrong(hit.entry_id, surface, owners, hit.created_at)
+        removed = await self._administration.remove_wrong(
+            hit.entry_id, surface, owners, hit.created_at, undo=_undo_of(tenant, request_id)
+        )
         owner = removed.scope.owner if removed is not None else await self._owner(surface, owners)
         learned = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
         if hit.score is None or learned is None:
-            return TakenBack(hit, surface, owner, removed, complained=False)
+            return WrongHit(hit, surface, owner, removed, None)
         await complain(self._store, learned, complaint_of(tenant, request_id, hit.score, owner))
-        return TakenBack(hit, surface, owner, removed, complained=True, threshold=learned.figures.threshold)
+        return WrongHit(hit, surface, owner, removed, learned)
+
+    async def can_undo(self, tenant: str, request_id: str) -> bool:
+        """Return whether taking back the hit of a request can still be undone. Raises StoreUnavailable."""
+        return await self._administration.can_put_back(_undo_of(tenant, request_id))
+
+    async def undo(
+        self, hit: ServedHit, *, surface: str, tenant: str, request_id: str, score: float | None
+    ) -> int | None:
+        """Put the removed entries back, withdraw the complaint, rate the request `score`; return how many came back.
+
+        Where `score` is None the request's client has called it wrong: its rating and complaint stay. Returns None
+        where nothing is kept for it any more; then nothing is changed. Raises StoreUnavailable.
+        """
+        back = await self._administration.put_back(_undo_of(tenant, request_id))
+        if back is None or score is None:
+            return back
+        learned = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
+        if hit.score is not None and learned is not None:
+            await withdraw(self._store, learned, complaint_of(tenant, request_id, hit.score, ""))
+        await self._rate(request_id, tenant, surface, score, UNDONE)
+        return back
+
+    async def _rate(self, request_id: str, tenant: str, surface: str, score: float, comment: str) -> None:
+        rating = Feedback(request_id, tenant, surface, score, comment, self._clock())
+        await self._store.apply([Append(STREAM, rating.encode(), self._keep)])
 
     async def _owner(self, surface: str, owners: Collection[str]) -> str:
         """Return whose answers a tenant shares on a surface: its team's if there are such, else its own."""
@@ -105,3 +151,8 @@ class WrongHits:
         listed = {one.scope.owner for one in await self._administration.scopes(surface, owners)}
         *_, team = owners
         return team if team in listed else next(iter(owners))
+
+
+def _undo_of(tenant: str, request_id: str) -> str:
+    """Return the name under which the removal of a request's hit can be undone."""
+    return blake2b(orjson.dumps((tenant, request_id)), digest_size=16).hexdigest()

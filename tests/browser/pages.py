@@ -57,6 +57,8 @@ def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
             for kind, query in REQUESTS.items():
                 if rows := demo.data(f"/requests?since=all&{query}")["rows"]:
                     found[f"request-{kind}"] = path.replace("{request_id}", rows[0]["request_id"])
+        elif path == "/cache/wrong":
+            found["cache-wrong"] = f"{path}?request={demo.request_id('path=cache-semantic')}"
         elif path == "/playground/{race}":
             found["playground-race"] = _race(demo)
         elif path == "/conversations/{id}":

@@ -271,7 +271,10 @@ def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
     assert decode_batch(encode_batch(batch)) == batch
     told = Batch(7, complaints=(Complaint(0.123456789, "tenant:acme", "ab"),), asked={"tenant:acme": 3})
     assert decode_batch(encode_batch(told)) == told
+    undone = Batch(0, withdrawn=("ab", "cd"))
+    assert decode_batch(encode_batch(undone)) == undone
     for garbage in (
+        b"[1, [], [], [], {}, 3]",
         b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0, false]]]", b"[1, [], [], []]",
         b"[1, [], [[0.5, true, 2]]]",
         b'[1, [], [], [["x", "o", "r"]], {}]', b'[1, [], [], [], {"o": -1}]', b"[1, [], [], [], 3]",

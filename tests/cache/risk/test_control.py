@@ -219,6 +219,19 @@ def test_a_complaint_holds_back_its_owners_like_hits_at_once() -> None:
     assert control.threshold_for("zeta") == control.threshold == 0.8
 
 
+def test_a_complaint_that_is_withdrawn_counts_no_more() -> None:
+    """Whatever leaves the window afterwards; the same request may be complained of again."""
+    control, [one] = RiskControl(MAX_ERROR, strict=0.8), complaints("acme", 0.93)
+    told(control, Batch(200, complaints=(one,)))
+    told(control, Batch(0, withdrawn=(one.request, "another")))
+    assert control.threshold_for("acme") == 0.8 and control.figures().complaints == 0
+    assert not control.has_heard(one.request)
+    told(control, Batch(0, complaints=(one,)))
+    assert control.threshold_for("acme") > 0.93
+    told(control, Batch(WINDOW - 1, asked={"acme": 1}))  # the first of the two batches leaves the window
+    assert control.figures().complaints == 1
+
+
 def test_requests_without_complaints_make_up_for_one() -> None:
     """At a bound of 1% one complaint is allowed for in a hundred requests of its owner since then."""
     control = RiskControl(MAX_ERROR, strict=0.8)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -19,7 +22,7 @@ from cache.risk.published import PUBLISHED
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.caching.replay import hit_attributes
-from gateway.caching.wrong_hits import COMMENT
+from gateway.caching.wrong_hits import COMMENT, UNDONE
 from gateway.console.access import Role
 from gateway.console.views.caching import savings
 from gateway.telemetry import feedback, names
@@ -140,6 +143,11 @@ async def test_a_wrong_hit_is_removed_and_learned_from_once(served: Served, tmp_
         assert "This hit is wrong" in (await client.get("/cache")).text
         assert "This hit is wrong" in (await client.get("/requests/req-hit")).text
         form = {"request": "req-hit", "at": str(listed["entry_ms"])}
+        asked = (await client.get("/cache/wrong", params=form)).text
+        assert "Is this hit wrong?" in asked and listed["entry"] in asked and "with 1 copy" in asked
+        assert f"about its next {round(1 / RULES.cache.semantic.max_error)} requests" in asked  # type: ignore[union-attr]
+        assert "Remove it" in asked and "undone for 15 minutes" in asked and "served until" in asked
+        assert await served.found(SAME) == "hit", "nothing is changed by looking"
         done = await client.post("/cache/wrong", data=form)
         assert done.status_code == 200 and "The answer is removed" in done.text and listed["entry"] in done.text
         assert "with 1 copy" in done.text and "learns of it within two seconds" in done.text
@@ -156,6 +164,67 @@ async def test_a_wrong_hit_is_removed_and_learned_from_once(served: Served, tmp_
         for wrong in ("req-1", "nobody"):
             refused = await client.post("/cache/wrong", data={"request": wrong})
             assert refused.status_code == 422 and "Nothing was changed" in refused.text
+
+
+async def test_a_removal_can_be_undone(served: Served, tmp_path: Path) -> None:
+    """The answer and its copy are stored again, the complaint is withdrawn, and the request is rated 1; once."""
+    audits, state = served.cache.audits, served.cache.audits and served.cache.audits.in_force
+    assert audits is not None and state is not None
+    assert await served.asked("req-hit", SAME) == "cache-semantic"
+    learned = audits.surface("chat", RULES.cache.semantic, 0.85)  # type: ignore[arg-type]
+    await eventually(lambda: learned.published is not None, 20)
+    owner = f"tenant:{served.tenant}"
+
+    def threshold() -> float:
+        found = state("chat", owner)
+        return -1.0 if found is None else found.threshold
+
+    async with console(tmp_path, served.store, 1) as client:
+        listed = (await client.get("/cache.json")).json()["hits"][0]
+        form = {"request": "req-hit", "at": str(listed["entry_ms"])}
+        early = await client.post("/cache/wrong", data=form | {"do": "undo"})
+        assert early.status_code == 422 and "cannot be undone" in early.text
+        done = await client.post("/cache/wrong", data=form)
+        assert "Undo: the hit was right" in done.text
+        assert "Undo: the hit was right" in (await client.get("/cache/wrong", params=form)).text, "later, too"
+        await eventually(lambda: threshold() > listed["score"], 20)
+        undone = await client.post("/cache/wrong", data=form | {"do": "undo"})
+        assert undone.status_code == 200 and "2 entries are stored again" in undone.text
+        await eventually(lambda: threshold() <= listed["score"], 20)
+        assert await served.found(SAME) == await served.found(ITALY) == "hit"
+        entries = [feedback.decode(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
+        assert {(one.score, one.comment) for one in entries if one is not None} == {(0.0, COMMENT), (1.0, UNDONE)}
+        again = await client.post("/cache/wrong", data=form | {"do": "undo"})
+        assert again.status_code == 422 and "undone already" in again.text
+
+
+async def test_undoing_leaves_what_the_client_said_and_what_was_stored_since(served: Served, tmp_path: Path) -> None:
+    """A client's own complaint is not the console's to withdraw; a newer answer is the better one."""
+    await served.asked("req-hit", SAME)
+    wrong = feedback.Feedback("req-hit", served.tenant, "chat", 0.0, "no", time.time())
+    await served.store.apply([Append(feedback.STREAM, wrong.encode(), 100)])
+    async with console(tmp_path, served.store, 1) as client:
+        await eventually_rated(client)
+        form = {"request": "req-hit"}
+        assert "rated 0 already" in (await client.get("/cache/wrong", params=form)).text
+        assert (await client.post("/cache/wrong", data=form)).status_code == 200
+        plan = served.cache.plan(body(ITALY), RULES, served.tenant, Facts())
+        await served.cache.write(plan, answer("It is Rome."), VECTOR)
+        undone = await client.post("/cache/wrong", data=form | {"do": "undo"})
+        assert "both stay" in undone.text and "Nothing came back" in undone.text
+        found = await served.cache.exact(plan)
+        assert found.hit is not None and b"Rome" in found.hit.entry.body
+        scores = [feedback.decode(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
+        assert {one.score for one in scores if one is not None and one.request_id == "req-hit"} == {0.0}
+
+
+async def eventually_rated(client: httpx2.AsyncClient) -> None:
+    """Wait until the console has read the rating of `req-hit`."""
+    for _ in range(200):
+        if "rated 0" in (await client.get("/requests/req-hit")).text:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("the rating was not read")
 
 
 async def test_a_hit_beside_an_attempt_that_lost_has_a_page(served: Served, tmp_path: Path) -> None:
@@ -175,6 +244,8 @@ async def test_viewers_may_look_and_remove_nothing(served: Served, tmp_path: Pat
         assert page.status_code == 200 and "Newest hits by meaning" in page.text
         assert "This hit is wrong" not in page.text + (await client.get("/requests/req-hit")).text
         assert (await client.post("/cache/wrong", data={"request": "req-hit"})).status_code == 403
+        shown = await client.get("/cache/wrong?request=req-hit")
+        assert shown.status_code == 200 and "may not remove" in shown.text and "Remove it" not in shown.text
         assert await served.found(SAME) == "hit"
 
 
