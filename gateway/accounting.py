@@ -37,8 +37,10 @@ def cost(price: Price | None, usage: Usage) -> float | None:
     return None if price is None else price.of(usage)
 
 
-def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage) -> float:
+def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides_cache: bool = False) -> float:
     """Record one call in the ledger and on its hop; return its cost in US dollars, 0 if it is unknown.
+
+    `hides_cache`: the client is told the cost without what the backend's prompt cache changed in it.
 
     How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
     alone.
@@ -47,6 +49,9 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage) -> float
     dollars = known or 0.0
     if known is None:
         ledger.cost_unknown = True
+    if hides_cache and known is not None:
+        told = Usage(usage.tokens_in, usage.tokens_out, service_tier=usage.service_tier)
+        ledger.hide_discount(None if price is None else price.of(told) - known)
     ledger.cost_usd += dollars
     ledger.tokens_in += usage.tokens_in
     ledger.tokens_out += usage.tokens_out

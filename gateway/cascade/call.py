@@ -7,10 +7,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
+import orjson
+
 from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, Event, EventStream
 from gateway.chat.stream_state import StreamState
-from gateway.chat.usage import Usage, usage_of
+from gateway.chat.usage import Usage, hide_cache, usage_of
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ class BackendCall:
         self.usage = usage_of(completion.value)
         self.dropped = completion.dropped
         self._settle("answered")
+        if self.slot.endpoint.hides_cache and hide_cache(completion.value):
+            completion = replace(completion, raw=orjson.dumps(completion.value))
         return completion
 
     async def open(self, backend_request: BackendRequest, state: StreamState) -> EventStream:
@@ -98,6 +102,7 @@ class BackendCall:
         The reader must add every chunk to `state`, from which the call takes its tokens and its usage.
         """
         self.state = state
+        state.hides_cache = self.slot.endpoint.hides_cache
         self.source = await self.slot.endpoint.backend.stream(backend_request)
         self.dropped = self.source.dropped
         return self.source
@@ -167,7 +172,9 @@ class BackendCall:
         else:
             self.slot.free()
         if outcome == "answered" or self._is_charged(outcome):
-            self.cost_usd = charge(self._ledger, self.hop, self.slot.endpoint.config.price, used)
+            endpoint = self.slot.endpoint
+            hides = endpoint.hides_cache
+            self.cost_usd = charge(self._ledger, self.hop, endpoint.config.price, used, hides_cache=hides)
 
     def _is_charged(self, outcome: CallOutcome) -> bool:
         """Return whether the call is charged: a backend that fails before its first token normally charges nothing."""

@@ -36,6 +36,25 @@ _PARTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 _OTHER_WORDS: Final = frozenset(word for _, _, words in _PARTS for word in words)
 COST_WORDS: Final = ("cost", "cost_details", "cost_in_usd_ticks", "is_byok")
 """Members of a usage that state the charge of a call."""
+_OF_CLIENT: Final = (_IN, _OUT, _TOTAL, "completion_tokens_details", _ESTIMATED)
+"""Members of a usage that follow from a request and its answer alone."""
+_OF_PROMPT: Final = ("audio_tokens", "image_tokens", "text_tokens", "video_tokens")
+"""Details of the prompt that do too."""
+_MEMBERS: Final = frozenset(
+    {
+        "id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint", "metadata",
+        "moderation", "obfuscation", "provider", "citations", "search_results", "images", "related_questions",
+        "prompt_filter_results",
+    }
+)  # fmt: skip
+"""Members of a reply or chunk that say nothing of the backend's prompt cache."""
+_OF_CHOICE: Final = frozenset(
+    {
+        "index", "message", "delta", "text", "finish_reason", "native_finish_reason", "stop_reason", "logprobs",
+        "token_ids", "content_filter_results", "error",
+    }
+)  # fmt: skip
+"""Members of a choice that say nothing of it; in streams, Moonshot has the usage there."""
 _TICKS: Final = 1e-10
 """US dollars of one of xAI's ticks."""
 
@@ -108,6 +127,36 @@ def standardise(value: Mapping[str, Any]) -> bool:
             usage[holder] = {**details, name: told}
     _fill_in_counts(usage)
     return usage != before
+
+
+def without_cache(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a usage in the standard words without what depends on the backend's prompt cache: its hits and charges.
+
+    Where several tenants share a backend, these would tell one of them what the others have asked.
+    """
+    kept = {name: usage[name] for name in _OF_CLIENT if name in usage}
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict) and (kinds := {name: details[name] for name in _OF_PROMPT if name in details}):
+        kept["prompt_tokens_details"] = kinds
+    return kept
+
+
+def hide_cache(value: dict[str, Any]) -> bool:
+    """Leave out of a reply or chunk, in place, what may depend on the backend's prompt cache; return whether it did.
+
+    Servers tell of it in members of their own, such as llama.cpp's `timings` and `prompt_progress`: only those that are
+    known to say nothing of it stay.
+    """
+    changed = False
+    for holder, known in ((value, _MEMBERS), *((choice, _OF_CHOICE) for choice in value.get("choices") or ())):
+        for name in holder.keys() - known:
+            del holder[name]
+            changed = True
+    usage = value.get("usage")
+    if isinstance(usage, dict) and (kept := without_cache(usage)) != usage:
+        value["usage"] = kept
+        return True
+    return changed
 
 
 def _fill_in_counts(usage: dict[str, Any]) -> None:

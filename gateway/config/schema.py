@@ -719,6 +719,11 @@ class Deployment(Section):
         return tuple(dict.fromkeys(models))
 
     @property
+    def shares_backends(self) -> bool:
+        """Whether several tenants share the backends, whose prompt caches may then hold other tenants' prompts."""
+        return len(self.tenants) > 1
+
+    @property
     def keyless(self) -> bool:
         """Whether requests need no key, because there are no tenants."""
         return not self.tenants

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
-from gateway.request.access import bearer_key
+from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
 from gateway.request.conversation import conversation_of
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
@@ -178,7 +177,4 @@ def ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> float
 def namespaced(body: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
     """Return the body with its `prompt_cache_key` hashed with the tenant, so that tenants share no prompt cache."""
     key = body["prompt_cache_key"]
-    if not isinstance(key, str):
-        return body
-    named = sha256(b"%d:%s%s" % (len(tenant), tenant.encode(), key.encode("utf-8", "surrogatepass"))).hexdigest()
-    return {**body, "prompt_cache_key": f"tl-{named[:32]}"}
+    return {**body, "prompt_cache_key": in_tenants_space(tenant, key)} if isinstance(key, str) else body

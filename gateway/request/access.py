@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final
 
 from gateway.config.addresses import is_loopback
@@ -23,6 +24,12 @@ def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
     if value[: len(_BEARER)].lower() == _BEARER:
         return value[len(_BEARER) :].strip()
     return headers.get(b"x-api-key", b"").strip()
+
+
+def in_tenants_space(tenant: str, name: str) -> str:
+    """Return a client's name for something at a provider as one that no other tenant's can be equal to."""
+    named = b"%d:%s%s" % (len(tenant), tenant.encode(), name.encode("utf-8", "surrogatepass"))
+    return f"tl-{sha256(named).hexdigest()[:32]}"
 
 
 class Tenants:

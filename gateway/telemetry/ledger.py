@@ -153,10 +153,18 @@ class Ledger:
     """Why its hops are recorded: `head`, or what tail sampling keeps them for (see `telemetry.sampling`); empty if they
     are not. Set when the request is recorded."""
 
+    _discount_usd: float | None = 0.0
+    """What prompt caches saved and the client is not told of; None if not known. No part of the record."""
+
+    def hide_discount(self, usd: float | None) -> None:
+        """Add to what `cost_shown` does not take off; None if it is not known, and the cost is not to be shown."""
+        self._discount_usd = None if usd is None or self._discount_usd is None else self._discount_usd + usd
+
     @property
     def cost_shown(self) -> str:
         """The cost in US dollars for a header; `unknown` if a call of unknown price was made."""
-        return "unknown" if self.cost_unknown else f"{self.cost_usd:.8f}"
+        hidden = self._discount_usd
+        return "unknown" if self.cost_unknown or hidden is None else f"{self.cost_usd + hidden:.8f}"
 
 
 SHADOW: Final = "shadow"

@@ -32,6 +32,7 @@ def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier
     tiers = {config.name: _tier(config, waiting) for config in deployment.tiers}
     for endpoint in endpoints_of(tiers).values():
         endpoint.on_refusal = on_refusal
+        endpoint.hides_cache = deployment.shares_backends
         on_refusal(endpoint.config, "", False)  # so that the metric exists from the start, as 0
     return tiers
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from gateway.accounting import Finalizer, HedgeBudgets, charge, cost, replayed, settle
@@ -344,6 +345,18 @@ def test_no_hedge_where_a_price_is_unknown(known: bool) -> None:
     )
     tiers = {"local": SimpleNamespace(priced=True), "hosted": SimpleNamespace(priced=known)}
     assert HedgeBudgets(cast("dict[str, Tier]", tiers)).may_hedge(policy) is known
+
+
+def test_a_client_is_not_told_what_the_prompt_cache_saved(ledger: Ledger) -> None:
+    """Where it shares the backend: the record holds the truth, and the header what an empty cache would have cost."""
+    price, hop = Price(input=10, output=10, cached_input=1), Hop("attempt", 0, {})
+    charge(ledger, hop, price, Usage(1000, 100, tokens_cached=900), hides_cache=True)
+    assert ledger.cost_usd == pytest.approx(0.0029) == hop.attributes[names.COST]
+    assert hop.attributes[names.GEN_AI_TOKENS_CACHED] == 900
+    assert ledger.cost_shown == "0.01100000"
+    assert "0.0081" not in orjson.dumps(ledger).decode(), "no part of the record"
+    charge(ledger, hop, None, Usage(1000, 100, cost_usd=0.001), hides_cache=True)
+    assert ledger.cost_shown == "unknown", "the provider's charge depends on its cache, and nothing else is known"
 
 
 def test_a_stated_charge_comes_before_the_price(ledger: Ledger) -> None:

@@ -316,6 +316,25 @@ async def test_tenants_do_not_share_files_unless_they_are_allowed_to(tmp_path: P
                 assert (await app.get("/v1/files")).status_code == 401
 
 
+async def test_a_key_of_one_tenant_is_not_anothers(tmp_path: Path) -> None:
+    """The service would give the second tenant the reply that the first one's request with that key has had."""
+    tenants = {name: {"key_file": str(tmp_path / name)} for name in ("one", "two")}
+    for name in tenants:
+        (tmp_path / name).write_text(f"key-of-{name}-0123456789")
+        (tmp_path / name).chmod(0o600)
+    policy = CHAT + "endpoints: {moderations: account}\n"
+    with Account() as account:
+        settings = {"services": {"account": {"base_url": account.url}}, "tenants": tenants}
+        async with in_process(tmp_path, account.url, policies={"chat": policy}, settings=settings) as app:
+            for name in ("one", "one", "two"):
+                headers = {"authorization": f"Bearer key-of-{name}-0123456789", "idempotency-key": "retry-1"}
+                reply = await app.client.post("/v1/moderations", json={"model": "m"}, headers=headers)
+                assert reply.status_code == 200, reply.text
+        one, again, two = (call.headers["idempotency-key"] for call in account.calls)
+    assert one == again != two
+    assert "retry-1" not in (one, two)
+
+
 async def test_a_full_service_is_waited_for_and_then_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place that is free again is used."""
     monkeypatch.setattr("gateway.backends.service._WAIT_S", 0.05)

@@ -41,7 +41,10 @@ class AccountCall:
 
 
 class Account:
-    """See the module's docstring. `refusal` is a (status, body, headers) that every request gets while it is set."""
+    """See the module's docstring.
+
+    While `refusal` is set, a (status, body, headers) of any status, every request gets it.
+    """
 
     def __init__(self) -> None:
         self.calls: list[AccountCall] = []
@@ -110,7 +113,7 @@ class Account:
                     call.body += part
             if self.refusal is not None:
                 status, body, extra = self.refusal
-                return web.Response(status=status, body=body, headers=extra, content_type="application/json")
+                return web.Response(status=status, body=body, headers={"content-type": "application/json", **extra})
             return await self._reply(request, call, digest.hexdigest())
         except (asyncio.CancelledError, ConnectionError):
             call.gone.set()

@@ -80,12 +80,20 @@ _EXPRESSED: Final[Mapping[str, frozenset[str]]] = {
 class MessagesClient:
     """Translate for one request; see `ClientDialect`."""
 
-    def __init__(self, headers: Mapping[bytes, bytes], request_id: str, offered: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        headers: Mapping[bytes, bytes],
+        request_id: str,
+        offered: Container[str] = (),
+        *,
+        hides_cache: bool = False,
+    ) -> None:
         """Prepare the translation of a request with these headers, by lower-case name.
 
         `offered` are the capabilities of the backends that speak the dialect: what only they can do is refused, by its
-        path, where none of them can.
+        path, where none of them can. `hides_cache`: the client is not told of a backend's prompt cache.
         """
+        self._hides_cache = hides_cache
         self._headers = headers
         self._request_id = request_id
         self._offered = offered
@@ -122,11 +130,25 @@ class MessagesClient:
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
-        return orjson.dumps(message_of(completion, thinking=self._thinking, model=self._model, ids=self._ids()))
+        return orjson.dumps(
+            message_of(
+                completion,
+                thinking=self._thinking,
+                model=self._model,
+                ids=self._ids(),
+                hides_cache=self._hides_cache,
+            )
+        )
 
     def stream(self) -> MessageEvents:
         """See `ClientDialect.stream`."""
-        return MessageEvents(self._request_id, thinking=self._thinking, model=self._model, ids=self._ids())
+        return MessageEvents(
+            self._request_id,
+            thinking=self._thinking,
+            model=self._model,
+            ids=self._ids(),
+            hides_cache=self._hides_cache,
+        )
 
     def _ids(self) -> CallIds:
         """Return what gives ids to the reply's calls: clients tell results by them, through the whole conversation."""

@@ -58,6 +58,12 @@ _TORN: Final = "upstream_invalid_response"
 _MESSAGE_ID: Final = "msg_"
 _OF_CHAT: Final = "chatcmpl-"
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+_PROMPT_COUNTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+"""Counts whose sum is the length of the prompt."""
+_OF_ANSWER: Final = frozenset(
+    {"output_tokens", "output_tokens_details", "server_tool_use", "service_tier", "inference_geo"}
+)
+"""Members of a usage that say nothing of the prompt cache."""
 _WRITTEN: Final = frozenset({DETAILS, "reasoning_content", "reasoning", "content", "refusal"})
 """Members of a delta that are written, its tool calls apart."""
 
@@ -106,6 +112,18 @@ def _usage_of(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**messages_usage(value.get("usage")), "cache_creation": None, "inference_geo": None, "service_tier": named}
 
 
+def _without_cache(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a backend's own message or event without what depends on its prompt cache."""
+    told = {name: value for name, value in event.items() if name != "diagnostics"}
+    if isinstance(message := event.get("message"), dict):
+        told["message"] = _without_cache(message)
+    if isinstance(usage := event.get("usage"), dict):
+        tokens_in = sum(count_in(usage.get(name)) or 0 for name in _PROMPT_COUNTS)
+        kept = {name: value for name, value in usage.items() if name in _OF_ANSWER}
+        told["usage"] = {**dict.fromkeys(_PROMPT_COUNTS, 0), "input_tokens": tokens_in, **kept}
+    return told
+
+
 def message_id(ident: Any) -> str:
     """Return the id of a completion as the id of a message."""
     text = ident if isinstance(ident, str) else ""
@@ -113,12 +131,17 @@ def message_id(ident: Any) -> str:
 
 
 def message_of(
-    completion: Mapping[str, Any], *, thinking: bool, model: str | None = None, ids: CallIds | None = None
+    completion: Mapping[str, Any],
+    *,
+    thinking: bool,
+    model: str | None = None,
+    ids: CallIds | None = None,
+    hides_cache: bool = False,
 ) -> dict[str, Any]:
     """Return the message for a whole completion. `thinking`: whether the client asked for thinking.
 
     `model` is the name that the message gives, by default the completion's. `ids` gives ids to its tool calls, if the
-    conversation has some already.
+    conversation has some already. `hides_cache`: the client is not told of the backend's prompt cache.
 
     The reply of a backend of the same dialect keeps its own form; thinking in it is always kept.
     """
@@ -138,6 +161,8 @@ def message_of(
         }
     elif not made.get("usage"):
         made["usage"] = _usage_of(completion)
+    if hides_cache:
+        made = _without_cache(made)
     made.update(
         id=message_id(completion.get("id")), type="message", role="assistant", model=model or completion.get("model")
     )
@@ -355,6 +380,7 @@ class MessageEvents:
         "_delta",
         "_detailed",
         "_ended",
+        "_hides_cache",
         "_ids",
         "_model",
         "_native_open",
@@ -372,10 +398,17 @@ class MessageEvents:
     )
 
     def __init__(
-        self, request_id: str, *, thinking: bool, model: str | None = None, ids: CallIds | None = None
+        self,
+        request_id: str,
+        *,
+        thinking: bool,
+        model: str | None = None,
+        ids: CallIds | None = None,
+        hides_cache: bool = False,
     ) -> None:
         """Prepare the writer. `thinking`: whether the client asked for thinking; the others as in `message_of`."""
         self._ids = ids or CallIds()
+        self._hides_cache = hides_cache
         self._request_id = request_id
         self._model = model
         self._thinking = thinking
@@ -433,7 +466,7 @@ class MessageEvents:
                 self._stored.add({**value, "choices": [choice]})
                 continue
             for event in native or ():
-                self._add_native(event, value, out)
+                self._add_native(_without_cache(event) if self._hides_cache else event, value, out)
             if not self._started:
                 self._begin(value, None, out)
             if not self._ended:
@@ -478,7 +511,9 @@ class MessageEvents:
         out: list[bytes] = []
         if self._stored is not None:
             stored = self._stored.completion()
-            self._add_whole(message_of(stored, thinking=self._thinking, ids=self._ids), stored, out)
+            self._add_whole(
+                message_of(stored, thinking=self._thinking, ids=self._ids, hides_cache=self._hides_cache), stored, out
+            )
         if not self._started:
             self._begin({}, None, out)
         self._end_calls(out)

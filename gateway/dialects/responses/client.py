@@ -56,8 +56,18 @@ Lifetime = Callable[[str], float | None]
 class ResponsesClient:
     """Translate one request and its reply. It implements `gateway.dialects.client.ClientDialect`."""
 
-    def __init__(self, past: PastResponses, lifetime: Lifetime, *, messages: int, hosted: bool = False) -> None:
+    def __init__(
+        self,
+        past: PastResponses,
+        lifetime: Lifetime,
+        *,
+        messages: int,
+        hosted: bool = False,
+        hides_cache: bool = False,
+    ) -> None:
         """Take what is kept. `messages` is the most that a conversation may have.
+
+        `hides_cache`: the client is not told of a backend's prompt cache.
 
         `hosted`: whether a backend of this API is configured, which can honour what chat completions cannot express.
         """
@@ -65,6 +75,7 @@ class ResponsesClient:
         self._lifetime = lifetime
         self._most = messages
         self._hosted = hosted
+        self._hides_cache = hides_cache
         self._tenant = ""
         self._ids = ItemIds()
         self._head: ResponseHead | None = None
@@ -101,7 +112,7 @@ class ResponsesClient:
         include = body.get("include") or ()
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
-        self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names)
+        self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names, hides_cache=self._hides_cache)
         return chat, native, large
 
     def path_of(self, path: str) -> str:

@@ -231,7 +231,7 @@ class ResponseEvents:
         if (ended := self._native_end) is not None:
             self._head.note_native(ended)
             status, reason = ended["status"], reason_of(ended)
-            usage = ended.get("usage") or usage
+            usage = self._head.own_usage(ended) or usage
             listed = ended.get("output")
             for item in (listed if isinstance(listed, list) else [])[len(self._output) :]:
                 self._add_item(item, written)

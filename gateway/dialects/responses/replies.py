@@ -61,12 +61,13 @@ _TOOL: Final = {"description": None, "parameters": None, "strict": None}
 """Members that each function of a Response object has, given or not."""
 _SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority")
 """The service tiers that a Response object may name."""
+_OF_CACHE: Final = "prompt_cache_diagnostics"
 _OF_BACKENDS: Final = (
     "access_programs",
     "image",
     "input_transformations",
     "moderation",
-    "prompt_cache_diagnostics",
+    _OF_CACHE,
     "prompt_cache_options",
     "service_tier",
     "tool_usage",
@@ -106,10 +107,22 @@ def response_of_item(item_id: str) -> str | None:
 class ResponseHead:
     """Make the Response objects of one reply: `of` gives one, at any stage of it."""
 
-    __slots__ = ("_fields", "created_at", "ids", "model", "names")
+    __slots__ = ("_fields", "_hides_cache", "created_at", "ids", "model", "names")
 
-    def __init__(self, body: Mapping[str, Any], ids: ItemIds, *, store: bool, names: Names = _NO_NAMES) -> None:
-        """Take the client's body. `store`: whether the gateway keeps the response. `names`: of tools in namespaces."""
+    def __init__(
+        self,
+        body: Mapping[str, Any],
+        ids: ItemIds,
+        *,
+        store: bool,
+        names: Names = _NO_NAMES,
+        hides_cache: bool = False,
+    ) -> None:
+        """Take the client's body. `store`: whether the gateway keeps the response. `names`: of tools in namespaces.
+
+        `hides_cache`: the client is not told of the backend's prompt cache.
+        """
+        self._hides_cache = hides_cache
         self.ids = ids
         self.names = names
         self.created_at = int(time.time())
@@ -146,8 +159,12 @@ class ResponseHead:
     def note_native(self, response: Mapping[str, Any]) -> None:
         """Take what the Response object of a backend says that completions have no place for."""
         for name in _OF_BACKENDS:
-            if response.get(name) is not None:
+            if response.get(name) is not None and not (self._hides_cache and name == _OF_CACHE):
                 self._fields[name] = response[name]
+
+    def own_usage(self, response: Mapping[str, Any]) -> Json | None:
+        """Return the usage in the Response object of a backend, if the client may see it."""
+        return None if self._hides_cache else response.get("usage")
 
     def of(
         self,
@@ -209,7 +226,7 @@ def whole_response(completion: Mapping[str, Any], head: ResponseHead, *, logprob
         ended = native_end(native)
         if ended is not None:
             head.note_native(ended)
-            usage = ended.get("usage") or usage
+            usage = head.own_usage(ended) or usage
             status, reason = ended["status"], reason_of(ended)
         output = [renamed(item, head.ids) for item in native_output(native)]
     else:

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.backends.base import BackendError
+from gateway.backends.base import BackendError, InvalidReply
+from gateway.backends.sse import DONE, EventParser
 from gateway.cascade.client_errors import exhausted
+from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.http.messages import read_body
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
 from gateway.off_loop import off_loop
+from gateway.request.access import in_tenants_space
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.telemetry import names
@@ -43,6 +46,8 @@ PATHS: Final = {
 }
 """The endpoint of a policy's `endpoints` that each path, and all below it, belongs to."""
 METHODS: Final = ("GET", "POST", "DELETE")
+_MODELS_ENDPOINT: Final = "completions"
+"""The endpoint whose replies are a model's that may have a prompt cache."""
 _SHARED: Final = frozenset({"files", "batches"})
 """Endpoints whose replies show what others at the same account have put there."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_.~:@!$&'()*+,;=-]+)+/?")
@@ -61,6 +66,7 @@ _REPLY_HEADERS: Final = (
     "last-modified",
     "openai-version",
 )
+_IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _JSON: Final = b"application/json"
 _STALL_S: Final = 10.0
 """Longest wait in seconds for the next part of a client's upload."""
@@ -161,7 +167,7 @@ class _PassedRequest(SideExchange):
                 "policy to a service of the config (services)."
             )
         deployment = self.steps.deployment
-        if self.endpoint in _SHARED and len(deployment.tenants) > 1 and not deployment.services[service].share_files:
+        if self.endpoint in _SHARED and deployment.shares_backends and not deployment.services[service].share_files:
             raise Forbidden(
                 f"All tenants would share the {self.endpoint} at the service {service!r}. "
                 f"services.{service}.share_files in the config allows that.",
@@ -173,11 +179,14 @@ class _PassedRequest(SideExchange):
         """Return the client's headers that are passed on. Raises UnsupportedMediaType for a coded body."""
         if self.headers.get(b"content-encoding", b"identity") != b"identity":
             raise UnsupportedMediaType("Send the body without a content encoding.")
-        return {
+        headers = {
             name.decode().title(): value.decode("latin-1")
             for name, value in self.scope["headers"]
             if name in _REQUEST_HEADERS
         }
+        if (key := headers.get(_IDEMPOTENCY_KEY)) is not None:  # another tenant's with this key has another reply
+            headers[_IDEMPOTENCY_KEY] = in_tenants_space(self.ledger.tenant, key)
+        return headers
 
     async def _body(self, config: ServiceConfig, headers: dict[str, str]) -> bytes | AsyncIterator[bytes] | None:
         """Return the body to send: as it comes, or with another model in it; None without a body."""
@@ -225,17 +234,19 @@ class _PassedRequest(SideExchange):
 
     async def _pass_back(self, reply: ServiceReply) -> None:
         """Send the service's reply as it comes. A client that leaves it unread for too long is given up."""
+        hides = self.endpoint == _MODELS_ENDPOINT and self.steps.deployment.shares_backends
         headers: list[Header] = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name in _REPLY_HEADERS
             if (value := reply.headers.get(name)) is not None and value.isprintable()
+            if not (hides and name == "content-length")
         ]
         if reply.headers.get("content-type", "").startswith("text/event-stream"):
             headers.append((b"x-accel-buffering", b"no"))
         self.ledger.path = "passthrough"
         await self.start(reply.status, headers, opaque=True)
         stall_s = self.steps.deployment.limits.stall
-        while part := await reply.chunk():
+        async for part in _without_cache(reply) if hides else _parts_of(reply):
             try:
                 async with asyncio.timeout(stall_s):
                     await self.part(part, more=True)
@@ -243,6 +254,33 @@ class _PassedRequest(SideExchange):
                 self.client.drop()
                 raise ClientGone from None
         await self.part(b"", more=False)
+
+
+async def _parts_of(reply: ServiceReply) -> AsyncIterator[bytes]:
+    """Yield a reply's body as it comes."""
+    while part := await reply.chunk():
+        yield part
+
+
+async def _without_cache(reply: ServiceReply) -> AsyncIterator[bytes]:
+    """Yield the body of a text completion without what it says of the server's prompt cache, event by event."""
+    if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+        yield _hidden(await reply.read())
+        return
+    parser = EventParser()
+    async for part in _parts_of(reply):
+        for data in parser.feed(part):
+            yield b"data: %b\n\n" % (data if data == DONE else _hidden(data))
+
+
+def _hidden(raw: bytes) -> bytes:
+    """Return a completion or chunk, as JSON, without what it says of the server's prompt cache."""
+    try:
+        value = orjson.loads(raw)
+        hide_cache(value)
+    except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
+        raise InvalidReply("a reply that is not a text completion") from None
+    return orjson.dumps(value)
 
 
 def _too_large(limit: int) -> RequestTooLarge:

@@ -65,7 +65,8 @@ def _client(steps: Steps, headers: dict[bytes, bytes]) -> ResponsesClient:
     backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
     hosted = any(one.kind == "responses" and "hosted_tools" in one.capabilities for one in backends)
     messages = steps.deployment.limits.messages
-    return ResponsesClient(steps.kept_responses, lifetime, messages=messages, hosted=hosted)
+    hides = steps.deployment.shares_backends
+    return ResponsesClient(steps.kept_responses, lifetime, messages=messages, hosted=hosted, hides_cache=hides)
 
 
 async def one_response(request: Request) -> Response:

@@ -1,0 +1,212 @@
+"""What clients are told does not depend on a backend's prompt cache, which the tenants of a deployment share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.account import Account
+from tests.support.app import InProcess, in_process
+from tests.support.gateway import CHAT
+from tests.support.responses_upstream import ResponsesUpstream
+from tests.support.store import LocalStore
+from tests.support.strict_messages import StrictMessages, text
+from tests.support.upstream import Reply, Upstream
+
+Json = dict[str, Any]
+KEYS = {"ACME_KEY": "acme-key-0123456789", "UMBRELLA_KEY": "umbrella-key-0123456789"}
+TENANTS = {"acme": {"key_env": "ACME_KEY"}, "umbrella": {"key_env": "UMBRELLA_KEY"}}
+HELLO = [{"role": "user", "content": "hello"}]
+APIS: dict[str, Json] = {
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello"},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 100},
+}
+PROMPT = 9000
+PRICE = {"input": 10, "output": 10, "cached_input": 1, "cache_write": 20}
+VOLATILE = re.compile(
+    r'"(?:created|created_at|completed_at)": ?\d+|(?:chatcmpl|cmpl|msg|resp|rs|fc)[-_][\w-]+|[0-9a-f]{32}'
+)
+TIMES = {
+    "x-request-id", "request-id", "openai-processing-ms", "x-tierline-overhead-ms", "server-timing", "age",
+    "x-tierline-cache-entry", "content-length",
+}  # fmt: skip
+
+
+def in_all_words(cached: int) -> tuple[Json, Json]:
+    """The usage of a call and the other members of its reply, in the words of many servers of chat completions."""
+    usage = {
+        "prompt_tokens": PROMPT, "completion_tokens": 5, "total_tokens": PROMPT + 5, "cached_tokens": cached,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 3}, "prompt_cache_hit_tokens": cached,
+        "prompt_cache_miss_tokens": PROMPT - cached, "num_cached_tokens": cached, "prompt_time": 1 / (1 + cached),
+        "cost": 1e-6 * (PROMPT - cached), "cost_details": {"upstream": PROMPT - cached},
+    }  # fmt: skip
+    members = {
+        "timings": {"cache_n": cached, "prompt_n": PROMPT - cached}, "tokens_cached": cached,
+        "x_groq": {"usage": usage}, "prompt_progress": {"cache": cached},
+        "perf_metrics": {"cached-prompt-tokens": cached},
+    }  # fmt: skip
+    return usage, members
+
+
+class Backends:
+    """A server of each dialect whose prompt cache holds as many tokens of the prompt as a test wants."""
+
+    def __init__(self, chat: Upstream, claude: StrictMessages, gpt: ResponsesUpstream, service: Account) -> None:
+        self.chat, self.claude, self.gpt, self.service = chat, claude, gpt, service
+
+    def hold(self, cached: int) -> None:
+        """Report the next calls with so many tokens from the prompt cache."""
+        usage, members = in_all_words(cached)
+        self.chat.default = Reply(text="Hello.", usage=usage, extra=members)
+        written = (PROMPT - cached) // 2
+        told = {
+            "input_tokens": PROMPT - cached - written, "cache_read_input_tokens": cached, "output_tokens": 5,
+            "cache_creation_input_tokens": written, "cache_creation": {"ephemeral_5m_input_tokens": written},
+        }  # fmt: skip
+        self.claude.say(text("Hello."), usage=told, diagnostics={"cache_miss_reason": cached})
+        self.claude.say(text("Hello."), usage=told, diagnostics={"cache_miss_reason": cached})
+        own = {"input_tokens": PROMPT, "output_tokens": 5, "total_tokens": PROMPT + 5}
+        own |= {"input_tokens_details": {"cached_tokens": cached}, "output_tokens_details": {"reasoning_tokens": 0}}
+        self.gpt.default = Reply(text="Hello.", usage=own)
+
+
+@pytest.fixture
+def backends(upstream: Upstream) -> Iterator[Backends]:
+    with StrictMessages() as claude, ResponsesUpstream() as gpt, Account() as service:
+        yield Backends(upstream, claude, gpt, service)
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path, backends: Backends, tenants: Json, store: LocalStore | None = None
+) -> AsyncIterator[InProcess]:
+    """A gateway in this process before these backends."""
+
+    def tier(name: str, server: Upstream, **more: Any) -> Json:
+        backend = {
+            "base_url": server.url,
+            "model": f"{name}-model",
+            "capabilities": ["tools"],
+            "price": {**PRICE},
+            **more,
+        }
+        return {"name": name, "backends": [backend]}
+
+    tiers = [
+        tier("local", backends.chat),
+        tier("claude", backends.claude, kind="anthropic", key_env="HOSTED_KEY"),
+        tier("gpt", backends.gpt, kind="responses", key_env="HOSTED_KEY"),
+    ]
+    services = {"account": {"base_url": backends.service.url, "key_env": "HOSTED_KEY"}}
+    policies = {
+        name: CHAT.replace("surface: chat", f"surface: {name}")
+        .replace("[chat, gpt-4o-mini]", f"[{name}]")
+        .replace("[local, hosted]", f"[{name}]")
+        .replace("{local: otherwise}", f"{{{name}: otherwise}}")
+        for name in ("local", "claude", "gpt")
+    }
+    policies["remote"] = policies["local"].replace("local]", "remote]", 1).replace(": local", ": remote", 1)
+    policies["remote"] += "endpoints: {completions: account}\n"
+    settings = {"tiers": tiers, "services": services, "tenants": tenants, "default_surface": "local"}
+    url = None if store is None else store.url
+    env = {name: KEYS[name] for name in (one["key_env"] for one in tenants.values())}
+    async with in_process(
+        folder, backends.chat.url, backends.claude.url, settings=settings, policies=policies, env=env, store_url=url
+    ) as app:
+        yield app
+
+
+async def told(app: InProcess, path: str, key: str = "ACME_KEY", **body: Any) -> tuple[str, dict[str, str]]:
+    """What a client is told of one request: the reply's body and headers, but for ids and times."""
+    control = body.pop("control", "no-store")
+    headers = {"authorization": f"Bearer {KEYS[key]}", "x-tierline-cache": control}
+    reply = await app.client.post(path, json={**APIS[path], **body}, headers=headers)
+    assert reply.status_code == 200, reply.text
+    return VOLATILE.sub("", reply.text), {name: value for name, value in reply.headers.items() if name not in TIMES}
+
+
+@pytest.mark.parametrize("tier", ["local", "claude", "gpt"])
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_reply_depends_on_the_prompt_cache(
+    tmp_path: Path, backends: Backends, path: str, tier: str, stream: bool
+) -> None:
+    """In no API, to no kind of backend, whole or as a stream: neither the counts, nor the cost, nor other members."""
+    more: Json = {"model": tier, "stream": stream}
+    if stream and path in ("/v1/chat/completions", "/v1/completions"):
+        more["stream_options"] = {"include_usage": True}
+    async with gateway(tmp_path, backends, TENANTS) as app:
+        backends.hold(0)
+        cold = await told(app, path, **more)
+        backends.hold(8192)
+        warm = await told(app, path, **more)
+    assert warm == cold
+    assert str(PROMPT) in cold[0], "the prompt's length is the client's own"
+    assert "0.09005" in cold[0] + cold[1].get("x-tierline-cost-usd", "")
+    for word in ("cached-prompt", "timings", "prompt_progress", "diagnostics", "prompt_cache_hit"):
+        assert word not in cold[0]
+
+
+@pytest.mark.parametrize("tier", ["local", "claude", "gpt"])
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_stored_answer_depends_on_the_prompt_cache(
+    tmp_path: Path, backends: Backends, store: LocalStore, path: str, tier: str, stream: bool
+) -> None:
+    """Replayed whole and as a stream, from an answer that came whole or as a stream."""
+    replays: list[Any] = []
+    more: Json = {"model": tier}
+    async with gateway(tmp_path, backends, TENANTS, store) as app:
+        for key, cached in (("ACME_KEY", 0), ("UMBRELLA_KEY", 8192)):  # tenants share no stored answers
+            backends.hold(cached)
+            await told(app, path, key, **more, stream=stream, control="max-age=1000")
+            for replayed in (False, True):
+                async with asyncio.timeout(3):
+                    while True:
+                        reply = await told(app, path, key, **more, stream=replayed, control="max-age=1000")
+                        if reply[1]["x-tierline-path"] == "cache-exact":
+                            break
+                replays.append(reply)
+    assert replays[:2] == replays[2:]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_reply_that_is_passed_on_depends_on_the_prompt_cache(
+    tmp_path: Path, backends: Backends, stream: bool
+) -> None:
+    """A service's own text completions."""
+    replies: list[Any] = []
+    async with gateway(tmp_path, backends, TENANTS) as app:
+        for cached in (0, 8192):
+            usage, members = in_all_words(cached)
+            value = {"id": "c", "choices": [{"text": "Hi", "index": 0, "usage": usage}], "usage": usage, **members}
+            raw = json.dumps(value).encode()
+            body = b": ping\n\ndata: %b\n\ndata: [DONE]\n\n" % raw if stream else raw
+            kind = "text/event-stream" if stream else "application/json"
+            backends.service.refusal = (200, body, {"content-type": kind})
+            replies.append(await told(app, "/v1/completions", model="remote", stream=stream))
+    assert replies[0] == replies[1]
+    assert '"Hi"' in replies[0][0] and ("[DONE]" in replies[0][0]) == stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_tenant_is_told_all(tmp_path: Path, backends: Backends, stream: bool) -> None:
+    """What is in the cache is its own then."""
+    backends.hold(8192)
+    async with gateway(tmp_path, backends, {"acme": TENANTS["acme"]}) as app:
+        for path, body in APIS.items():
+            more: Json = {"stream": stream, "model": "local"}
+            if stream and "max_tokens" not in body:
+                more["stream_options"] = {"include_usage": True}
+            if path == "/v1/responses":
+                more.pop("stream_options", None)
+            assert "8192" in (await told(app, path, **more))[0], path
