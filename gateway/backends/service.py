@@ -21,6 +21,7 @@ from gateway.backends.base import (
     in_words,
 )
 from gateway.backends.quota import number_in
+from gateway.backends.refused_fields import RefusedFields
 
 _ERROR_BODY: Final = 64 << 10
 _ERROR_BODY_S: Final = 1.0
@@ -134,6 +135,8 @@ class ServiceClient:
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_timeout_s
         self._places = asyncio.Semaphore(max_in_flight)
+        self.refused = RefusedFields(base_url)
+        """The optional fields that the service has refused, and that it is not sent for some hours."""
         # Created on first use: aiohttp needs a running event loop, and each worker process has its own.
         self._session: aiohttp.ClientSession | None = None
 

@@ -178,6 +178,21 @@ def test_an_unknown_price_is_not_stated_as_nothing(running: EndpointsSetup) -> N
     assert reply.headers["x-tierline-cost-usd"] == "unknown"
 
 
+def test_a_field_that_changes_no_vector_is_left_out(running: EndpointsSetup) -> None:
+    """Once more without it, told, and not sent again; what makes another vector is the client's error."""
+    running.account.reset()
+    running.account.unknown = "user"
+    for number, calls in enumerate((2, 1)):
+        running.account.calls.clear()
+        reply = post(running, {"model": "remote", "input": f"left out {number}", "user": "u1"})
+        assert (reply.status_code, reply.headers["x-tierline-dropped"]) == (200, "user")
+        assert len(running.account.calls) == calls and "user" not in running.account.calls[-1].value
+    running.account.unknown = "input_type"
+    reply = post(running, {"model": "remote", "input": "left out 2", "input_type": "query"})
+    assert reply.status_code == 422
+    running.account.reset()
+
+
 def test_errors_of_a_service_are_our_errors(running: EndpointsSetup, client: openai.OpenAI) -> None:
     account = running.account
     account.refusal = (400, b'{"error":{"message":"too long","type":"x","param":"input","code":"y"}}', {})

@@ -49,6 +49,8 @@ class Account:
     def __init__(self) -> None:
         self.calls: list[AccountCall] = []
         self.refusal: tuple[int, bytes, dict[str, str]] | None = None
+        self.unknown = ""
+        """A field that JSON requests may not have, as strict servers say it."""
         self.release = threading.Event()
         """Lets a stream at `/v1/audio/speech` go on after its first part."""
         self.port = 0
@@ -76,7 +78,7 @@ class Account:
     def reset(self) -> None:
         """Forget the requests and the refusal."""
         self.calls.clear()
-        self.refusal = None
+        self.refusal, self.unknown = None, ""
         self.release.clear()
 
     def wait_for(self, count: int) -> list[AccountCall]:
@@ -114,6 +116,13 @@ class Account:
             if self.refusal is not None:
                 status, body, extra = self.refusal
                 return web.Response(status=status, body=body, headers={"content-type": "application/json", **extra})
+            if self.unknown and self.unknown in call.value:
+                detail = {
+                    "type": "extra_forbidden",
+                    "loc": ["body", self.unknown],
+                    "msg": "Extra inputs are not permitted",
+                }
+                return web.json_response({"detail": [detail]}, status=422)
             return await self._reply(request, call, digest.hexdigest())
         except (asyncio.CancelledError, ConnectionError):
             call.gone.set()

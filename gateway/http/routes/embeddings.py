@@ -23,6 +23,7 @@ from cache.store.base import StoreUnavailable
 from cache.vectors import StoredVector
 from gateway.accounting import charge, settle
 from gateway.backends.base import BackendError, BadStatus, InvalidReply, Truncated, Unreachable
+from gateway.backends.refused_fields import RefusedField, refused_in
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import Usage, count_in
 from gateway.config.prices import Price
@@ -221,18 +222,40 @@ class _Embedding(SideExchange):
             "model": model,
             "input": request.body["input"] if whole else inputs,
         }
-        write = partial(orjson.dumps, body)
-        sent = await off_loop(write) if large else write()
         fallback = policy.endpoints.embeddings.fallback
         errors: list[BackendError] = []
         for one in (service, fallback or service):
             try:
-                return await self._asked(one, model, inputs, sent, policy, large=large)
+                return await self._taken(one, model, inputs, body, policy, large=large)
             except BackendError as error:
                 errors.append(error)
                 if not _may_help(error, elsewhere=fallback is not None):
                     break
         raise exhausted(errors, timed_out=False)
+
+    async def _taken(
+        self, service: str, model: str, inputs: list[Any], body: dict[str, Any], policy: Policy, *, large: bool
+    ) -> list[StoredVector]:
+        """Return the vectors of one service. Raises BackendError.
+
+        It is asked once more without `user` if it refuses that: no vector depends on it.
+        """
+        refused, also = client_of(self.steps, service).refused, list[RefusedField]()
+        while True:
+            fitted, omitted = refused.left_out(body, also)
+            self.ledger.dropped = tuple(omitted)
+            write = partial(orjson.dumps, fitted)
+            sent = await off_loop(write) if large else write()
+            try:
+                vectors = await self._asked(service, model, inputs, sent, policy, large=large)
+            except BadStatus as error:
+                found = [one for one in refused_in(error.status, error.body, fitted) if one.shown == "user"]
+                if also or not found:
+                    raise
+                also += found
+                continue
+            refused.remember(also)
+            return vectors
 
     async def _asked(
         self, service: str, model: str, inputs: list[Any], sent: bytes, policy: Policy, *, large: bool
