@@ -221,6 +221,10 @@ class Event:
     value: dict[str, Any] = field(default_factory=dict)
 
 
+ALIVE: Final = [Event(b"", {"choices": []})]
+"""What a stream gives where a backend has sent comments or pings alone: it lives, and there is nothing to pass on."""
+
+
 class EventStream(Protocol):
     """An open stream. A cancelled `read()` loses nothing and may be called again."""
 
@@ -228,7 +232,7 @@ class EventStream(Protocol):
     """Paths of the client's fields that the backend could not be sent, such as `stop`."""
 
     async def read(self) -> list[Event]:
-        """Return the next events, at least one; an empty list at the end. Raises BackendError."""
+        """Return the next events, at least one, or ALIVE itself; an empty list at the end. Raises BackendError."""
 
     @property
     def done_seen(self) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.backends.base import (
+    ALIVE,
     BackendError,
     BackendRequest,
     BadStatus,
@@ -95,6 +96,7 @@ class SseReply(ABC):
             if not chunk:
                 return []
             events: list[Event] = []
+            comments, data = self._parser.comments, b""
             try:
                 for data in self._parser.feed(chunk):
                     if data == DONE:
@@ -113,6 +115,8 @@ class SseReply(ABC):
                 self._invalid = error  # process the events before the error first
             if events:
                 return events
+            if (data or self._parser.comments > comments) and not self.done_seen and self._invalid is None:
+                return ALIVE
         return []
 
     def close(self) -> None:

@@ -17,12 +17,14 @@ class EventParser:
     LF, CRLF and CR line ends are accepted, and comments, and data with or without a space before it.
     """
 
-    __slots__ = ("_after_cr", "_parts", "_size")
+    __slots__ = ("_after_cr", "_parts", "_size", "comments")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
         self._after_cr = False
+        self.comments = 0
+        """Comments and events without data so far: a server's signs of life."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the events that `chunk` completes, in order. Raises InvalidReply for one over 4 MiB."""
@@ -38,13 +40,15 @@ class EventParser:
             self._parts, self._size = [], 0
         blocks = chunk.split(b"\n\n")
         if rest := blocks.pop():
-            self._keep(rest)
+            self._keep(self._without_comments(rest) if rest[:1] == b":" else rest)
         events: list[bytes] = []
         for block in blocks:
             # Nearly all events have this form; a call for each would cost as much as the rest of this loop.
             data = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _data(block)
             if data:
                 events.append(data)
+            elif block:
+                self.comments += 1
         return events
 
     def _keep(self, part: bytes) -> None:
@@ -52,6 +56,13 @@ class EventParser:
         self._size += len(part)
         if self._size > _MAX_EVENT:
             raise InvalidReply("an event is larger than 4 MiB")
+
+    def _without_comments(self, rest: bytes) -> bytes:
+        """Count the whole comment lines at the beginning of what no blank line has ended, and leave them out."""
+        while rest[:1] == b":" and (end := rest.find(b"\n")) >= 0:
+            rest = rest[end + 1 :]
+            self.comments += 1
+        return rest
 
     def _with_lf(self, chunk: bytes) -> bytes:
         # A CR ends its line at once. If a CRLF is cut in two, the LF begins the next chunk and ends no line.

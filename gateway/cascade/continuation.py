@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.backends.base import (
+    ALIVE,
     BackendError,
     BackendRequest,
     BudgetSpent,
@@ -246,9 +247,9 @@ async def _first_events(
                 read = await source.read()
                 if not read:
                     raise Truncated("the stream ended before its answer")
-                for event in read:
+                for event in read if read is not ALIVE else ():
                     state.add(event.value)
-                events += read
+                    events.append(event)
     except TimeoutError:
         raise BudgetSpent(timeout_s) from None
     return events

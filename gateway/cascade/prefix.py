@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.backends.base import BackendRequest, BudgetSpent, Completion, Event, Truncated
+from gateway.backends.base import ALIVE, BackendRequest, BudgetSpent, Completion, Event, Truncated
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
 from gateway.chat.completions import token_texts
 from gateway.chat.normalised import normalise
@@ -64,6 +64,8 @@ class PrefixBuffer:
                 source = await self._call.open(backend_request, state)
                 while not (state.finished or state.tokens >= rules.hold_tokens if attempt.judged else state.has_choice):
                     events = await source.read()
+                    if events is ALIVE:
+                        continue
                     if not events:
                         if not state.finished:
                             raise Truncated("the stream ended before its answer")

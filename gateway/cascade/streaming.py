@@ -15,11 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.accounting import settle
-from gateway.backends.base import BackendError, DeadlinePassed, Degenerate, Event, InvalidReply, TimedOut, Truncated
+from gateway.backends.base import (
+    ALIVE,
+    BackendError,
+    DeadlinePassed,
+    Degenerate,
+    Event,
+    InvalidReply,
+    TimedOut,
+    Truncated,
+)
 from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage
 from gateway.errors import stream_error
+from gateway.request.reply import QUIET_S, STILL_ALIVE
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -98,7 +108,7 @@ class LiveStream:
 
         return whole
 
-    async def events(self) -> AsyncGenerator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:  # noqa: PLR0912  (each call would count per chunk)
         """Yield the bytes of each event, in order, each to be sent in one write."""
         events = self._held
         while True:
@@ -112,6 +122,15 @@ class LiveStream:
                         raise Degenerate("the same words over and over")
                     watchdog.since, watchdog.reading = monotonic(), True
                     events = await call.source.read()
+                    quiet_since = watchdog.since
+                    while events is ALIVE:
+                        watchdog.since = monotonic()
+                        if watchdog.since - quiet_since >= QUIET_S:
+                            watchdog.reading = False
+                            yield STILL_ALIVE
+                            watchdog.since = quiet_since = monotonic()
+                            watchdog.reading = True
+                        events = await call.source.read()
                     watchdog.since, watchdog.reading = monotonic(), False
                     for event in events:
                         state.add(event.value)
@@ -123,10 +142,6 @@ class LiveStream:
             except BackendError as error:
                 watchdog.since, watchdog.reading = monotonic(), False
                 broken = self._broken or error
-                # Once the answer is complete, lateness or a break loses nothing, but an error event would make it
-                # useless.
-                if state.finished and not isinstance(broken, InvalidReply):
-                    break
                 continued = await self._gone_on_with(broken)
                 if continued is None:
                     yield stream_error(str(broken), broken.error_type)
@@ -147,8 +162,14 @@ class LiveStream:
         self._call.close(self._broken or ("lost" if self.end == names.LOST else "cancelled"), self.end)
 
     async def _gone_on_with(self, broken: BackendError) -> list[Event] | None:
-        """Return the first events of the call that continues the stream; None if none does, and the stream is over."""
+        """Return the first events of the call that continues the stream; None if none does, and the stream is over.
+
+        Once the answer is complete, lateness or a break loses nothing, but an error event would make it useless: then
+        there are no more events.
+        """
         request, call, state = self._request, self._call, self._state
+        if state.finished and not isinstance(broken, InvalidReply):
+            return []
         self._broken = broken
         call.close(broken, broken.error_type)
         continued = None

@@ -22,6 +22,7 @@ import orjson
 from gateway.chat.completions import wants_usage
 from gateway.chat.normalised import new_completion_id
 from gateway.http.messages import explain, start_events
+from gateway.request.reply import QUIET_S, STILL_ALIVE
 
 if TYPE_CHECKING:
     from gateway.dialects.client import StreamWriter
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.request.reply import Header
 
 _AFTER_S: Final = 0.1
-_EVERY_S: Final = 2.0
 _WAITING: Final = b": waiting\n"
 _LAST: Final = b": x-tierline-"
 _KNOWN_EARLY: Final = frozenset({b"x-request-id", b"openai-processing-ms", b"x-tierline-surface", b"x-tierline-policy"})
@@ -96,7 +96,7 @@ class EarlyHead:
             async for data in events:
                 if data.startswith(_LAST):
                     yield self._late_comment(extra) + data[1:]
-                elif not self._named:
+                elif not self._named or data == STILL_ALIVE:
                     yield data
                 elif renamed := self._renamed(data):
                     yield renamed
@@ -120,7 +120,7 @@ class EarlyHead:
         while not self._over.is_set():
             await self._send({"type": "http.response.body", "body": data or _WAITING, "more_body": True})
             try:
-                async with asyncio.timeout(_EVERY_S):
+                async with asyncio.timeout(QUIET_S):
                     await self._over.wait()
             except TimeoutError:
                 data = b"" if self._writer is None else self._writer.alive()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.request.reply import is_error
+from gateway.request.reply import QUIET_S, STILL_ALIVE, is_error
 
 if TYPE_CHECKING:
     from gateway.dialects.client import StreamWriter
@@ -17,12 +18,19 @@ _DONE: Final = b"[DONE]"
 
 
 async def translated(events: AsyncGenerator[bytes], writer: StreamWriter) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream in the client's dialect, each in one write; comments go out before their event."""
+    """Yield the events of a stream in the client's dialect, each in one write; comments go out before their event.
+
+    A client that gets nothing of what the model writes, such as thinking that it has not asked for, is shown every two
+    seconds that the stream lives: by an event, where its API has one for that.
+    """
+    quiet_since = 0.0
     try:
         async for event in events:
             comment, data = _parts(event)
             if data == _DONE:
                 written = writer.done()
+            elif event == STILL_ALIVE:
+                comment, written = b"", writer.alive() or event
             elif not data:
                 written = b""
             elif is_error(_DATA + data):
@@ -30,7 +38,13 @@ async def translated(events: AsyncGenerator[bytes], writer: StreamWriter) -> Asy
             else:
                 written = writer.chunk(orjson.loads(data))
             if comment or written:
+                quiet_since = 0.0
                 yield comment + written
+            elif not quiet_since:
+                quiet_since = monotonic()
+            elif monotonic() - quiet_since >= QUIET_S:
+                quiet_since = 0.0
+                yield writer.alive() or STILL_ALIVE
     finally:
         await events.aclose()
 

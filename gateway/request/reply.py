@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from cache.write import PendingWrite
@@ -69,6 +69,13 @@ class Reply:
     def is_whole(self) -> bool:
         """Return whether the answer is complete; for a stream, as far as this reply has read it."""
         return self.stream is None or self.stream.end == "done"
+
+
+STILL_ALIVE: Final = b": the model is at work\n"
+"""A comment in a stream of events, for a client that has heard nothing for QUIET_S: with one newline, as openai-python
+takes a blank line for the end of an event."""
+QUIET_S: Final = 2.0
+"""Time in seconds without a word to a client after which it is shown that the stream lives, if the backend says so."""
 
 
 def is_error(event: bytes) -> bool:

@@ -187,7 +187,8 @@ class ResponseEvents:
 
     def alive(self) -> bytes:
         """See `StreamWriter.alive`. OpenAI's own `keepalive` event is in no schema, and clients fail on it."""
-        return self._event("response.in_progress", response=self._head.of("in_progress"))
+        begun = self._begun or self._begun_early
+        return self._event("response.in_progress", response=self._head.of("in_progress")) if begun else b""
 
     def chunk(self, value: Mapping[str, Any]) -> bytes:
         """Return the events for one chunk."""

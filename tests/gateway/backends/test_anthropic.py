@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.anthropic import AnthropicBackend, _MessageStream
-from gateway.backends.base import BackendRequest, BadStatus, ContextExceeded, InvalidReply, Truncated
+from gateway.backends.base import ALIVE, BackendRequest, BadStatus, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import Quota
 from gateway.dialects.messages.client import chat_body
@@ -206,7 +206,7 @@ async def test_a_stream_cut_anywhere_is_the_same(claude: StrictMessages, size: i
         stream = _MessageStream(response, MessageChunks(maker_of("here", "key"), native=True))
         values = []
         while events := await stream.read():
-            values += [event.value for event in events]
+            values += [event.value for event in events if events is not ALIVE]
         assert stream.done_seen
         return [{**value, "created": 0} for value in values]
 

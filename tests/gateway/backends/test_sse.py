@@ -52,3 +52,26 @@ def test_a_giant_event_is_refused() -> None:
     """An event that does not end within 4 MiB is invalid, and is not collected further."""
     with pytest.raises(InvalidReply):
         fed(b"data: ", *[b"x" * (1 << 16)] * 65)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "comments"),
+    [
+        (b": ping\n\n", 1), (b": ping\n", 1), (b":\n: b\n", 2), (b"event: ping\n\n", 1), (b":\r\n\r\n", 1),
+        (b": pi", 0), (b"data: {", 0), (b"data: 1\n\n", 0), (b"\n\n", 0),
+    ],
+)  # fmt: skip
+def test_signs_of_life_are_counted(chunk: bytes, comments: int) -> None:
+    """A comment, or an event without data, counts once it is whole; a byte of anything does not."""
+    parser = EventParser()
+    parser.feed(chunk)
+    assert parser.comments == comments
+
+
+def test_comment_lines_before_an_event_are_none_of_it() -> None:
+    """Comments that no blank line ends are left out as they come, however many there are."""
+    parser = EventParser()
+    for _ in range(1000):
+        assert parser.feed(b": still here\n") == []
+    assert parser.feed(b"data: 1\n\n") == [b"1"]
+    assert parser.comments == 1000
