@@ -144,10 +144,10 @@ def _plain(content: object) -> str:
 
 
 def strip_logprobs(value: Mapping[str, Any]) -> None:
-    """Remove, in place, the log-probabilities that the client did not ask for."""
+    """Set to null, in place, the log-probabilities that the client did not ask for."""
     for choice in value["choices"]:
         if isinstance(choice, dict):
-            choice.pop("logprobs", None)
+            choice["logprobs"] = None
 
 
 def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

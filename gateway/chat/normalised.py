@@ -23,6 +23,8 @@ from typing import Any, Final
 
 import orjson
 
+STOPPED_BY: Final = "stop_reason"
+"""Member of a choice that names the stop sequence that ended it, as vLLM has it."""
 _FAILED: Final = "error"
 _WORDS: Final = {
     "stop": "stop eos eos_token end_turn end stop_sequence stop_token pause_turn complete completed done finished",
@@ -99,6 +101,7 @@ def normalise(completion: dict[str, Any], model: str) -> bool:
     for position, choice in enumerate(completion["choices"]):
         if choice.get("index") is None:
             changes.append((choice, "index", position))
+        changes += ((choice, name, None) for name in ("logprobs",) if name not in choice)
         told = choice.get("finish_reason")
         finish = _finish_of(choice, told)
         message = choice.get("message")

@@ -319,8 +319,8 @@ class StreamState:
             changed = True
         if self._strip:
             for choice in choices:
-                if "logprobs" in choice:
-                    del choice["logprobs"]
+                if choice.get("logprobs") is not None:
+                    choice["logprobs"] = None
                     changed = True
         if self._fit is not None:
             chunk.pop("system_fingerprint", None)

@@ -171,7 +171,7 @@ def test_log_probabilities_are_asked_for_us_and_kept_from_the_client(gw: Gateway
     """The judge's evidence is stripped unless the client wanted it too."""
     hidden = ask(gw, "Say hello to the crew.")
     assert local_upstream.requests[-1].body["logprobs"] is True
-    assert "logprobs" not in hidden.json()["choices"][0]
+    assert hidden.json()["choices"][0]["logprobs"] is None
     shown = ask(gw, "Say hello to the crew once more.", logprobs=True)
     assert shown.json()["choices"][0]["logprobs"]["content"]
 
@@ -442,6 +442,6 @@ def test_a_good_watched_draft_is_the_answer_it_would_have_been(watching: Gateway
     body = plain.json()
     assert (body["object"], body["choices"][0]["finish_reason"]) == ("chat.completion", "stop")
     assert body["usage"]["completion_tokens"] > 10
-    assert "logprobs" not in body["choices"][0]
+    assert body["choices"][0]["logprobs"] is None
     shown = ask(watching, "Name the capital city of France.", logprobs=True).json()
     assert len(shown["choices"][0]["logprobs"]["content"]) == body["usage"]["completion_tokens"]

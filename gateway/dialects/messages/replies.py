@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.chat.normalised import finish_reason_of, json_text, new_call_id
+from gateway.chat.normalised import STOPPED_BY, finish_reason_of, json_text, new_call_id
 from gateway.chat.usage import COST_WORDS, count_in, standardise
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.native import NATIVE
@@ -24,8 +24,6 @@ from gateway.dialects.reasoning import DETAILS, Maker
 TEXT_CHARS: Final = "x_tierline_chars"
 FORMAT: Final = "anthropic-claude-v1"
 """Value of `format` in reasoning details, as OpenRouter names it."""
-STOPPED_BY: Final = "stop_reason"
-"""Member of a choice that names the stop sequence that ended it, as vLLM has it."""
 _SERVICE_TIERS: Final = {"standard": "default", "priority": "priority"}
 """Service tiers of chat completions, by those of the API."""
 _COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")

@@ -9,9 +9,9 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import Assembler
-from gateway.chat.normalised import new_completion_id
+from gateway.chat.normalised import STOPPED_BY, new_completion_id
 from gateway.chat.usage import count_in, part_of
-from gateway.dialects.messages.replies import STOPPED_BY, TEXT_CHARS
+from gateway.dialects.messages.replies import TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
@@ -150,7 +150,7 @@ def message_of(
     native = chat.get(NATIVE)
     made = _native_message(native, chat) if native else None
     if made is None:
-        stopped, sequence = _stop(choice, bool(chat.get("tool_calls")))
+        stopped, sequence = _stop(choice, calls_tools=bool(chat.get("tool_calls")), refused=bool(chat.get("refusal")))
         made = {
             "content": _content(chat, ids or CallIds(), thinking=thinking),
             "stop_reason": stopped,
@@ -169,12 +169,17 @@ def message_of(
     return made
 
 
-def _stop(choice: Mapping[str, Any], calls_tools: bool) -> tuple[str, str | None]:
-    """Return the stop reason, and the stop sequence if the backend names it (vLLM does, as `stop_reason`)."""
+def _stop(choice: Mapping[str, Any], *, calls_tools: bool, refused: bool) -> tuple[str, str | None]:
+    """Return the stop reason, and the stop sequence if the backend names it: vLLM does, and SGLang by another name.
+
+    OpenAI's API does not name it, nor say that there was one: then the turn ended.
+    """
     finish = choice.get("finish_reason")
-    sequence = choice.get(STOPPED_BY)
     if finish == "stop" and calls_tools:
         return "tool_use", None
+    if finish == "stop" and refused:
+        return "refusal", None
+    sequence = choice.get(STOPPED_BY) or choice.get("matched_stop")
     if finish == "stop" and isinstance(sequence, str):
         return "stop_sequence", sequence
     return _STOP.get(finish or "", "end_turn"), None
@@ -473,7 +478,7 @@ class MessageEvents:
                 self._add_delta(delta, out)
             if choice.get("finish_reason"):
                 self._end_calls(out)
-                self._stop = _stop(choice, bool(self._calls))
+                self._stop = _stop(choice, calls_tools=bool(self._calls), refused=bool(self._refused))
         if self._torn is not None:
             message = (
                 f"The model went on with its call of {self._torn!r} after the call was whole and another had begun."

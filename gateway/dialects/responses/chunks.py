@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway.chat.normalised import json_text
+from gateway.chat.normalised import STOPPED_BY, json_text
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.dialects.responses.backend import ResponsesRequest
@@ -20,6 +20,7 @@ from gateway.dialects.responses.reply import (
     encrypted_detail,
     failure_of,
     finish_reason,
+    first_stop,
     head_of,
     native_event,
     number_details,
@@ -122,10 +123,12 @@ class ResponseChunks:
         if self._stop is not None:
             if self._stopped:
                 return None
-            text, self._stopped = self._stop.take(text)
-            if self._stopped:
-                self.finished = True
-                return self._chunk({"content": text}, "stop", event.get("logprobs"))
+            text, sequence = self._stop.take(text)
+            if sequence is not None:
+                self.finished = self._stopped = True
+                chunk = self._chunk({"content": text}, "stop", event.get("logprobs"))
+                chunk["choices"][0][STOPPED_BY] = sequence
+                return chunk
         if not text and not self._waiting:
             return None
         return self._chunk({"content": text}, None, event.get("logprobs"), event.get("obfuscation"))
@@ -393,16 +396,15 @@ class _StopSequences:
         self._longest = max(map(len, sequences))
         self._held = ""
 
-    def take(self, text: str) -> tuple[str, bool]:
-        """Return the text that may be sent now, and whether a stop sequence has ended it."""
+    def take(self, text: str) -> tuple[str, str | None]:
+        """Return the text that may be sent now, and the stop sequence that has ended it; None if none has."""
         text = self._held + text
-        found = [at for sequence in self._sequences if (at := text.find(sequence)) >= 0]
-        if found:
-            return text[: min(found)], True
+        if (found := first_stop(text, self._sequences)) is not None:
+            return text[: found[0]], found[1]
         start = max(0, len(text) - self._longest + 1)
         cut = next((at for at in range(start, len(text)) if self._may_begin(text[at:])), len(text))
         self._held = text[cut:]
-        return text[:cut], False
+        return text[:cut], None
 
     def rest(self) -> str:
         """Return what was held back when the text has ended."""

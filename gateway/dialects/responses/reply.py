@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.chat.normalised import json_text, new_call_id
+from gateway.chat.normalised import STOPPED_BY, json_text, new_call_id
 from gateway.chat.usage import standardise
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
@@ -66,12 +66,13 @@ def completion_of(response: Mapping[str, Any], request: ResponsesRequest, maker:
     message = parts.message()
     finish = finish_reason(response, calls=parts.calls > 0, legacy=request.legacy)
     logprobs = None if parts.logprobs is None else {"content": parts.logprobs, "refusal": None}
-    cut = _cut(message, request.stop)
-    if cut is not None:
-        message["content"], finish = cut, "stop"
+    stopped: dict[str, str] = {}
+    if (cut := first_stop(message.get("content") or "", request.stop)) is not None:
+        at, stopped[STOPPED_BY] = cut
+        message["content"], finish = message["content"][:at], "stop"
     if request.native:
         message[NATIVE] = [native_event({"type": _last_event(response), "response": response}, request, maker)]
-    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}
+    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish, **stopped}
     completion = {**head_of(response), "object": "chat.completion", "choices": [choice], "usage": usage_of(response)}
     for name in ("service_tier", "metadata"):
         if response.get(name):
@@ -305,13 +306,9 @@ def sealed_details(details: list[dict[str, Any]], before: str | None, maker: Mak
     return details
 
 
-def _cut(message: Mapping[str, Any], stop: tuple[str, ...]) -> str | None:
-    """Return the text before the first stop sequence in it; None if there is none."""
-    text = message.get("content")
-    if not stop or not text:
-        return None
-    found = [at for sequence in stop if (at := text.find(sequence)) >= 0]
-    return text[: min(found)] if found else None
+def first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
+    """Return the place of the first stop sequence in a text, and the sequence; None if there is none."""
+    return min(((at, sequence) for sequence in stop if (at := text.find(sequence)) >= 0), default=None)
 
 
 # --- the reply's own form ---------------------------------------------------------------------------------------------

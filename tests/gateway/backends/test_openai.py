@@ -263,7 +263,7 @@ async def test_a_stream_to_a_json_request(backend: OpenAIBackend, upstream: Upst
 def whole(**members: Any) -> dict[str, Any]:
     """A completion that lacks nothing, with these members in place of its own."""
     message = {"role": "assistant", "content": "a", "refusal": None}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     made = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]} | members
     return {name: value for name, value in made.items() if value is not ...}
 

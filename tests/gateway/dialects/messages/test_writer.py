@@ -301,6 +301,26 @@ def test_thinking_goes_to_clients_that_asked_for_it() -> None:
     assert message_of(whole, thinking=True)["content"][0]["thinking"] == "hm"
 
 
+@pytest.mark.parametrize(
+    ("delta", "more", "reason", "sequence"),
+    [
+        ({"refusal": "I may not."}, {}, "refusal", None),
+        ({"content": "Yes."}, {"matched_stop": "END"}, "stop_sequence", "END"),
+        ({"content": "Yes."}, {"matched_stop": 128009}, "end_turn", None),
+        ({"content": "Yes."}, {"stop_reason": None}, "end_turn", None),
+    ],
+)
+def test_why_a_turn_of_another_api_ended(
+    delta: dict[str, Any], more: dict[str, Any], reason: str, sequence: str | None
+) -> None:
+    """By the stop sequence that its server names, or with a refusal, whose finish reason is `stop`, too."""
+    chunks = [chunk(delta), chunk({}, "stop", **more)]
+    whole = message_of(assembled(chunks), thinking=False)
+    for made in (whole, written(chunks)):
+        assert (made["stop_reason"], made["stop_sequence"]) == (reason, sequence)
+        assert (made["stop_details"] or {}).get("explanation") == delta.get("refusal")
+
+
 def test_a_stream_that_was_begun_before_its_answer() -> None:
     """It has one beginning, and the backend's count of the input in its end; pings may come before the first block."""
     live, chunks = streamed(MESSAGE, native=True), streamed(MESSAGE, native=False)
