@@ -553,6 +553,9 @@ class TenantConfig(Section):
         return (value,) if isinstance(value, str | Path) else value
 
 
+_ORIGIN: Final = re.compile(r"(?:(?!https?:)[a-z][a-z0-9+.-]*://\*|[a-z][a-z0-9+.-]*://[^/\s*?#@]+)", re.IGNORECASE)
+
+
 class Access(Section):
     """Access rules beside the tenants' keys.
 
@@ -564,8 +567,28 @@ class Access(Section):
     """Further names that are accepted in `Host` and `Origin`, beside those of loopback."""
     keyless: bool = False
     """Serve without keys on an address that other machines reach, because something in front controls access."""
+    cors: tuple[str, ...] = ()
+    """Origins of pages and desktop applications that may send requests from a browser, as the browser names them:
+    `https://chat.example.com`, `app://obsidian.md`. `vscode-webview://*` stands for all of a scheme of no website."""
     public_metrics: bool = False
     """Show /metrics and the details of /readyz to anyone. If false and there are tenants, they need the admin's key."""
+
+    @field_validator("cors")
+    @classmethod
+    def _origins_alone(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is not an origin; write scheme://host[:port], and `*` for every host only of a scheme "
+                    "other than http and https"
+                )
+        return tuple(origin.lower() for origin in origins)
+
+    @property
+    def cors_pattern(self) -> re.Pattern[str] | None:
+        """Return the pattern of the origins in `cors`; None if there are none."""
+        listed = "|".join(re.escape(origin).replace(r"\*", "[^/]*") for origin in self.cors)
+        return re.compile(listed, re.IGNORECASE) if listed else None
 
     @field_validator("hosts")
     @classmethod

@@ -268,6 +268,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", "/v1/models"): Operation("List the surfaces, as models to ask for", _GATEWAY, None, "Models"),
     ("GET", "/v1/models/{model}"): Operation("Show one surface, by its name or an alias", _GATEWAY, None, "Model"),
     ("POST", "/v1/feedback"): Operation("Say whether an answer was right", _GATEWAY, "FeedbackRequest", "Feedback"),
+    ("GET", "/"): Operation("What is here", _GATEWAY, None, "Any"),
     ("GET", "/healthz"): Operation("Whether the process lives", _GATEWAY, None, "Health"),
     ("GET", "/health"): Operation("Whether the process lives", _GATEWAY, None, "Health"),
     ("GET", "/readyz"): Operation(
@@ -331,7 +332,7 @@ _ASKED: Final = {
     "x-tierline-debug": "1 asks for x-tierline-reason.",
     "x-request-id": "Becomes the request's id.",
 }
-_GIVEN: Final = {
+GIVEN: Final = {
     "x-request-id": "The request's id, for traces and feedback.",
     "x-tierline-surface": "The surface.",
     "x-tierline-policy": "The surface and the beginning of its policy's hash.",
@@ -344,7 +345,8 @@ _GIVEN: Final = {
     "x-tierline-dropped": "Fields that the answering backend was not sent.",
     "x-tierline-output-limit": "Most tokens of the answer, where that is not the client's own limit.",
 }
-_NOT_SECURED: Final = frozenset({"/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})
+"""The headers of replies that are described, and that pages of other origins may read."""
+_NOT_SECURED: Final = frozenset({"/", "/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})
 
 
 def document(title: str, served: Iterable[tuple[str, str]], *, keyed: bool) -> dict[str, Any]:
@@ -369,7 +371,7 @@ def document(title: str, served: Iterable[tuple[str, str]], *, keyed: bool) -> d
         "components": {
             "schemas": dict(SCHEMAS),
             "responses": {"Error": _reply("The request failed", "Error", "application/json")},
-            "headers": {name: {"description": text, "schema": _TEXT} for name, text in _GIVEN.items()},
+            "headers": {name: {"description": text, "schema": _TEXT} for name, text in GIVEN.items()},
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -394,7 +396,7 @@ def _described(method: str, path: str, operation: Operation, *, keyed: bool) -> 
     if operation.stream:
         reply["content"]["text/event-stream"] = {"schema": _TEXT}
     if calls:
-        reply["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in _GIVEN}
+        reply["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in GIVEN}
     name = re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
     described: dict[str, Any] = {
         "operationId": name,

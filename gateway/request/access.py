@@ -65,6 +65,7 @@ class LoopbackGuard:
         self.active = deployment.keyless and is_loopback(deployment.host)
         """Whether requests are checked. If not, each needs a key, or the config has `access: {keyless: true}`."""
         self._names = frozenset(deployment.access.hosts)
+        self._pages = deployment.access.cors_pattern
         self._allowed: dict[bytes, bool] = {}
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
@@ -76,8 +77,13 @@ class LoopbackGuard:
             message = f"This gateway requires no key, so it only accepts names of this machine in Host; {_TO_ALLOW}."
             raise Forbidden(message)
         origin = headers.get(b"origin")
-        if origin is not None and not self._allows(origin.partition(b"://")[2]):
-            message = f"This gateway requires no key, so pages of other sites may not use it; {_TO_ALLOW}."
+        if origin is None or (self._pages is not None and self._pages.fullmatch(origin.decode("latin-1"))):
+            return
+        if not self._allows(origin.partition(b"://")[2]):
+            message = (
+                f"This gateway requires no key, so pages of other sites may not use it; {_TO_ALLOW}, and access.cors "
+                "lets pages and desktop applications in by their origin."
+            )
             raise Forbidden(message, code="origin_not_allowed")
 
     def _allows(self, authority: bytes) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -26,7 +28,7 @@ from gateway.errors import (
     UpgradeRequired,
 )
 from gateway.http.messages import REQUEST_ID, RequestIdMiddleware, send_json
-from gateway.http.openapi import PASSED
+from gateway.http.openapi import GIVEN, PASSED
 from gateway.http.routes import health, models, responses
 from gateway.http.routes.admin import cache_routes, gatekeeper
 from gateway.http.routes.chat import ChatCompletions
@@ -35,6 +37,7 @@ from gateway.http.routes.documents import Served, document_routes, served_by
 from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.feedback import feedback_route
 from gateway.http.routes.messages import CountTokens, Messages
+from gateway.http.routes.passthrough import PATHS as PASSED_ON
 from gateway.http.routes.passthrough import PassedOn, endpoint_of
 from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
@@ -45,12 +48,19 @@ if TYPE_CHECKING:
 
 _MESSAGES: Final = "/v1/messages"
 """The beginning of the paths whose clients are Anthropic's."""
+_VERSION: Final = b"anthropic-version"
+"""The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
+_ROOTS: Final = frozenset(
+    {"chat", "completions", "embeddings", "feedback", "messages", "models", "responses"}
+    | {path.removeprefix("/v1/") for path in PASSED_ON}
+)
+"""First segments of the paths under `/v1`."""
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
 class App:
-    """The ASGI application. `/chat/completions` is an alias of `/v1/chat/completions`, and `/responses` of
-    `/v1/responses`; there are no redirects.
+    """The ASGI application. Paths under `/v1` are served without it, too, and with a slash at the end; there are no
+    redirects.
 
     Requests to the admin port get the admin API only, and requests to the public port never do.
     """
@@ -75,6 +85,8 @@ class App:
         documents = document_routes("Tierline", served, keyed=keyed)
         self._rest = _api(steps, [*rest, *documents], [*served, *served_by(documents)])
         self._others = RequestIdMiddleware(self._cold)
+        pages = steps.deployment.access.cors_pattern
+        self._cors = None if pages is None else _for_pages(self._route, pages)
         admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None
         self._admin = None
@@ -89,17 +101,31 @@ class App:
         if scope["type"] == "http":
             if self._admin is not None and scope["server"][1] == self._admin_port:
                 return self._admin(scope, receive, send)
+            if self._cors is not None and any(name == b"origin" for name, _ in scope["headers"]):
+                return self._cors(scope, receive, send)
             if scope["path"] in CHAT and scope["method"] == "POST":
                 return self._chat(scope, receive, send)
             if (endpoint := self._posts.get(scope["path"])) is not None and scope["method"] == "POST":
                 return endpoint(scope, receive, send)
-            if (passed := endpoint_of(scope["path"])) is not None:
-                return self._passed_on(passed, scope, receive, send)
-            return self._others(scope, receive, send)
+            return self._route(scope, receive, send)
         if scope["type"] == "lifespan":
             return _lifespan(self._steps, scope, receive, send)
         closed: Coroutine[Any, Any, None] = send({"type": "websocket.close", "code": 1000})
         return closed
+
+    def _route(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers a request, by its path: in another spelling, if it is known by none."""
+        path, post = scope["path"], scope["method"] == "POST"
+        if (spelt := _spelt(path)) != path:
+            raw = spelt.encode() if scope["raw_path"] == path.encode() else scope["raw_path"]
+            path, scope = spelt, {**scope, "path": spelt, "raw_path": raw}
+        if path in CHAT and post:
+            return self._chat(scope, receive, send)
+        if (endpoint := self._posts.get(path)) is not None and post:
+            return endpoint(scope, receive, send)
+        if (passed := endpoint_of(path)) is not None:
+            return self._passed_on(passed, scope, receive, send)
+        return self._others(scope, receive, send)
 
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -112,6 +138,29 @@ class App:
             await send_json(send, error.status, [*error.headers], _body_of(error, scope))
         else:
             await self._rest(scope, receive, send)
+
+
+def _spelt(path: str) -> str:
+    """Return a path as it is served: a client's base URL may lack `/v1` or have it twice, and a slash may follow."""
+    while path.startswith("/v1/v1/"):
+        path = path[len("/v1") :]
+    path = path.rstrip("/") or "/"
+    return f"/v1{path}" if path.split("/", 2)[1] in _ROOTS else path
+
+
+def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
+    """Return the application for requests of web pages: it tells the browser which of them may read the replies.
+
+    Keys come in headers, never in cookies, so no page is allowed credentials.
+    """
+    return CORSMiddleware(
+        app,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        allow_origin_regex=f"(?i:{pages.pattern})",
+        allow_private_network=True,
+        expose_headers=(*GIVEN, "retry-after", "request-id"),
+    )
 
 
 async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
@@ -145,7 +194,7 @@ async def _as_envelope(request: Request, error: Exception) -> Response:
 
 def _body_of(error: ApiError, scope: Any) -> bytes:
     """Return the body of an error, in the envelope that clients of the path know."""
-    if scope["path"].startswith(_MESSAGES):
+    if scope["path"].startswith(_MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
         return MessagesClient({}, scope[REQUEST_ID]).error(error)
     return error.body()
 

@@ -63,6 +63,8 @@ class ReplyCycle(RequestResponseCycle):
     _head = b""
     """The head of the reply until it is written."""
     _when_gone: Callable[[], None] | None = None
+    until_close = False
+    """Whether the end of the connection is the end of the body, as HTTP/1.0 has it for a body of unknown length."""
     opaque = False
     """Whether the body is not the gateway's own, so that its pieces may be cut in the middle of an event."""
 
@@ -100,7 +102,7 @@ class ReplyCycle(RequestResponseCycle):
                 data = b"%x\r\n%b\r\n" % (len(data), data)
             if not more:
                 data += b"0\r\n\r\n"
-        else:
+        elif not self.until_close:
             data = self._as_announced(data, more=more)
         if self._head:
             data, self._head = self._head + data, b""
@@ -140,8 +142,12 @@ class ReplyCycle(RequestResponseCycle):
             self.chunked_encoding = False
             self.expected_content_length = int(length)
         elif self.scope["method"] != "HEAD" and status not in _BODYLESS:
-            self.chunked_encoding = True
-            headers.append((b"transfer-encoding", b"chunked"))
+            self.until_close = self.scope.get("http_version") == "1.0"
+            self.chunked_encoding = not self.until_close
+            if self.until_close:
+                self.keep_alive = False
+            else:
+                headers.append((b"transfer-encoding", b"chunked"))
             # The first piece may take a while: that of a shared stream is another request's.
             asyncio.get_running_loop().call_soon(self.send_held_head)
         if b"close" in fields.get(b"connection", b""):

@@ -29,6 +29,11 @@ _STORE_REFUSALS: Final = {
 }
 
 
+async def root(_: Request) -> JSONResponse:
+    """Say what is here, for clients that ask for the base URL to see whether anybody answers."""
+    return JSONResponse({"service": "tierline", "api": "/v1", "models": "/v1/models", "description": "/docs"})
+
+
 async def healthz(_: Request) -> JSONResponse:
     """Report that this process answers requests."""
     return JSONResponse({"status": "ok"})
@@ -64,6 +69,7 @@ async def metrics(request: Request) -> Response:
 
 
 ROUTES: Final = (
+    Route("/", root),
     Route("/healthz", healthz),
     Route("/health", healthz),
     Route("/readyz", readyz),

@@ -98,8 +98,7 @@ async def test_every_route_is_described(app: InProcess) -> None:
     ("path", "near"),
     [
         ("/v1/chat/completion", "/v1/chat/completions"),
-        ("/v1/chat/completions/", "/v1/chat/completions"),
-        ("/v1/v1/embeddings", "/v1/embeddings"),
+        ("/v1/embedding", "/v1/embeddings"),
         ("/v1/model", "/v1/models"),
     ],
 )
