@@ -113,6 +113,8 @@ def decide_by(
     least = semantic.cross_encoder.ask_from if screening else 0.0
     readable = scripts if screening or verifier is None else verifier.scripts
 
+    plain = "Latin" in readable
+
     def foreign(stored: str, asked: str) -> bool:
         return not (is_written_in(asked, readable) and is_written_in(stored, readable))
 
@@ -126,7 +128,7 @@ def decide_by(
             return Verdict(cosine, f"guard: {refused}" if refused else "", "guards")
         if stored == asked or (cosine >= _SAME_WORDS_FROM and same_words(stored, asked)):
             return Verdict(1.0, "", "rule")
-        if foreign(stored, asked):
+        if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:

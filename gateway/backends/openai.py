@@ -138,17 +138,22 @@ class _ChatReader:
         if value.get("error"):
             raise error_in_200(value["error"], raw)
         choices = value.get("choices")
-        if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+        if not isinstance(choices, list) or not choices:
             raise InvalidReply(_NO_CHOICE)
+        for choice in choices:
+            if not isinstance(choice, dict):
+                raise InvalidReply(_NO_CHOICE)
         changed, sound = normalise(value, self._model), True
-        if not all(isinstance(choice.get("message"), dict) for choice in choices):
-            raise InvalidReply(_NO_CHOICE)
-        if not all(choice.get("finish_reason") for choice in choices):
-            raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
         translated = self._translated()
         for choice in choices:
-            changed = _made_ours(choice["message"], self._maker, translated) or changed
-            changed = restore_names(choice["message"], self._names) or changed
+            message = choice.get("message")
+            if not isinstance(message, dict):
+                raise InvalidReply(_NO_CHOICE)
+            if not choice.get("finish_reason"):
+                raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
+            changed = _made_ours(message, self._maker, translated) or changed
+            if self._names:
+                changed = restore_names(message, self._names) or changed
         changed = standardise(value) or changed
         if value.get("usage") is not None and usage_of(value) is None:
             # Drop impossible token counts, because clients add them up.

@@ -38,6 +38,7 @@ _WORDS: Final = {
 }
 """What servers call each of the API's finish reasons, in any case of letters; `error` is a failed call."""
 _FINISH: Final = {word: finish for finish, words in _WORDS.items() for word in words.split()}
+_STANDARD: Final = frozenset(_WORDS) - {_FAILED}
 _LACK_A_MESSAGE: Final = frozenset({"length", "content_filter"})
 _NOTHING: Final = (None, "")
 _INNER: Final = (("function", "arguments"), ("custom", "input"))
@@ -103,7 +104,7 @@ def normalise(completion: dict[str, Any], model: str) -> bool:
             changes.append((choice, "index", position))
         changes += ((choice, name, None) for name in ("logprobs",) if name not in choice)
         told = choice.get("finish_reason")
-        finish = _finish_of(choice, told)
+        finish = told if type(told) is str and told in _STANDARD and "error" not in choice else _finish_of(choice, told)
         message = choice.get("message")
         if message is None and finish in _LACK_A_MESSAGE:
             message = {}

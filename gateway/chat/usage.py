@@ -55,6 +55,7 @@ _OF_CHOICE: Final = frozenset(
     }
 )  # fmt: skip
 """Members of a choice that say nothing of it; in streams, Moonshot has the usage there."""
+_CHARGES: Final = frozenset({"cost", "cost_in_usd_ticks"})
 _TICKS: Final = 1e-10
 """US dollars of one of xAI's ticks."""
 
@@ -85,11 +86,14 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     tokens_in, tokens_out = usage.get(_IN), usage.get(_OUT)
     if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
         return None
-    details, tier = usage.get("prompt_tokens_details"), value.get("service_tier")
-    cached, written = part_of(details, "cached_tokens", tokens_in), part_of(details, "cache_write_tokens", tokens_in)
+    cached = written = 0
+    if details := usage.get("prompt_tokens_details"):
+        cached = part_of(details, "cached_tokens", tokens_in)
+        written = min(part_of(details, "cache_write_tokens", tokens_in), tokens_in - cached)
+    tier = value.get("service_tier")
     tier = tier if isinstance(tier, str) else ""
-    estimated = usage.get(_ESTIMATED) is True
-    return Usage(tokens_in, tokens_out, estimated, cached, min(written, tokens_in - cached), tier, _stated_cost(usage))
+    stated = None if _CHARGES.isdisjoint(usage) else _stated_cost(usage)
+    return Usage(tokens_in, tokens_out, usage.get(_ESTIMATED) is True, cached, written, tier, stated)
 
 
 def part_of(details: object, name: str, most: int) -> int:
@@ -115,7 +119,7 @@ def standardise(value: Mapping[str, Any]) -> bool:
         and tokens_out >= 0
         and total == tokens_in + tokens_out
         and _OTHER_WORDS.isdisjoint(usage)
-        and not _more_thought(usage, tokens_out)
+        and not (usage.get("completion_tokens_details") and _more_thought(usage, tokens_out))
     ):
         return False
     before = dict(usage)
