@@ -226,12 +226,13 @@ class LiveArchive:
     async def by_id(self, columns: str, request_id: str, at_ms: int | None = None) -> list[Row]:
         """Return the newest request of an id, none if there is none. Raises QueryError.
 
-        Records of about `at_ms` alone are looked at, if it is given, which tells two tenants' equal ids apart. Without
-        it, those of the time that the id tells come first, and then all, as a client may have chosen the id.
+        Records of `at_ms`, or else of about then, are looked at, if it is given, which tells two tenants' equal ids
+        apart. Without it, those of the time that the id tells come first, and then all, as a client may have chosen it.
         """
-        told = recorded_between(request_id) if at_ms is None else (at_ms - _ABOUT_MS, at_ms + _ABOUT_MS)
-        ways = [told, None] if told is not None and at_ms is None else [told]
-        for way in ways:
+        ways: list[tuple[int, int] | None] = [recorded_between(request_id), None]
+        if at_ms is not None:
+            ways = [(at_ms, at_ms), (at_ms - _ABOUT_MS, at_ms + _ABOUT_MS)]
+        for way in dict.fromkeys(ways):
             where, values = "request_id = $id", {"id": request_id}
             if way is not None:
                 where += f" AND entry_ms BETWEEN {way[0]} AND {way[1]}"

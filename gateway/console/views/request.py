@@ -25,6 +25,7 @@ from gateway.console.what_changes import WhatChanges, tried_as, what_changes
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
+from gateway.telemetry.ids import recorded_between
 from gateway.telemetry.reasons import dollars
 from offline.explain.moves import Move
 from offline.explain.path import PathLine, decision_lines
@@ -99,6 +100,10 @@ class RecordedDecisionInput:
     given: DecisionInput
 
 
+_SAME: Final = "request_id, tenant, surface, started_s, entry_ms, entry_seq"
+_MOST_SAME: Final = 20
+
+
 class RequestView:
     """Find requests and say all that is known of each."""
 
@@ -136,6 +141,13 @@ class RequestView:
         usual = await self._usual_of(row["surface"])
         changes = what_changes(record["ledger"], timeline, None if again is None else again.policy.escalate.hedge)
         numbers = await self._numbers(row["surface"] or "") if changes else []
+        same = await self._archive.newest(
+            _SAME,
+            "request_id = $id",
+            {"id": request_id},
+            _MOST_SAME,
+            between_ms=recorded_between(request_id) or (None, None),
+        )
         feedback = await self._archive.ask(_FEEDBACK, {"id": request_id, "tenant": row["tenant"]})
         return {
             "request_id": request_id,
@@ -160,6 +172,7 @@ class RequestView:
             "lines": await self._lines_of(timeline.bars, row["surface"] or "", row["policy"] or ""),
             "steps": [] if again is None else decision_lines(again.policy, again.given),
             "others": [] if again is None else _others(again),
+            "same_id": [one for one in same if (one["entry_ms"], one["tenant"]) != (row["entry_ms"], row["tenant"])],
             "feedback": feedback[0] if feedback else None,
             "decided": again is not None,
             "hit": served_hit(record["hops"]),

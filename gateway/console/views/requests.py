@@ -47,6 +47,11 @@ SELECT count(*) AS requests FROM requests
 WHERE {where} AND (entry_ms > $ms OR (entry_ms = $ms AND entry_seq > $number))"""
 
 
+def _time(text: str) -> int | None:
+    """Return Unix milliseconds in an address; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list with its stream of what is new, and the page of one request."""
     archive, desk = sources.archive, PolicyDesk(sources.archive, sources.store, sources.places)
@@ -55,7 +60,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     async def show_list(request: Request) -> Mapping[str, Any]:
         query = request.query_params
         wanted = _filter_in(query.multi_items())
-        peek = query.get("peek")
+        peek, peek_at = query.get("peek"), query.get("at", "")
         data = await requests_page(archive, wanted, query.get("before", ""))
         if wanted.search and not data["rows"] and not query.get("before"):
             # No id begins so: then they are words.
@@ -67,7 +72,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 raise SeeOther(f"/requests/{quote(row['request_id'], safe='')}?at={row['entry_ms']}")
         return {
             **data,
-            "peek": await one.data(peek) if peek else None,
+            "peek": await one.data(peek, _time(peek_at)) if peek else None,
             "texts": wanted.texts,
             "is": wanted.flags,
             "since": wanted.since,
@@ -89,7 +94,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     async def show(request: Request) -> Mapping[str, Any]:
         at, opened = request.query_params.get("at", ""), request.query_params.get("hop", "")
-        at_ms = int(at) if at.isdecimal() and len(at) < 16 else None
+        at_ms = _time(at)
         request_id, why = request.path_params["request_id"], request.query_params.get("why")
         data = await one.data(request_id, at_ms)
         why = why or next(iter(data["others"]), None)
@@ -104,7 +109,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     yield Page("/requests", "requests.html", show_list, name="Requests", key="r")
     yield Action("/requests/live", live, methods=("GET",))
-    yield Page("/requests/{request_id}", "request.html", show)
+    yield Page("/requests/{request_id:path}", "request.html", show)
 
 
 def _filter_in(pairs: list[tuple[str, str]]) -> Filter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import html
 import json
 import re
 import time
@@ -395,3 +396,27 @@ async def test_every_page_names_the_ledgers_damaged_files(store: RedisStore, tmp
         assert page.status_code == 200 and "1 of the ledger&#39;s files" in page.text.replace("'", "&#39;")
         assert "requests-00000000000000001-000000-00000000000000002-000000.parquet (" in page.text
         assert "tierline_ledger_damaged_files 1\n" in (await client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("name", ["team/a?b#c%2Fd", "/", "a//b", "..%2e&x=1;y", "req+1"])
+async def test_a_request_of_any_id_has_its_page(store: RedisStore, tmp_path: Path, name: str) -> None:
+    """Clients choose ids; of two tenants' equal ones each link shows its own, and each page links to the other."""
+    for tenant in ("acme", "zeta"):
+        trace, ledger = escalated(name, tenant=tenant)
+        await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 1000)])
+        await asyncio.sleep(0.005)
+    async with console(tmp_path, store, 1) as client:
+        links = re.findall(r'class="link"><a href="(/requests/[^"]+)"', (await client.get("/requests?since=all")).text)
+        assert len(links) == 3
+        other = {"acme": "zeta", "zeta": "acme"}
+        shown = []
+        for link in links[1:]:
+            page = await client.get(html.unescape(link))
+            path, _, query = html.unescape(link).partition("?")
+            data = (await client.get(f"{path}.json?{query}")).json()
+            assert page.status_code == 200 and data["request_id"] == name
+            tenant = data["ledger"]["tenant"]
+            assert [one["tenant"] for one in data["same_id"]] == [other[tenant]]
+            assert f">{other[tenant]}, " in page.text
+            shown.append(tenant)
+        assert sorted(shown) == ["acme", "zeta"]
