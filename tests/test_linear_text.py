@@ -205,7 +205,7 @@ def called_with(function: Any) -> Callable[[str], object]:
     def call(text: str) -> object:
         try:
             return function(text, f"{text}!") if two else function(text)
-        except (ValueError, KeyError):  # a text that it refuses; how soon is what counts
+        except (ValueError, KeyError, TypeError):  # a text that it refuses; how soon is what counts
             return None
 
     return call
