@@ -381,8 +381,9 @@ def translated_completion(value: dict[str, Any], model: str) -> Completion:
     """
     normalise(value, model)
     standardise(value)
-    sound = value.get("usage") is None or usage_of(value) is not None
-    if not sound:
+    usage = usage_of(value)
+    sound = value.get("usage") is None or (usage is not None and not usage.incomplete)
+    if usage is None and not sound:
         value["usage"] = None
     return Completion(orjson.dumps(value), value, sound)
 

@@ -155,10 +155,12 @@ class _ChatReader:
             if self._names:
                 changed = restore_names(message, self._names) or changed
         changed = standardise(value) or changed
-        if value.get("usage") is not None and usage_of(value) is None:
-            # Drop impossible token counts, because clients add them up.
-            value["usage"] = None
-            changed, sound = True, False
+        if value.get("usage") is not None:
+            usage = usage_of(value)
+            sound = usage is not None and not usage.incomplete
+            if usage is None:
+                value["usage"] = None  # clients add impossible token counts up
+                changed = True
         return Completion(orjson.dumps(value) if changed else raw, value, sound)
 
     def stream(self, response: Response) -> SseReply:

@@ -170,6 +170,7 @@ class StreamState:
             self.miscounted = True
         else:
             self.usage, self.reported = usage, chunk["usage"]
+            self.miscounted = self.miscounted or usage.incomplete
             if self.hides_cache:
                 self.reported = without_cache(chunk["usage"])
 

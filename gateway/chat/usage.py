@@ -56,6 +56,7 @@ _OF_CHOICE: Final = frozenset(
 )  # fmt: skip
 """Members of a choice that say nothing of it; in streams, Moonshot has the usage there."""
 _CHARGES: Final = frozenset({"cost", "cost_in_usd_ticks"})
+_MOST_TOKENS: Final = 10**12
 _TICKS: Final = 1e-10
 """US dollars of one of xAI's ticks."""
 
@@ -76,6 +77,11 @@ class Usage:
     tokens_cache_write: int = 0
     service_tier: str = ""
     cost_usd: float | None = None
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a count is missing: it was not told, and the gateway has not counted it yet."""
+        return self.estimated and not (self.tokens_in and self.tokens_out)
 
 
 def usage_of(value: Mapping[str, Any]) -> Usage | None:
@@ -194,7 +200,7 @@ def count_in(value: object) -> int | None:
     """Return a token count; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
 def _stated_cost(usage: Mapping[str, Any]) -> float | None:

@@ -82,7 +82,13 @@ def test_every_count_that_is_told_is_read_once(usage: dict[str, Any], read: tupl
 
 def test_usage_in_the_usual_words_stays_as_it_is() -> None:
     """Nothing is changed, so that a reply's bytes may be passed on."""
-    for usage in (counts(3, 2), counts(3, 2, prompt_tokens_details={"cached_tokens": 1}), {}, {"prompt_tokens": "3"}):
+    for usage in (
+        {"prompt_tokens": 1e300},
+        counts(3, 2),
+        counts(3, 2, prompt_tokens_details={"cached_tokens": 1}),
+        {},
+        {"prompt_tokens": "3"},
+    ):
         kept = dict(usage)
         assert not standardise({"usage": usage})
         assert usage == kept
@@ -94,7 +100,9 @@ def test_a_count_that_nobody_tells_is_marked() -> None:
     """The other count is kept, and what is missing is 0 and marked, for the gateway to count itself."""
     value: dict[str, Any] = {"usage": {"prompt_tokens": 100, "completion_tokens": None}}
     assert standardise(value)
-    assert usage_of(value) == Usage(100, 0, estimated=True)
+    got = usage_of(value)
+    assert got == Usage(100, 0, estimated=True) and got.incomplete  # so that it is in no stored answer
+    assert not Usage(100, 1, estimated=True).incomplete  # of a gateway behind this one
     assert value["usage"] == {"prompt_tokens": 100, "completion_tokens": 0, "total_tokens": 100, "estimated": True}
 
 
