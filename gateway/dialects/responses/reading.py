@@ -234,13 +234,15 @@ class _Reading:
     """Translate one body: collect messages, and what a chat completion cannot express."""
 
     __slots__ = (
-        "_called", "_hosted", "_may_not_search", "_shown", "_turn", "_turn_paths", "lost", "messages", "names",
-        "needed", "paths",
+        "_called", "_given_tools", "_hosted", "_may_not_search", "_shown", "_turn", "_turn_paths", "lost", "messages",
+        "names", "needed", "paths",
     )  # fmt: skip
 
     def __init__(self, *, hosted: bool) -> None:
         self._hosted = hosted
         self._may_not_search = False
+        self._given_tools: list[tuple[str, Any]] = []
+        """Lists of tools that items of the conversation give, by their paths."""
         self._called: dict[str, Json] = {}
         """The assistant's message with each call that has no output yet, by the call's id."""
         self._shown: Json | None = None
@@ -300,6 +302,8 @@ class _Reading:
                 self._add_call(item, {"type": "custom", "custom": custom}, kind, at)
             elif kind in _SERVER_RECORDS:
                 self.lost[at] = item
+            elif kind == "additional_tools":
+                self._given_tools.append((f"{at}.tools", item.get("tools")))
             else:
                 self.need(f"{at}.type", f"an item of the type {kind!r}", at, item)
         self._close_turn()
@@ -562,19 +566,22 @@ class _Reading:
                 self.lost[_path("reasoning", name)] = value
 
     def _add_tools(self, body: Mapping[str, Any], chat: Json) -> None:
-        given = body.get("tools")
-        if given is not None:
+        self._may_not_search = not self._hosted and body.get("tool_choice") in (None, "auto")
+        tools: list[Json] = []
+        for at, given in (*self._given_tools, ("tools", body.get("tools"))):
+            if given is None:
+                continue
             if type(given) is not list:
-                raise wrong_type("tools", "an array")
-            tools: list[Json] = []
-            self._may_not_search = not self._hosted and body.get("tool_choice") in (None, "auto")
+                raise wrong_type(at, "an array")
             for i, tool in enumerate(given):
                 if type(tool) is dict and tool.get("type") == "namespace":
-                    tools += self._namespace(tool, f"tools[{i}]")
-                elif (made := self._tool(tool, f"tools[{i}]")) is not None:
+                    tools += self._namespace(tool, f"{at}[{i}]")
+                elif (made := self._tool(tool, f"{at}[{i}]")) is not None:
                     tools.append(made)
-            if tools:
-                chat["tools"] = tools
+        if self._given_tools:  # of those that several turns gave, the last counts
+            tools = list({one[one["type"]]["name"]: one for one in tools}.values())
+        if tools:
+            chat["tools"] = tools
         choice = body.get("tool_choice")
         if choice is not None and (chosen := self._choice(choice, "tool_choice")) is not None:
             chat["tool_choice"] = chosen

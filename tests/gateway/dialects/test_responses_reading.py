@@ -610,3 +610,28 @@ def test_no_type_of_any_value_is_a_bug_of_ours() -> None:
                 assert error.param is not None and error.param.startswith(str(at[0])), (at, odd)
                 refusals += 1
     assert refusals > 500
+
+
+def test_tools_that_an_item_gives_are_tools() -> None:
+    """Codex CLI sends them so for its newest models; of those given again the last counts; calls find their names."""
+    first = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]}
+    inner = [{"type": "custom", "name": "exec"}, {"type": "function", "name": "wait", "parameters": {}}]
+    later = {
+        "type": "additional_tools",
+        "tools": [{"type": "namespace", "name": "shell", "tools": inner}, *first["tools"]],
+    }
+    whole = {
+        "model": "chat",
+        "input": [first, said("a"), later, said("b")],
+        "tools": [{"type": "function", "name": "g"}],
+    }
+    chat, native, names = chat_body(whole, entries_of(whole), hosted=False, kept=False)
+    CHECKED.check(chat)
+    assert [tool[tool["type"]]["name"] for tool in chat["tools"]] == ["f", "shell__exec", "shell__wait", "g"]
+    assert names["shell__exec"] == ("shell", "exec")
+    assert [message["content"] for message in chat["messages"]] == ["a", "b"]
+    assert not native.needs
+    assert refused({"input": [{"type": "additional_tools", "tools": 5}, said("a")]}) == (
+        "invalid_type",
+        "input[0].tools",
+    )
