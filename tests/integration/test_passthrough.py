@@ -14,8 +14,10 @@ import httpx2
 import openai
 import orjson
 import pytest
+from aiohttp import connector
 
 from gateway.backends import service
+from gateway.backends.base import BadStatus, Unreachable
 from gateway.backends.service import ServiceClient
 from gateway.http.routes import passthrough
 from tests.bench.passed_on import run
@@ -23,6 +25,7 @@ from tests.integration.endpoints import EndpointsSetup
 from tests.support.account import Account
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
+from tests.support.tls import self_signed_server
 from tests.support.wait import until
 
 SURFACE = {"x-tierline-surface": "remote"}
@@ -355,3 +358,53 @@ async def test_random_exchanges_arrive_as_they_were_sent(running: EndpointsSetup
     """A sample of `python -m tests.bench.passed_on`, in both directions, byte for byte."""
     assert await run(running.gateway.origin, range(60)) == []
     assert len(running.account.calls) == 60
+
+
+def client_at(url: str) -> ServiceClient:
+    """A client of a service."""
+    return ServiceClient(url, "sk-service", max_in_flight=2, max_reply=1 << 20, connect_timeout_s=2, idle_timeout_s=5)
+
+
+async def test_a_service_that_redirects_is_not_followed() -> None:
+    """Neither our key nor the client's body goes anywhere that the config does not name."""
+    with Account() as account, Account() as elsewhere:
+        account.refusal = (307, b"", {"location": f"{elsewhere.url}/moderations"})
+        client = client_at(account.url)
+        try:
+            with pytest.raises(BadStatus) as refused:
+                await client.send("POST", "/moderations", {}, b"{}")
+        finally:
+            await client.aclose()
+        assert refused.value.status == 307
+        assert (len(account.calls), elsewhere.calls) == (1, [])
+
+
+async def test_a_service_is_called_without_the_environments_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of the environment does not say who may read our key."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with Account() as account:
+        client = client_at(account.url)
+        try:
+            (await client.send("GET", "/files/x", {})).close()
+        finally:
+            await client.aclose()
+        assert len(account.calls) == 1
+
+
+async def test_a_service_with_the_certificate_of_another_host(tmp_path: Path) -> None:
+    """Is not called, though its certificate is trusted."""
+    async with self_signed_server(tmp_path) as server:
+        connector._SSL_CONTEXT_VERIFIED.load_verify_locations(server.certificate)
+        for url, named in ((server.url, True), (server.url.replace("localhost", "127.0.0.1"), False)):
+            client = client_at(url)
+            try:
+                (await client.send("GET", "/files/x", {})).close()
+                assert named
+            except Unreachable as error:
+                assert not named and "certificate" in str(error)
+            finally:
+                await client.aclose()
+        assert len(server.received) == 1

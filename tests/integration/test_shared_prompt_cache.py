@@ -57,10 +57,20 @@ def in_all_words(cached: int) -> tuple[Json, Json]:
     return usage, members
 
 
+class DiagnosingResponses(ResponsesUpstream):
+    """A server of the Responses API that says why its prompt cache was, or was not, of use."""
+
+    diagnostics: Json
+
+    def response(self, reply: Reply, body: Json) -> Json:
+        """See `ResponsesUpstream.response`."""
+        return super().response(reply, body) | {"prompt_cache_diagnostics": self.diagnostics}
+
+
 class Backends:
     """A server of each dialect whose prompt cache holds as many tokens of the prompt as a test wants."""
 
-    def __init__(self, chat: Upstream, claude: StrictMessages, gpt: ResponsesUpstream, service: Account) -> None:
+    def __init__(self, chat: Upstream, claude: StrictMessages, gpt: DiagnosingResponses, service: Account) -> None:
         self.chat, self.claude, self.gpt, self.service = chat, claude, gpt, service
 
     def hold(self, cached: int) -> None:
@@ -72,16 +82,17 @@ class Backends:
             "input_tokens": PROMPT - cached - written, "cache_read_input_tokens": cached, "output_tokens": 5,
             "cache_creation_input_tokens": written, "cache_creation": {"ephemeral_5m_input_tokens": written},
         }  # fmt: skip
-        self.claude.say(text("Hello."), usage=told, diagnostics={"cache_miss_reason": cached})
+        self.claude._script.clear()
         self.claude.say(text("Hello."), usage=told, diagnostics={"cache_miss_reason": cached})
         own = {"input_tokens": PROMPT, "output_tokens": 5, "total_tokens": PROMPT + 5}
         own |= {"input_tokens_details": {"cached_tokens": cached}, "output_tokens_details": {"reasoning_tokens": 0}}
         self.gpt.default = Reply(text="Hello.", usage=own)
+        self.gpt.diagnostics = {"cached": cached}
 
 
 @pytest.fixture
 def backends(upstream: Upstream) -> Iterator[Backends]:
-    with StrictMessages() as claude, ResponsesUpstream() as gpt, Account() as service:
+    with StrictMessages() as claude, DiagnosingResponses() as gpt, Account() as service:
         yield Backends(upstream, claude, gpt, service)
 
 
@@ -210,3 +221,35 @@ async def test_one_tenant_is_told_all(tmp_path: Path, backends: Backends, stream
             if path == "/v1/responses":
                 more.pop("stream_options", None)
             assert "8192" in (await told(app, path, **more))[0], path
+
+
+@pytest.mark.parametrize("tier", ["local", "gpt"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_a_prompt_cache_key_is_its_tenants_own(tmp_path: Path, backends: Backends, path: str, tier: str) -> None:
+    """Two tenants that choose the same key share no prompt cache; one that repeats its key does."""
+    backends.hold(0)
+    async with gateway(tmp_path, backends, TENANTS) as app:
+        for key in ("ACME_KEY", "ACME_KEY", "UMBRELLA_KEY"):
+            await told(app, path, key, model=tier, prompt_cache_key="agent-1")
+    server = backends.chat if tier == "local" else backends.gpt
+    one, again, other = (request.body["prompt_cache_key"] for request in server.requests)
+    assert one == again != other
+    assert "agent-1" not in (one, other)
+
+
+async def test_embeddings_are_stored_for_their_tenant_alone(
+    tmp_path: Path, backends: Backends, store: LocalStore
+) -> None:
+    """Nobody learns, by the time or the headers of a reply, which texts another tenant has had embedded."""
+    async with gateway(tmp_path, backends, TENANTS, store) as app:
+        url, body = "/v1/embeddings", {"model": "local", "input": "a secret text"}
+
+        async def ask(key: str, control: str) -> Any:
+            headers = {"authorization": f"Bearer {KEYS[key]}", "x-tierline-cache": control}
+            return await app.client.post(url, json=body, headers=headers)
+
+        async with asyncio.timeout(10):
+            await ask("ACME_KEY", "max-age=1000")
+            while (await ask("ACME_KEY", "only-if-cached")).status_code != 200:
+                await asyncio.sleep(0.005)
+        assert (await ask("UMBRELLA_KEY", "only-if-cached")).status_code == 504

@@ -786,3 +786,28 @@ async def test_a_thousand_cancellations_cost_no_slot(make: Make, upstream: Upstr
         await eventually(lambda: prompts().count("last") == 10, 3, "ten calls at the same time")
         for response in await asyncio.gather(*running):
             await finished(response)
+
+
+@pytest.mark.parametrize("make", ["http1", "aiohttp", "httpx2"], indirect=True)
+async def test_a_certificate_of_another_host(make: Make, tmp_path: Path) -> None:
+    """A certificate that is trusted, but names another host: nothing is sent there."""
+    async with self_signed_server(tmp_path) as server:
+        for context in contexts_of_clients():
+            context.load_verify_locations(server.certificate)
+        response = await send(await make(server.url))
+        assert response.status == 200, "its own name"
+        response.close()
+        seen = len(server.received)
+        with pytest.raises(Unreachable):
+            await send(await make(server.url.replace("localhost", "127.0.0.1")))
+        assert len(server.received) == seen
+
+
+def contexts_of_clients() -> list[ssl.SSLContext]:
+    """The TLS contexts by which our transports verify servers."""
+    from aiohttp import connector
+
+    from gateway.backends import httpx2_transport
+
+    of_httpx2 = httpx2_transport._verifying_context(http2=False)
+    return [http1_transport.verifying_context(), of_httpx2, connector._SSL_CONTEXT_VERIFIED]

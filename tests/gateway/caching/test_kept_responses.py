@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cache.scopes.shelf import Caps
+from cache.scopes.shelf import ENTRY, Caps
 from cache.store.base import Command, NoStore, Operation, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.caching import kept_responses
@@ -286,3 +286,16 @@ async def test_a_conversation_that_is_too_long_is_refused_by_name(
                 with pytest.raises(InvalidRequest, match="Begin a new one") as refused:
                     await kept.conversation("t", "resp_2")
                 assert refused.value.param == "previous_response_id"
+
+
+async def test_a_response_is_found_by_its_owner_alone(store: LocalStore) -> None:
+    """Under a key that no other tenant's request can lead to, and with the owner in the value too."""
+    async with worker(store) as (kept, _):
+        kept.keep("acme", made(77), given("hi"), [], 60)
+        await kept.find("acme", "resp_77")
+        assert await kept.find("umbrella", "resp_77") is None
+        assert not await kept.delete("umbrella", "resp_77")
+        one, other = (kept._key(tenant, "resp_77").split(ENTRY) for tenant in ("acme", "umbrella"))
+        assert one[0] != other[0], "the place of all of its responses"
+        assert one[1] != other[1], "the id, so that a listing does not tell who has what"
+        assert await kept.find("acme", "resp_77") is not None

@@ -182,3 +182,14 @@ def test_the_whole_answer_is_what_its_chunks_spell(name: str) -> None:
     state.collect()
     sent(state, orjson.loads(orjson.dumps(STREAMS[name])))
     assert state.completion() == expected
+
+
+def test_a_draft_that_is_read_whole_holds_nothing_of_a_hidden_prompt_cache() -> None:
+    """Its chunks are assembled as they come, and never sent."""
+    state = StreamState()
+    state.hides_cache = True
+    state.collect()
+    for one in (chunk({"content": "hi"}), {**chunk(finish_reason="stop"), "timings": {"cache_n": 9}, "usage": USAGE}):
+        state.add(one)
+        state.assemble(one)
+    assert state.completion().keys() == {*HEAD, "choices", "usage"}

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+import redis
 
 from cache.store.base import Write
 from cache.store.redis_store import RedisStore
@@ -210,3 +211,16 @@ async def test_the_judge_of_shadows_keeps_to_their_cap(server: LocalStore, tmp_p
             await app.ask("with one it does not")
             await eventually(lambda: outcomes(app) == {"answered": 1, "no_budget": 1}, 10)
             assert not judge.requests and len(large.requests) == 1
+
+
+async def test_shadows_have_a_cap_of_their_own(server: LocalStore, tmp_path: Path) -> None:
+    """What the surface's comparisons have spent today is not theirs, nor the other way round."""
+    with Upstream() as small, Upstream() as large, redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        async with in_process(tmp_path, small.url, large.url, store_url=server.url, policies={"chat": LIVE}) as app:
+            budget = DailyBudget(app.steps.store)
+            assert await budget.reserve("chat", 1.0, 1.0) is not None
+            roll(app, 1.0, cap=1.0)
+            await app.ask("one")
+            await eventually(lambda: outcomes(app) == {"answered": 1}, 10)
+            assert (await budget.spent("chat"), await budget.spent("shadow:chat") > 0) == (1.0, True)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hmac
 import timeit
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
+from starlette.requests import Request
 
-from gateway.config.schema import TenantConfig, key_digest
+from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_digest
+from gateway.console.access import ConsoleAccess, Role
+from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
-from gateway.request.access import Tenants
+from gateway.http.routes.admin import gatekeeper
+from gateway.request.access import Tenants, is_operator
 
 
 def many(count: int) -> Tenants:
@@ -53,3 +61,68 @@ def test_what_a_key_costs_does_not_grow_with_the_tenants() -> None:
     gc.collect()
     for key in ("key-1", "unknown"):
         assert cost(lots, key) < 3 * cost(few, key)
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """The pairs that are compared in constant time, as they are compared."""
+    pairs: list[tuple[Any, Any]] = []
+    compare = hmac.compare_digest
+
+    def noted(one: Any, other: Any) -> bool:
+        pairs.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    return pairs
+
+
+def is_refused(check: Callable[[str], object], key: str) -> bool:
+    """Whether a check of keys refuses one."""
+    try:
+        return not check(key)
+    except Unauthorized:
+        return True
+
+
+def of_tenants(key: str) -> object:
+    return Tenants({"acme": tenant("right")}).of(sent(key))
+
+
+def of_admin(key: str) -> object:
+    headers = [(b"authorization", f"Bearer {key}".encode())]
+    gatekeeper(Admin(key_env="K", key=SecretStr("right")))(Request({"type": "http", "headers": headers}))
+    return True
+
+
+def of_operator(key: str) -> object:
+    return is_operator(sent(key), Deployment.model_construct(**DEPLOYED))
+
+
+def of_console(key: str) -> object:
+    return ConsoleAccess({Role.EDITOR: "right"}).role_of_key(key) is not Role.NOBODY
+
+
+def of_reasoning(key: str) -> object:
+    maker = maker_of("scope", "right")
+    return maker.unseal(maker_of("scope", key).seal("text").replace(maker_of("scope", key).name, maker.name))
+
+
+DEPLOYED: dict[str, Any] = {
+    "tenants": {"acme": tenant("other")},
+    "access": Access(),
+    "admin": Admin(key_env="K", key=SecretStr("right")),
+}
+
+
+@pytest.mark.parametrize("check", [of_tenants, of_admin, of_operator, of_console, of_reasoning])
+def test_what_is_secret_is_compared_in_constant_time(
+    compared: list[tuple[Any, Any]], check: Callable[[str], object]
+) -> None:
+    """A right key and a wrong one: each is compared with what is kept, of equal length, and by nothing else."""
+    assert not is_refused(check, "right")
+    assert len(compared) == 1
+    assert is_refused(check, "wrong")
+    assert len(compared) == 2
+    for one, other in compared:
+        assert len(one) == len(other)
