@@ -102,7 +102,8 @@ def normalise(completion: dict[str, Any], model: str) -> bool:
     for position, choice in enumerate(completion["choices"]):
         if choice.get("index") is None:
             changes.append((choice, "index", position))
-        changes += ((choice, name, None) for name in ("logprobs",) if name not in choice)
+        if "logprobs" not in choice:
+            changes.append((choice, "logprobs", None))
         told = choice.get("finish_reason")
         finish = told if type(told) is str and told in _STANDARD and "error" not in choice else _finish_of(choice, told)
         message = choice.get("message")
@@ -110,12 +111,7 @@ def normalise(completion: dict[str, Any], model: str) -> bool:
             message = {}
             changes.append((choice, "message", message))
         if isinstance(message, dict):
-            if message.get("role") is None:
-                changes.append((message, "role", "assistant"))
-            changes += ((message, name, None) for name in ("content", "refusal") if name not in message)
-            if message.get("tool_calls") or message.get("function_call"):
-                changes += _of_calls(message)
-                finish = _with_calls(finish, message)
+            finish = _in_message(message, finish, changes)
         if finish != told:
             changes.append((choice, "finish_reason", finish))
     for holder, name, value in changes:
@@ -130,11 +126,21 @@ def _finish_of(choice: dict[str, Any], told: object) -> str | None:
     return finish_reason_of(told)
 
 
-def _with_calls(finish: str | None, holder: dict[str, Any]) -> str | None:
-    """Return the finish reason of an answer that calls tools: servers say `stop` there, too."""
-    if finish != "stop":
-        return finish
-    return "tool_calls" if holder.get("tool_calls") else "function_call"
+def _in_message(
+    message: dict[str, Any], finish: str | None, changes: list[tuple[dict[str, Any], str, Any]]
+) -> str | None:
+    """Add the changes to a whole message; return the finish reason of its choice."""
+    if message.get("role") is None:
+        changes.append((message, "role", "assistant"))
+    if "content" not in message:
+        changes.append((message, "content", None))
+    if "refusal" not in message:
+        changes.append((message, "refusal", None))
+    if message.get("tool_calls") or message.get("function_call"):
+        changes += _of_calls(message)
+        if finish == "stop":  # servers say so beside calls, too
+            return "tool_calls" if message.get("tool_calls") else "function_call"
+    return finish
 
 
 def _of_calls(message: dict[str, Any]) -> list[tuple[dict[str, Any], str, Any]]:

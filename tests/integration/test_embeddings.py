@@ -224,7 +224,16 @@ async def test_another_call_is_made_where_one_fails(tmp_path: Path) -> None:
         async with in_process(
             tmp_path, "http://127.0.0.1:9/v1", policies=policies, settings={"services": services}
         ) as app:
-            for status, calls, ended in ((500, 2, 502), (503, 2, 502), (429, 1, 429), (401, 1, 502), (400, 1, 400)):
+            cases = (
+                (500, 2, 502),
+                (503, 2, 502),
+                (429, 1, 429),
+                (401, 1, 502),
+                (404, 1, 502),
+                (413, 1, 413),
+                (400, 1, 400),
+            )
+            for status, calls, ended in cases:
                 one.reset()
                 one.refusal = (status, b"{}", {})
                 reply = await app.client.post("/v1/embeddings", json={"model": "chat", "input": "a"})

@@ -265,6 +265,9 @@ def test_other_methods_are_refused(running: EndpointsSetup) -> None:
     ("refusal", "status", "code"),
     [
         ((404, b'{"error":{"message":"no such file","code":"nope"}}', {}), 404, "nope"),
+        ((404, b"<html>", {}), 404, None),
+        ((410, b"gone", {}), 410, None),
+        ((403, b'{"error":{"message":"This input was flagged"}}', {}), 400, "content_filter"),
         ((401, b'{"error":{"message":"bad key sk-scripted"}}', {}), 502, "upstream_http_error"),
         ((429, b"{}", {"retry-after": "9"}), 429, "rate_limit_exceeded"),
         ((500, b"<html>", {}), 502, "upstream_http_error"),
@@ -273,7 +276,7 @@ def test_other_methods_are_refused(running: EndpointsSetup) -> None:
     ],
 )
 def test_errors_of_a_service_are_our_errors(
-    running: EndpointsSetup, refusal: tuple[int, bytes, dict[str, str]], status: int, code: str
+    running: EndpointsSetup, refusal: tuple[int, bytes, dict[str, str]], status: int, code: str | None
 ) -> None:
     running.account.refusal = refusal
     reply = httpx2.get(f"{running.gateway.url}/files/x", headers=SURFACE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.backends.anthropic import AnthropicBackend, _MessageStream
 from gateway.backends.base import ALIVE, BackendRequest, BadStatus, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import Quota
+from gateway.chat.completions import assemble
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.replies import MessageChunks
 from gateway.dialects.reasoning import maker_of
@@ -55,7 +57,7 @@ async def streamed(backend: AnthropicBackend, request: BackendRequest) -> list[d
     values = []
     try:
         while events := await stream.read():
-            for event in events:
+            for event in events if events is not ALIVE else ():
                 assert json.loads(event.data) == event.value
                 values.append(event.value)
         assert stream.done_seen
@@ -241,6 +243,68 @@ async def test_errors_within_a_stream(backend: AnthropicBackend, claude: StrictM
     claude.queue(stream(*begun))
     with pytest.raises(AssertionError):  # it ended, and not by its last event
         await streamed(backend, asked())
+
+
+def odd(content: list[dict[str, Any]] | None, stop_reason: str | None) -> dict[str, Any]:
+    """A message as another server of this API may send it."""
+    usage = {"input_tokens": 3, "output_tokens": 2}
+    head = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
+        "usage": usage,
+    }
+    return {**head, "content": content, "stop_reason": stop_reason}
+
+
+async def both(backend: AnthropicBackend, claude: StrictMessages, message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The choice of a message, whole, and the one that its stream makes up."""
+    data = b"".join(
+        f"data: {json.dumps(one)}\n\n".encode() for one in events_of({**message, "content": message["content"] or []})
+    )
+    claude.queue(
+        Reply(body=json.dumps(message).encode()), Reply(body=data, headers={"content-type": "text/event-stream"})
+    )
+    whole = (await backend.complete(asked(tools=[LOOK]))).value["choices"][0]
+    streams = assemble(await streamed(backend, asked(tools=[LOOK])))["choices"][0]
+    return [whole, streams]
+
+
+@pytest.mark.parametrize("given", [{"at": "map"}, '{"at":"map"}'])
+async def test_calls_of_other_servers(backend: AnthropicBackend, claude: StrictMessages, given: Any) -> None:
+    """A call whose input is a text, that has no id, or after which the turn only ends, is a call all the same."""
+    block = {"type": "tool_use", "name": "look", "input": given}
+    choices = await both(backend, claude, odd([block], "end_turn"))
+    for choice in choices[: 1 if isinstance(given, str) else 2]:  # streams have the text of the input in any case
+        (call,) = choice["message"]["tool_calls"]
+        assert (json.loads(call["function"]["arguments"]), choice["finish_reason"]) == ({"at": "map"}, "tool_calls")
+        assert call["id"].startswith("call_")
+
+
+async def test_an_answer_that_was_cut_off_before_its_first_word(
+    backend: AnthropicBackend, claude: StrictMessages
+) -> None:
+    """It is an empty one, however the server writes that."""
+    for choice in await both(backend, claude, odd(None, "max_tokens")):
+        assert (choice["message"]["content"] or "", choice["finish_reason"]) == ("", "length")
+
+
+async def test_an_answer_that_ends_in_an_error(backend: AnthropicBackend, claude: StrictMessages) -> None:
+    """A stop reason that says so is a failed call."""
+    for call in (backend.complete, partial(streamed, backend)):
+        message = odd([text("Half")], "error")
+        data = b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in events_of(message))
+        claude.queue(
+            Reply(body=json.dumps(message).encode())
+            if call == backend.complete
+            else Reply(body=data, headers={"content-type": "text/event-stream"})
+        )
+        with pytest.raises(InvalidReply):
+            await call(asked())
 
 
 async def test_a_stream_for_json_and_json_for_a_stream(backend: AnthropicBackend, claude: StrictMessages) -> None:

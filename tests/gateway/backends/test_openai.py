@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.base import BackendRequest, BadStatus, Completion, ContextExceeded, InvalidReply, Truncated
+from gateway.backends.base import ALIVE, BackendRequest, BadStatus, Completion, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
@@ -48,7 +48,7 @@ async def streamed(backend: OpenAIBackend, request: BackendRequest | None = None
     values = []
     try:
         while events := await stream.read():
-            for event in events:
+            for event in events if events is not ALIVE else ():
                 assert json.loads(event.data) == event.value
                 assert b"\n" not in event.data
                 values.append(event.value)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.base import (
+    ALIVE,
     BackendRequest,
     BadStatus,
     ContextExceeded,
@@ -91,7 +92,7 @@ async def streamed(
     values: list[Json] = []
     try:
         while events := await stream.read():
-            for event in events:
+            for event in events if events is not ALIVE else ():
                 assert json.loads(event.data) == event.value
                 values.append(event.value)
     finally:
@@ -363,6 +364,36 @@ async def test_a_response_that_fails(
     with pytest.raises(kind) as failed:
         await (streamed(backend, BODY) if stream else whole(backend, BODY))
     assert failed.value.status == status
+
+
+@pytest.mark.parametrize("arguments", [{"at": "map"}, '{"at":"map"}'])
+async def test_calls_of_other_servers(backend: ResponsesBackend, provider: ResponsesUpstream, arguments: Any) -> None:
+    """Arguments that are an object, and a call without an id, become what chat completions have."""
+    item = {"type": "function_call", "name": "look", "arguments": arguments}
+    response = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "status": "completed",
+        "output": [item],
+    }
+    events = [
+        {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}},
+        {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": arguments},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": response},
+    ]
+    data = "".join(f"data: {json.dumps(one)}\n\n" for one in events).encode()
+    provider.queue(
+        Reply(body=json.dumps(response).encode()), Reply(body=data, headers={"content-type": "text/event-stream"})
+    )
+    choices = [(await whole(backend, BODY))["choices"][0], assemble(await streamed(backend, BODY))["choices"][0]]
+    for choice in choices:
+        (call,) = choice["message"]["tool_calls"]
+        assert (json.loads(call["function"]["arguments"]), choice["finish_reason"]) == ({"at": "map"}, "tool_calls")
+        assert call["id"].startswith("call_")
 
 
 @pytest.mark.parametrize(
