@@ -85,6 +85,7 @@ _BESIDE: Final = re.compile(
     r"\b(?:together|both|combin\w+|when|while|unless|alongside)\b|\bwith (?!this\b|the model|model|your)", re.IGNORECASE
 )
 """Words of a refusal that holds beside another field only."""
+_NOT_BOTH: Final = re.compile(r"cannot both be", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}|\*")
 _STATUSES: Final = frozenset({400, 422})
 _AMONG_INDEXES: Final = re.compile(r"\[(\d+)\]")
@@ -186,6 +187,8 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
             found.append(RefusedField(path, told, always and len(told) <= _LONGEST_VALUE))
+    if _NOT_BOTH.search(said.text):
+        found = found[1:]  # the first may stay
     if not found and _NO_THINKING.search(said.text):
         paths = [tuple(name.split(".")) for name in _THINKING]
         found = [RefusedField(path, always=always) for path in paths if _at(body, path) is not None]
@@ -234,7 +237,8 @@ class _Said:
             top, last = path[0], path[-1]
             if any(one.split(".")[0] == top and one.split(".")[-1] == last for one in self.params):
                 return True
-            within = rf"\b{top}(?:\.\w+|\[\d+\])+\.{last}\b|\b{top}(?:\.\d+|\[\d+\]).{{0,200}}['\"`]{last}['\"`]"
+            at, quoted = rf"\b{top}(?:\.\d+|\[\d+\])", rf"['\"`]{last}['\"`]"
+            within = rf"\b{top}(?:\.\w+|\[\d+\])+\.{last}\b|{at}.{{0,200}}{quoted}|{quoted}.{{0,80}}{at}"
             return re.search(within, self.text, re.DOTALL) is not None
         name = ".".join(path)
         if self.params:

@@ -172,6 +172,12 @@ FORMS: list[tuple[str, bytes, list[str]]] = [
         ["reasoning_effort"],
     ),
     ("ollama", openai('"m" does not support thinking'), ["reasoning_effort"]),
+    (
+        "gemini, member",
+        openai('Unknown name "strict" at \'tools[0].function_declarations[0]\': Cannot find field.'),
+        ["tools[].strict"],
+    ),
+    ("one of two", openai("`temperature` and `seed` cannot both be specified for this model."), ["seed (here)"]),
     ("text", b"parameter `seed` is not supported", ["seed"]),
     ("essential", openai("`tools` is not supported by this model", "tools"), ["tools"]),
     ("value out of range", openai("temperature must be between 0 and 2", "temperature", None), []),
