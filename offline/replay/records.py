@@ -179,8 +179,9 @@ class LedgerReader:
         self.database = database
         self.which = which
         self.table = table
-        more = ("count(*)", "min(ordinal)", "max(ordinal)", "max(len(given.difficulty.p_right))")
-        words, (count, first, last, heads) = self._words("requests", _WORDS, more)
+        unpriced = "count(*) FILTER (coalesce(cost_unknown, false))"
+        more = ("count(*)", "min(ordinal)", "max(ordinal)", "max(len(given.difficulty.p_right))", unpriced)
+        words, (count, first, last, heads, self.unpriced) = self._words("requests", _WORDS, more)
         self.count, self._first, self._last, self._heads = int(count), first or 0, last or -1, int(heads or 0)
         called, _ = self._words(_CALLS, [f"c.{name}" for name in _CALL_WORDS])
         self.basis_ids, self.paths, self.tenants = Words(words["basis"]), Words(words["path"]), Words(words["tenant"])

@@ -388,6 +388,11 @@ def _notes(
     unknown = [name for name in candidate.tiers if name not in reader.tiers.every]
     if unknown:
         notes.append(f"{', '.join(unknown)} answered no recorded request")
+    if reader.unpriced:
+        notes.append(
+            f"{reader.unpriced:,} requests called a backend of unknown price: cost and waste are too low by theirs, "
+            "before and after (tierline prices check)"
+        )
     if unlinked := int((~lost.linked).sum()):
         notes.append(
             f"{unlinked:,} lost hits got answers of requests that are not among these: "

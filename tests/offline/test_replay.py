@@ -96,6 +96,17 @@ def test_a_record_that_another_policy_made_is_told(world: World, tmp_path: Path)
     assert fidelity.differing[0].startswith("req_")
 
 
+def test_an_unknown_price_is_told(world: World, tmp_path: Path) -> None:
+    """A recorded cost that nobody knows is no cost of nothing: the report says of how many requests it is."""
+    rows = list(world.live(policy()))[:300]
+    for row in rows[:7]:
+        row["cost_unknown"] = True
+    write_ledger(tmp_path, rows, [world.basis(policy())])
+    with opened(tmp_path, threads=1) as database:
+        notes = replay(database, policy(), verify=None).notes
+    assert any(note.startswith("7 requests called a backend of unknown price") for note in notes)
+
+
 @pytest.mark.parametrize(
     ("changes", "estimated_path"),
     [({"confidence": 0.8}, False), ({"easiest": 25}, False), ({"semantic": False}, True)],
