@@ -65,6 +65,9 @@ class Followed:
     """Whether the first tier's draft was replaced by a stronger tier's answer, whatever became of that."""
     unknown: Bools
     """Whether something was to be drawn and there was nothing to draw from."""
+    basis: Ints
+    """Number of the basis of the answer's confidence; 0 if it was not judged."""
+    confidence: Floats
 
     def part(self, begin: int, end: int) -> Followed:
         """Return the requests from one position to before another."""
@@ -104,6 +107,8 @@ class CourseFollower:
         self._hits = np.arange(len(changed), len(changed) + int(lost.linked.sum()))
         self._origin = lost.origin[lost.linked]
         self.rows: Ints = np.concatenate([changed, lost.rows[lost.linked]])
+        self.asked_by: Ints = np.concatenate([changed, self._origin])
+        """The request whose answer each of them got: its own, or for a hit, the one that asked first."""
         self.estimated_path: Bools = np.zeros(len(self.rows), np.bool_)
         """Whether it rests on a donor which attempts are made."""
         self.estimated: Bools = np.zeros(len(self.rows), np.bool_)
@@ -148,7 +153,7 @@ class CourseFollower:
         drafts_usd = np.zeros(n)
         out = Followed(
             np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
-            np.zeros(n, np.bool_), np.zeros(n, np.bool_),
+            np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64), np.full(n, np.nan),
         )  # fmt: skip
         resampled: dict[tuple[str, int], Any] = {}
         base = self._covariate(resampled)
@@ -229,6 +234,7 @@ class CourseFollower:
         done = ~got["failed"] & ~goes_on
         where = at[done]
         out.tier[where] = tier
+        out.basis[where], out.confidence[where] = got["basis"][done], got["confidence"][done]
         out.total_ms[where] = elapsed[where] + got["whole_ms"][done]
         out.ttft_ms[where] = np.where(stream[done], elapsed[where] + got["first_ms"][done], out.total_ms[where])
         out.cost_usd[where] = drafts_usd[where] + got["whole_usd"][done]
@@ -289,6 +295,8 @@ class CourseFollower:
         return {
             "failed": failed,
             "passes": passes,
+            "basis": np.where(judged, history.signal[tier, graded], 0),
+            "confidence": np.where(judged, history.confidence[tier, graded], np.nan),
             "failed_ms": failed_ms,
             "whole_usd": np.where(
                 known_whole, history.call_usd[tier, rows], tokens_in * price_in + tokens_out * price_out

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from offline.measures.quality import Opinions, difference, in_one_word
 from offline.progress import OnProgress, silent
+from offline.replay.answer_quality import quality_change
 from offline.replay.cells import Bools, Ints
 from offline.replay.donors import Pool, hit_strata_of
 from offline.replay.figures import FigureChange, Results, Tally, as_json, combined, imputations_for
@@ -176,7 +176,7 @@ def _replayed(recording: Recording, read: Read, candidate: Policy, on_progress: 
         no_evidence=int((~kept).sum()),
         figures=combined(was, estimates.figures),
         goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
-        quality=_quality(recording, follower),
+        quality=quality_change(recording.answers, follower, len(lost.rows)),
         moves=estimates.moves,
         slices=slices,
         examples=examples,
@@ -310,57 +310,6 @@ def _most_changed(recording: Recording, changed: Bools) -> tuple[list[Slice], li
     rows = np.flatnonzero(changed & slices[0][1]) if slices else np.flatnonzero(changed)
     few = rows[np.linspace(0, len(rows) - 1, min(_EXAMPLES, len(rows))).astype(np.int64)] if len(rows) else rows
     return [one for one, _ in slices[:_EXAMPLES]], recording.request_ids(few)
-
-
-def _quality(recording: Recording, follower: CourseFollower) -> dict[str, Any]:
-    """Return the quality of the replies, and by how much it would change: by that of each tier within its strata.
-
-    It is estimated from people's feedback and a judge's labels, as everywhere (`offline.measures.quality`); a label
-    speaks of two tiers' answers to its request. The difference rests on the assumption that within a stratum a tier's
-    answers are rated alike whoever gets them; the holdout, whose members are drawn, checks it.
-    """
-    answers = recording.answers
-    result: dict[str, Any] = {
-        "labels": answers.rated,
-        "judged": answers.judged,
-        "held_out": answers.held_out,
-        "before": answers.before,
-        "difference": None,
-        "interval_95": None,
-        "word": None,
-    }
-    moves = _moves(follower)
-    if moves == {} and answers.rated + answers.judged:
-        return result | {"difference": 0.0, "interval_95": [0.0, 0.0]}
-    terms: list[tuple[float, Opinions]] = []
-    for (was, now), (count, strata) in (moves or {}).items():
-        for tier, sign in ((now, 1.0), (was, -1.0)):
-            own = np.flatnonzero(answers.tier == tier + 1)
-            alike = own[np.isin(follower.strata[2][answers.row[own]], strata)]
-            said = answers.said.take(alike if len(alike) >= 10 else own)
-            terms.append((sign * count / len(recording.read.history), said))
-    spoken = in_one_word([said for _, said in terms])
-    if spoken is None:
-        return result
-    word, qualities = spoken
-    found = difference([(part, one) for (part, _), one in zip(terms, qualities, strict=True)], word)
-    return result | {"difference": found.value, "interval_95": [found.low, found.high], "word": word}
-
-
-def _moves(follower: CourseFollower) -> dict[tuple[int, int], tuple[int, Ints]] | None:
-    """Return how many requests another tier answers than did, by both tiers, with the strata that they are from."""
-    outcome = follower.last
-    if outcome is None:
-        return None
-    history = follower.history
-    was = history.tier[follower.rows] - 1
-    moved = np.flatnonzero((was >= 0) & (outcome.tier >= 0) & (was != outcome.tier) & ~follower.no_evidence)
-    result: dict[tuple[int, int], tuple[int, Ints]] = {}
-    pairs = np.unique(np.stack([was[moved], outcome.tier[moved]]), axis=1).T.tolist()
-    for pair in map(tuple, pairs):
-        own = moved[(was[moved] == pair[0]) & (outcome.tier[moved] == pair[1])]
-        result[pair] = len(own), np.unique(follower.strata[2][follower.rows[own]])
-    return result
 
 
 def _notes(

@@ -9,8 +9,9 @@ ledger's files would hold. That is the truth.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -185,6 +186,33 @@ class World:
                 answer = {name: row[name] for name in _STORED}
                 stored[own] = stored_words[tenant, question] = Stored(now, at, answer)
             yield row
+
+    def ratings(self, rows: Sequence[Row], share: float = 0.1) -> list[Row]:
+        """Return the feedback that clients give on so many of the answers of tiers: 1 for a right one, else 0."""
+        draw = np.random.default_rng(self.n)
+        asked, right = draw.random(self.n) < share, draw.random(self.n)
+        return [
+            {
+                **{name: row[name] for name in ("entry_ms", "entry_seq", "request_id", "tenant", "surface")},
+                "ordinal": number,
+                "score": float(right[at] < self.p_right_of(row, at)),
+                "comment": None,
+                "given_at": row["started"],
+            }
+            for number, (at, row) in enumerate(enumerate(rows), start=1)
+            if asked[at] and row["tier"] and row["basis"]
+        ]
+
+    def p_right_of(self, row: Row, at: int) -> float:
+        """Return the probability that the answer in a request's row is right, a hit's by who asked first; NaN of none.
+
+        Confidences are calibrated.
+        """
+        if not row["tier"]:
+            return math.nan
+        for hop in row["hops"]:
+            at = int(hop["attributes"]["tierline.cache.entry"][1:])
+        return float(self.potential[row["tier"]].confidence[at])
 
     def basis(self, policy: Policy) -> DecisionBasis:
         """Return the basis of all decisions by this policy."""

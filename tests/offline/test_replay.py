@@ -147,7 +147,8 @@ def test_quality_moves_with_the_tier_that_answers(replayed_by: Callable[..., Rep
     result = replayed_by(policy(confidence=0.9), verify=0)
     low, high = result.quality["interval_95"]
     assert low <= result.quality["difference"] <= high
-    assert result.quality["difference"] == pytest.approx(result.figures["escalated"].difference, abs=0.02)
+    answered = 1 - result.figures["hits"].before  # hits are taken to change as the answers of tiers do
+    assert result.quality["difference"] == pytest.approx(result.figures["escalated"].difference / answered, abs=0.02)
 
 
 def test_a_judge_speaks_where_nobody_gave_feedback(world: World, tmp_path: Path) -> None:
@@ -170,10 +171,45 @@ def test_a_judge_speaks_where_nobody_gave_feedback(world: World, tmp_path: Path)
     quality = result.quality
     assert (quality["labels"], quality["judged"], quality["word"]) == (0, len(labels), "judge")
     escalated = result.figures["escalated"].difference
-    assert quality["difference"] == pytest.approx(escalated / 2, abs=0.03)
+    worth = escalated / 2 / (1 - result.figures["hits"].before)
+    assert quality["difference"] == pytest.approx(worth, abs=0.03)
     low, high = quality["interval_95"]
-    assert 0 < low < escalated / 2 < high
+    assert 0 < low < worth < high
     assert "by the judge alone" in quality_text(result)
+
+
+def test_drafts_that_were_never_rated_have_no_quality(replayed_by: Callable[..., Replayed]) -> None:
+    """A lower threshold serves drafts that were rejected: what accepted ones are worth says nothing of them."""
+    result = replayed_by(policy(confidence=0.4), verify=0)
+    assert result.quality["difference"] is None and result.quality["interval_95"] is None
+    assert result.quality["before"] is not None and result.quality["labels"] > 50
+    assert 0 < result.quality["unrated"] <= result.changed
+    assert "not known: " in quality_text(result) and "fewer than ten were rated" in quality_text(result)
+    assert Gate.parse("quality < -5%").fails(result)
+
+
+def test_rejected_drafts_have_the_quality_of_drafts_as_doubtful(world: World, tmp_path: Path) -> None:
+    """A judge called every one of them wrong, and those that were accepted right: serving them costs all they are."""
+    rows = list(world.live(policy()))
+    labels = [
+        {
+            **{name: row[name] for name in ("entry_ms", "entry_seq", "request_id", "tenant")},
+            "ordinal": number + 1,
+            "surface": "chat",
+            "judged_at": row["started"],
+            "small": {"tier": "local", "served": row["tier"] == "local", "adequate": float(row["tier"] == "local")},
+            "strong": {"tier": "hosted", "served": row["tier"] == "hosted", "adequate": 1.0},
+        }
+        for number, row in enumerate(row for row in rows if row["basis"] and row["path"] in ("direct", "escalated"))
+    ]
+    write_ledger(tmp_path, rows, [world.basis(policy())], [], labels)
+    with opened(tmp_path, threads=1) as database:
+        result = replay(database, policy(confidence=0.4), verify=0)
+    served = -result.figures["escalated"].difference / (1 - result.figures["hits"].before)
+    low, high = result.quality["interval_95"]
+    assert served > 0.02
+    assert result.quality["difference"] == pytest.approx(-served, abs=0.01)
+    assert low <= -served <= high < 0
 
 
 def test_nothing_recorded_is_said(ledger: Path) -> None:

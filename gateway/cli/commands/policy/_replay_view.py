@@ -114,7 +114,10 @@ def quality_text(replayed: Replayed) -> str:
     quality = replayed.quality
     labels = f"{quality['labels']} rated and {quality['judged']} judged replies, {quality['held_out']} of them held out"
     if quality["difference"] is None:
-        return f"no evidence ({labels})"
+        if quality["unrated"]:
+            why = "would get or lose answers of a kind of which fewer than ten were rated"
+            return f"not known: {quality['unrated']:,} requests {why} ({labels})"
+        return f"not known ({labels})"
     low, high = quality["interval_95"]
     interval = f"95% interval {low * 100:+.1f} to {high * 100:+.1f}"
     word = ", by the judge alone" if quality["word"] == "judge" else ""
