@@ -21,6 +21,7 @@ covers the difference; where it does not, the backend itself rejects the request
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -155,6 +156,41 @@ _SERVICE_TIER_NAMED: Final = {"flex": "flex", "priority": "priority", "fast": "p
 _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
+_SHORT: Final = 24
+"""Characters up to which a message in a conversation hangs on what was said before: `yes`, `go on`, `why?`."""
+_REFERS: Final = 160
+"""Characters up to which a message that refers to what was said before hangs on it; a longer one says enough itself."""
+_REFERRING: Final = re.compile(
+    r"""^\W*(?:and|but|so|then|also|or|now|ok|okay|yes|yeah|no|sure|right|thanks|great|what\ about|how\ about|same)\b
+    | \b(?:that|this|it|those|these|them|they)(?=\W*$|[?.!,;])
+    | \b(?:above|previous|earlier|former|latter|again|instead|continue
+        |(?:first|second|third|last|next)\ (?:step|part|point|one|case|line|example|option|paragraph)|step\ \d)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_BACK: Final = 8
+"""Most user messages that are looked through for the one that the last one hangs on."""
+
+
+def hangs(text: str) -> bool:
+    """Return whether a message in a conversation says too little by itself: a short one, or one that refers back."""
+    return len(text) <= _SHORT or (len(text) <= _REFERS and _REFERRING.search(text) is not None)
+
+
+def text_in_context(turns: Sequence[str]) -> str:
+    """Return the text whose difficulty is that of the last of these user messages; '' where that is its own.
+
+    A message that hangs on what was said before is as hard as what it hangs on: the latest message before it that says
+    enough itself goes in front of it, or else the longest, at most _BACK messages back. What was asked before that has
+    no part in it.
+    """
+    last = turns[-1]
+    if not hangs(last):
+        return ""
+    earlier = turns[-2 : -_BACK - 2 : -1]
+    before = next((turn for turn in earlier if not hangs(turn)), max(earlier, key=len, default=""))
+    return f"{before}\n{last}" if len(before) > _SHORT else ""
+
+
 class Features(NamedTuple):
     """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages.
 
@@ -174,6 +210,18 @@ class Features(NamedTuple):
     further: frozenset[str] = _NOTHING_FURTHER
     reasoning_above: bool = False
     """Whether its messages hold signed reasoning of a tier above the cheapest, which that one could not be sent."""
+    in_context: str = ""
+    """The text that is rated in place of `text`: see `text_in_context`; '' for `text` itself."""
+
+    @property
+    def rated_text(self) -> str:
+        """The text that the classifier reads, and whose vector it is given."""
+        return self.in_context or self.text
+
+    @property
+    def as_rated(self) -> Features:
+        """The features with the text that is rated."""
+        return self._replace(text=self.in_context, in_context="") if self.in_context else self
 
 
 def features_of_text(text: str) -> Features:
@@ -184,8 +232,9 @@ def features_of_text(text: str) -> Features:
 def features_of(body: Mapping[str, Any]) -> Features:
     """Return the features of a checked chat-completions body (`messages` is a list of objects with a `role` each)."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
-    text, tokens, images = "", 0.0, 0
-    turns, special = 0, False
+    tokens, images = 0.0, 0
+    asked: list[str] = []
+    special = False
     for message in messages:
         content = message.get("content")
         special = special or type(content) is list or "audio" in message
@@ -193,13 +242,12 @@ def features_of(body: Mapping[str, Any]) -> Features:
         tokens += estimated_tokens(part)
         images += shown
         if message["role"] == "user":
-            turns += 1
-            text = part
+            asked.append(part)
     response_format = body.get("response_format")
     tools = body.get("tools") or body.get("functions") or ()
     return Features(
-        text=text,
-        turns=turns,
+        text=asked[-1] if asked else "",
+        turns=len(asked),
         approx_tokens=int(tokens) + 4 * len(messages),
         has_tools=bool(tools),
         wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
@@ -208,6 +256,7 @@ def features_of(body: Mapping[str, Any]) -> Features:
         tools=len(tools),
         parallel_tools=bool(tools) and body.get("parallel_tool_calls") is True,
         further=_further(body) if special or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
+        in_context=text_in_context(asked) if len(asked) > 1 else "",
     )
 
 

@@ -226,8 +226,8 @@ class CachePlan:
     """The sources of the answer; None if none are named."""
     drawn: list[Sample] = field(default_factory=list)
     """Samples to compare the new answer with: added by the lookup, used when the answer is stored."""
-    turns_vector: Vector | None = None
-    """The vector of the keys' `user_turns`, set by the caller."""
+    own_vector: Vector | None = None
+    """The vector of the keys' `user_turns`, or of a last message that is rated in context; set by the caller."""
     _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def outranks(self, tier: str, other: str) -> bool:
@@ -254,7 +254,9 @@ class CachePlan:
 
     def vector_of(self, question: Vector | None) -> Vector | None:
         """Return the vector to look up and to store: for a conversation that of its user turns, once that is set."""
-        return self.turns_vector if self.keys is not None and self.keys.user_turns else question
+        if self.own_vector is not None or (self.keys is not None and self.keys.user_turns):
+            return self.own_vector
+        return question
 
 
 class Planner:

@@ -209,8 +209,8 @@ class QuestionEmbedder:
             return None
         hop = request.trace.begin(names.EMBED, {**self._described})
         try:
-            vector = await self.vector(request.features.text, request.budget_s())
-            await self._embed_turns(request, plan)
+            vector = await self.vector(request.features.rated_text, request.budget_s())
+            await self._embed_own(request, plan)
         except TimeoutError:
             hop.end("timeout")
             return None
@@ -221,10 +221,17 @@ class QuestionEmbedder:
         hop.end()
         return vector
 
-    async def _embed_turns(self, request: RequestContext, plan: CachePlan) -> None:
-        """Set the vector of a conversation that the semantic cache compares turn by turn."""
-        if plan.keys is not None and plan.keys.user_turns and not plan.why_not_semantic():
-            plan.turns_vector = await self.vector(plan.keys.user_turns, request.budget_s())
+    async def _embed_own(self, request: RequestContext, plan: CachePlan) -> None:
+        """Set the semantic cache's own vector where it needs another text than the classifier: the turns, or the last.
+
+        A conversation that is compared turn by turn needs that of its user turns; another one that of the last message,
+        which the classifier reads behind the message that it hangs on.
+        """
+        if plan.keys is None or plan.why_not_semantic():
+            return
+        text = plan.keys.user_turns or (request.features.text if request.features.in_context else "")
+        if text:
+            plan.own_vector = await self.vector(text, request.budget_s())
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
         """Return the vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).

@@ -272,7 +272,7 @@ class Comparer:
         small: LabelledReply,
         strong: LabelledReply,
     ) -> PairLabel:
-        features, vector = drawn.features, drawn.vector
+        features, vector = drawn.features.as_rated, drawn.vector
         if vector is None:
             [vector] = await asyncio.to_thread(self._embedder.embed, [features.text])
         rated = self._classifier.assess(vector, features)

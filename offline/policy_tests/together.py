@@ -37,7 +37,7 @@ def _cross_encoder() -> TurnScorer:
 def request_of(body: Mapping[str, Any]) -> Request:
     """Return a whole request with its features, and its difficulty as the classifier rates it."""
     features = features_of(body)
-    difficulty = classifier().assess(embedder().embed((features.text,))[0], features)
+    difficulty = classifier().assess(embedder().embed((features.rated_text,))[0], features)
     return Request(features, body, {"room": room_needed(body)}, difficulty)
 
 

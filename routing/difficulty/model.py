@@ -251,6 +251,7 @@ class DifficultyModel:
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """Return the difficulty of the request with these features, whose unit vector has shape (dimension,)."""
+        features = features.as_rated
         reading = read(bounded(features.text))
         counts = counts_of(features, reading)
         kind, p_kind, likeliest = self._kind_of(vector, counts, features)

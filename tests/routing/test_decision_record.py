@@ -147,7 +147,8 @@ def test_nothing_that_decides_is_left_out() -> None:
         "parallel_tools",
         "further",
         "reasoning_above",
-    )  # fmt: skip  (the text, and the tools in detail, decide by the difficulty alone)
+        "in_context",
+    )  # fmt: skip  (the texts, and the tools in detail, decide by the difficulty alone)
     assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",
     ]  # fmt: skip

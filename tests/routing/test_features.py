@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from routing.features import estimated_tokens, features_of, field_needing, most_tokens, room_needed
+from routing.features import (
+    estimated_tokens,
+    features_of,
+    field_needing,
+    most_tokens,
+    room_needed,
+    text_in_context,
+)
 
 # Article 1 of the Universal Declaration of Human Rights, and its tokens by the tokenizer of SmolLM2-135M-Instruct, as
 # llama.cpp's /tokenize counts them.
@@ -207,3 +214,41 @@ def test_the_part_that_needs_a_capability() -> None:
         "files": "messages[1].content[2]",
         "audio": "messages[1].content[3]",
     }
+
+
+PROOF = "Prove that every bounded sequence in R^n has a convergent subsequence, with a rigorous argument."
+PERU = "Which city is the capital of Peru, by the way?"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "yes", "go on", "why?", "ok do it", "What about the second step?", "can you double-check that?",
+        "and now for n = 3?", "Thanks! And does it hold in a Hilbert space?", "Continue from the previous line, please",
+        "再来一次", "ja, bitte weiter",
+    ],
+)  # fmt: skip
+def test_a_message_that_hangs_on_another_is_rated_with_it(last: str) -> None:
+    """With the latest that says enough itself; short ones in between, and what was asked before it, have no part."""
+    assert text_in_context([PROOF, last]) == f"{PROOF}\n{last}"
+    assert text_in_context([PERU, PROOF, "yes", "go on", last]) == f"{PROOF}\n{last}"
+    assert text_in_context([PROOF, PERU, last]) == f"{PERU}\n{last}"
+
+
+@pytest.mark.parametrize("turns", [[PROOF, PERU], [PROOF, PROOF * 2], ["hi", "yes"], ["yes"]])
+def test_a_message_that_says_enough_is_rated_alone(turns: list[str]) -> None:
+    """So is a first one, and one without anything to hang on; one too far back is forgotten."""
+    assert text_in_context(turns) == ""
+    assert text_in_context([PROOF, *["go on"] * 8]) != ""
+    assert text_in_context([PROOF, *["go on"] * 9]) == ""
+    assert text_in_context(["Thanks, prove that it holds for all n.", "yes", "why?"]).startswith("Thanks, prove")
+
+
+def test_the_rated_text_is_the_last_users_unless_it_hangs_on_another() -> None:
+    """Of a whole request; its other features are those of all messages."""
+    talk = [{"role": "user", "content": PROOF}, {"role": "assistant", "content": "Let x be."}]
+    last = {"role": "user", "content": [{"type": "text", "text": "why?"}]}
+    alone, features = features_of({"messages": talk[:1]}), features_of({"messages": [*talk, last]})
+    assert (alone.rated_text, alone.as_rated) == (PROOF, alone)
+    assert (features.text, features.rated_text, features.turns) == ("why?", f"{PROOF}\nwhy?", 2)
+    assert features.as_rated == features._replace(text=features.rated_text, in_context="")

@@ -142,7 +142,7 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
     difficulty: Difficulty | None = None
     if request.is_classified():
         with contextlib.suppress(TimeoutError):
-            vector = await steps.embedder.vector(features.text)
+            vector = await steps.embedder.vector(features.rated_text)
             difficulty = steps.router.classifiers.of(policy).assess(vector, features)
     return DecisionInput(
         difficulty,

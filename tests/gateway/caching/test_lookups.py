@@ -6,13 +6,19 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cache.planning.plan import Planner
 from gateway.caching.lookups import QuestionEmbedder
+from policies.loader import made_policy
+from routing.features import features_of
+from tests.support.context import streamed_request
 from tests.support.wait import eventually
 
 
@@ -98,3 +104,42 @@ async def test_closing_leaves_nobody_waiting() -> None:
         done, _ = await asyncio.wait(waiting, timeout=5)
         assert len(done) == 2
         assert all(task.cancelled() for task in done)
+
+
+RENEW, ANSWER, LATER = "How do I renew a passport?", "Fill in the form and pay.", "How long does it take?"
+LONG = "Which documents does somebody who lives abroad need for a new passport?"
+
+
+@pytest.mark.parametrize(
+    ("semantic", "turns", "embedded"),
+    [
+        (False, (RENEW,), [RENEW]),
+        (False, (RENEW, ANSWER, LATER), [f"{RENEW}\n{LATER}"]),
+        (True, (RENEW,), [RENEW]),
+        (True, (RENEW, ANSWER, LATER), [f"{RENEW}\n{LATER}", f"{RENEW}\n{LATER}"]),
+        (True, (RENEW, ANSWER, LONG), [LONG, f"{RENEW}\n{LONG}"]),
+    ],
+    ids=["first", "follow-up", "first, semantic", "follow-up, semantic", "long, semantic"],
+)
+async def test_the_vectors_of_a_request(semantic: bool, turns: tuple[str, ...], embedded: list[str]) -> None:
+    """A follow-up takes one encoding, as ever; the semantic cache has its own of conversations, as it was."""
+    encoder = Encoder()
+    encoder.go.set()
+    cache = {"semantic": {"ttl": "6h"}} if semantic else {"exact": {"ttl": "1h"}}
+    policy = made_policy(
+        {"surface": "chat", "slo": {"deadline": "10s"}, "tiers": ["a", "b"], "cache": cache,
+         "route": {"start": {"a": "easiest 40% of its kind", "b": "otherwise"}}}, Path("chat.yaml"), {},
+    )  # fmt: skip
+    messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)]
+    body = {"model": "chat", "messages": messages}
+    features = features_of(body)
+    planner = Planner(b"", "scripted", 1000, {}, lambda owner, surface: 0, by_turns=True)
+    plan = planner.plan(body, policy, "t", features, model="chat")
+    with service(encoder) as embedding:
+        vector = await embedding.vector_for(
+            replace(streamed_request(None), policy=policy, body=body, features=features), plan
+        )
+    assert [text for batch in encoder.batches for text in batch] == embedded
+    assert vector is not None
+    own = plan.vector_of(vector)
+    assert own is not None and own[0] == len(embedded[-1])

@@ -449,3 +449,23 @@ def test_a_ladder_of_another_height_is_met_at_its_ends(tiers: int, expected: tup
     assert tuple(difficulty.p_right_of(position, tiers) for position in range(tiers)) == expected
     assert difficulty.p_adequate_of(tiers - 1, tiers) == 1
     assert difficulty.p_adequate_of(0, tiers) == pytest.approx(difficulty.p_adequate)
+
+
+@pytest.mark.parametrize("last", ["yes", "go on", "why?", "what about the second step?", "and now for n = 3?"])
+def test_a_follow_up_is_about_as_hard_as_what_it_hangs_on(
+    model: DifficultyModel, embedder: Embedder, last: str
+) -> None:
+    """A short turn behind a proof is not taken for small talk, nor one behind small talk for a proof."""
+
+    def quantile(*turns: str) -> float:
+        features = features_of({"messages": [{"role": "user", "content": turn} for turn in turns]})
+        found = model.assess(embedder.embed((features.rated_text,))[0], features).quantile
+        assert found is not None
+        return found
+
+    hard = (
+        "Prove that every continuous function on a compact metric space is uniformly continuous, and then explain how "
+        "the proof fails on an open interval. Give a rigorous counterexample."
+    )
+    easy = "What colour is the sky on a clear summer day?"
+    assert quantile(hard, last) > max(0.5, quantile(easy, last))

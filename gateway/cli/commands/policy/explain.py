@@ -453,7 +453,7 @@ def _difficulty(
         classifiers = Classifiers(DifficultyModel.load(artefact, embedder), embedder)
         if policy.route.pinned is not None:
             classifiers.load(folder / policy.route.pinned.folder, policy.route.pinned.version)
-        return classifiers.of(policy).assess(embedder.embed((features.text,))[0], features)
+        return classifiers.of(policy).assess(embedder.embed((features.rated_text,))[0], features)
     except (ArtefactError, ValueError) as error:
         raise CommandError(f"the classifier cannot be asked: {error}") from None
 
