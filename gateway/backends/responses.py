@@ -41,7 +41,7 @@ from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, requ
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.input_items import Unsupported
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
-from gateway.dialects.system_text import with_one_system
+from gateway.dialects.system_text import with_one_instruction, with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 log = logging.getLogger("tierline.backends")
@@ -134,6 +134,8 @@ class ResponsesBackend(HttpBackend):
         except Unsupported as error:
             raise _refusal(400, str(error), client_path(request.native, error.param), "unsupported_value") from None
         body = translated.body
+        if self._one_system and native_body(request.native, "responses") is not None:
+            with_one_instruction(body)
         if not self._encrypts:
             body["include"] = [one for one in body["include"] if one != ENCRYPTED]
         dropped = translated.dropped

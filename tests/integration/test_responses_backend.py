@@ -186,3 +186,21 @@ async def test_what_only_the_other_api_can_do_is_refused_by_name(app: InProcess,
     response = await app.client.post("/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
     assert provider.requests == []
+
+
+async def test_the_systems_texts_are_one_for_a_server_that_knows_no_more(
+    app: InProcess, provider: ResponsesUpstream
+) -> None:
+    """From a client of the same API, whose own body is passed on, and from one of chat completions."""
+    asked = {"role": "user", "content": "a"}
+    system = {"role": "developer", "content": "be brief"}
+    body = {"model": "tier:hosted", "instructions": "be kind", "input": [system, asked]}
+    assert (await app.client.post("/v1/responses", json=body)).status_code == 200
+    chat = {"model": "tier:hosted", "messages": [{"role": "system", "content": "be kind"}, system, asked]}
+    assert (await app.client.post("/v1/chat/completions", json=chat)).status_code == 200
+    own, translated = (request.body for request in provider.requests)
+    assert own["instructions"] == "be kind\n\nbe brief"
+    for sent in own, translated:
+        roles = [item["role"] for item in sent["input"]]
+        assert "developer" not in roles and "system" not in roles[1:]
+        assert "be kind\\n\\nbe brief" in json.dumps(sent)

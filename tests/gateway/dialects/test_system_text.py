@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.dialects.messages.client import chat_body
-from gateway.dialects.system_text import with_one_system, without_billing_line
+from gateway.dialects.system_text import with_one_instruction, with_one_system, without_billing_line
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7b4; cc_entrypoint=cli; cch={};"
 
@@ -81,6 +81,26 @@ def test_plain_conversations_stay_as_they_are() -> None:
     assert with_one_system(said(("system", "a"), ("user", "q"), ("assistant", "r"), ("user", "s"))) is None
     assert with_one_system(said(("user", "q"))) is None
     assert with_one_system([]) is None
+
+
+def test_one_instruction_of_a_responses_body() -> None:
+    """Codex's developer message joins the instructions; one after the first turn is the user's, marked."""
+    asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
+    developer = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "be brief"}]}
+    body = {"instructions": "be kind", "input": [developer, asked, developer, {"type": "reasoning", "summary": []}]}
+    with_one_instruction(body)
+    assert body == {
+        "instructions": "be kind\n\nbe brief",
+        "input": [
+            asked,
+            {"type": "message", "role": "user", "content": "<system>\nbe brief\n</system>"},
+            {"type": "reasoning", "summary": []},
+        ],
+    }
+    for plain in ({"input": "q"}, {"instructions": "a", "input": [asked]}):
+        kept = dict(plain)
+        with_one_instruction(kept)
+        assert kept == plain
 
 
 def test_the_billing_line_goes() -> None:
