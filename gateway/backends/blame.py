@@ -41,9 +41,11 @@ _NO_MODEL: Final = (
 )
 _NOT_HERE: Final = "unsupported_country_region_territory tool_use_failed json_validate_failed output_parse_failed"
 _ANOTHER_THING: Final = (
-    r"\A(?!.*\bmodel\b).*\b(?:file|vector.?store|container|prompt|item|response|conversation|cached.?content|voice|batch)"
-    r"s?\b"
+    r"\A(?:(?!\bmodel\b).)*?\b(?:file|vector.?store|container|prompt|item|response|conversation|cached.?content|voice|skill"
+    r"|thread|assistant|image|document|batch)s?\b"
 )
+"""Words of an error about something that the request names, which come before any word about a model: what the request
+calls the thing comes after that."""
 _BEGINS_WITH_MODEL: Final = (
     r"\A(?:model not exist|invalid model\b|unknown model\b|the (?:provided )?model (?:identifier )?\S{0,99} ?"
     r"(?:is invalid|does not exist|not found|has been (?:decommissioned|retired|deprecated)))"
@@ -73,6 +75,7 @@ _TABLE: Final = (
     _Row("key", frozenset({401, 403}), codes="invalid_api_key account_deactivated authentication_error"),
     # Longer than the account's limit of tokens per minute: no wait would help.
     _Row("unfit", frozenset({400, 413, 429}), words=r"request too large\b.{0,200}tokens per min"),
+    _Row("unfit", frozenset({429}), words=r"\bfor long context requests"),
     _Row("unfit", frozenset({413})),
     _Row("content", _REFUSALS, codes=_FILTERED),
     _Row("content", _REFUSALS, words=r"content exists risk|content management policy|content.?polic|\bflagged\b"),
@@ -82,7 +85,9 @@ _TABLE: Final = (
     _Row("unfit", frozenset({400, 403, 451}), codes=_NOT_HERE),
     _Row("unfit", frozenset({400, 403, 451}), words=r"\b(?:country|region|territory|location)\b.{0,40} not supported"),
     _Row("unfit", frozenset({403, 451}), words=r"\bnot available in your|cloudflare|\b(?:was|been) blocked"),
-    _Row("unfit", frozenset({404}), words=r"\A(?:no endpoints found (?:that|matching)|no allowed providers)"),
+    _Row(
+        "unfit", frozenset({404}), words=r"\Ano (?:endpoints (?:found (?:that|matching)|available)|allowed providers)"
+    ),
     _Row("model", frozenset({400, 403, 404, 422}), codes=_NO_MODEL),
     _Row("request", frozenset({404}), words=_ANOTHER_THING),
     _Row("model", frozenset({404, 405, 410})),

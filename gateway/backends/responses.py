@@ -22,6 +22,7 @@ from gateway.backends.base import (
     Response,
     Transport,
 )
+from gateway.backends.blame import status_in
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.http_backend import (
     HttpBackend,
@@ -55,7 +56,6 @@ _CALLERS_FAULT: Final = frozenset(
     }
 )  # fmt: skip
 """Error codes of a failed response that are due to the request."""
-_STATUSES: Final = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "server_is_overloaded": 503}
 _NAMES: Final = {
     "input": "messages",
     "max_output_tokens": "max_completion_tokens",
@@ -175,7 +175,7 @@ def _backend_error(error: ReplyFailed | NotAResponse) -> BackendError:
         return ContextExceeded(400, told)
     if error.code in _CALLERS_FAULT:
         return _refusal(400, error.message, error.param, error.code)
-    return _refusal(_STATUSES.get(error.code, 500), error.message, None, error.code)
+    return _refusal(status_in({"code": error.code}) or 500, error.message, None, error.code)
 
 
 class _ResponsesReader:

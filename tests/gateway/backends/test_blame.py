@@ -24,6 +24,12 @@ def error(message: str = "", **members: Any) -> bytes:
         (400, error(WORDS), "request"),
         (400, error("Invalid tool name 'the model m does not exist'"), "request"),
         (404, error("No such File object: file-1", param="id"), "request"),
+        (404, error("No such File object: a-model", param="id"), "request"),
+        (404, error("Prompt with id 'the model does not exist' not found."), "request"),
+        (404, error("model 'file' not found"), "model"),
+        (429, error("Extra usage is required for long context requests."), "unfit"),
+        (404, error("No endpoints available matching your guardrail restrictions and data policy."), "unfit"),
+        (404, error("No endpoints found for some/model."), "model"),
         (404, error("Previous response with id 'resp_1' not found."), "request"),
         (431, b"", "request"),
         (
