@@ -183,7 +183,7 @@ class RandomReplies:
         """Return a reply of the Messages API with blocks of any types."""
         rng = self._rng
         blocks = [self.valid("anthropic", "ContentBlock") for _ in range(rng.randrange(4))]
-        blocks.append({"type": "text", "text": "yes", "citations": None})
+        blocks.append({"type": "text", "text": "yes"})
         calls = False
         for block in blocks:
             if block["type"] == "tool_use":

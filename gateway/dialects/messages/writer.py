@@ -195,7 +195,7 @@ def _content(chat: Mapping[str, Any], ids: CallIds, *, thinking: bool) -> list[d
         blocks += thinking_blocks(chat)
     for text in (_text_of(chat.get("content")), chat.get("refusal")):
         if text:
-            blocks.append({"type": "text", "text": text, "citations": None})
+            blocks.append({"type": "text", "text": text})
     for call in chat.get("tool_calls") or ():
         function = call.get("function")
         if function is None:
@@ -628,7 +628,7 @@ class MessageEvents:
 
     def _add_text(self, text: str, out: list[bytes]) -> None:
         if self._open is None or self._open[0] != "text":
-            self._start({"type": "text", "text": "", "citations": None}, out)
+            self._start({"type": "text", "text": ""}, out)
         self._block_delta({"type": "text_delta", "text": text}, out)
 
     def _queue_call(self, call: Mapping[str, Any]) -> None:

@@ -218,7 +218,7 @@ def test_a_stream_of_another_backend() -> None:
     )
     assert made["content"] == [
         {"type": "thinking", "thinking": "hmm", "signature": ""},
-        {"type": "text", "text": "Hello", "citations": None},
+        {"type": "text", "text": "Hello"},
         {"type": "tool_use", "id": "c1", "name": "look", "input": {"a": 1}, "caller": {"type": "direct"}},
         {"type": "tool_use", "id": "c2", "name": "stop", "input": {}, "caller": {"type": "direct"}},
     ]
@@ -297,7 +297,7 @@ def test_thinking_goes_to_clients_that_asked_for_it() -> None:
     assert [block["type"] for block in made["content"]] == ["text"]
     assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
     whole = assembled(thought)
-    assert message_of(whole, thinking=False)["content"] == [{"type": "text", "text": "Yes.", "citations": None}]
+    assert message_of(whole, thinking=False)["content"] == [{"type": "text", "text": "Yes."}]
     assert message_of(whole, thinking=True)["content"][0]["thinking"] == "hm"
 
 
@@ -350,7 +350,7 @@ def test_a_stream_that_another_backend_continues() -> None:
     assert made["stop_reason"] == "end_turn"
     assert message_of(assembled([*broken, chunk({"content": " indeed"}), chunk({}, "stop")]), thinking=True)[
         "content"
-    ] == [{"type": "text", "text": "Paris it indeed", "citations": None}]
+    ] == [{"type": "text", "text": "Paris it indeed"}]
 
 
 def test_an_empty_stream_and_an_error() -> None:
