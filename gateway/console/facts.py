@@ -6,6 +6,7 @@ Pure functions of a hop's attributes (`telemetry.names`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -124,6 +125,12 @@ def _given(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("time allowed", f"{milliseconds(told[names.TIMEOUT])}{of}")
 
 
+def _nearest(told: Attributes) -> Iterator[HopFact]:
+    if neighbour := told.get(names.NEIGHBOUR):
+        # Where texts are not captured it is the id of the stored answer.
+        yield HopFact("nearest entry" if _ID.fullmatch(neighbour) else "nearest question", neighbour)
+
+
 def _doubts(told: Attributes) -> Iterator[HopFact]:
     places, logprobs = told.get(names.LOWEST), told.get(names.LOWEST_LOGPROBS)
     if places and logprobs:
@@ -132,6 +139,7 @@ def _doubts(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("least sure of", ", ".join(least[:3]))
 
 
+_ID: Final = re.compile(r"[0-9a-f]{12}")
 _IN_DOUBT: Final = 0.7
 """A kind that is less probable than this is shown with its probability."""
 _BASES: Final = {
@@ -147,7 +155,7 @@ _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _plain("scored by", names.CONFIDENCE_BASIS, lambda basis: _BASES.get(basis, "nothing")),
     _plain("judged", names.TOKENS_JUDGED, "{} tokens".format),
     _doubts,
-    _plain("nearest question", names.NEIGHBOUR),
+    _nearest,
     _against("similarity", names.SIMILARITY, names.MIN_SIMILARITY),
     _against("score", names.CACHE_SCORE, names.THRESHOLD),
     _plain("cross-encoder", names.READ_SCORE, "{:.3f}".format),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _SCORES: Final = frozenset({"escalate.when.confidence_below", "escalate.when.uncalibrated_below"})
 _DIGITS: Final = 1000
+_FARTHEST: Final = 0.3
+"""The lowest `min_similarity` that is worth a try."""
 _UNIT_S: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -136,6 +138,9 @@ def _of_semantic_miss(told: Mapping[str, Any]) -> Iterator[WhatChanges]:
         yield WhatChanges("The miss", f"No threshold: the guard for {guard} refuses the nearest question at any score")
     elif minimum is not None and similarity < minimum:
         value = math.floor(similarity * _DIGITS) / _DIGITS
+        if value < _FARTHEST:
+            yield WhatChanges("The miss", f"Nothing: the nearest question is far off, at a similarity of {value:g}")
+            return
         text = (
             f"cache.semantic.min_similarity at {value:g} or less (it is {minimum:g}): the nearest would have been read"
         )

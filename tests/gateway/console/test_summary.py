@@ -140,6 +140,13 @@ def test_what_would_have_changed_a_hit_or_a_miss() -> None:
     assert changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **miss))["The miss"] == [
         "A threshold of 0.132 or less (it is 0.770, kept by cache.semantic.max_error): a hit"
     ]
+    near = miss | {names.SIMILARITY: 0.38}
+    assert changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **near))["The miss"] == [
+        "cache.semantic.min_similarity at 0.38 or less (it is 0.4): the nearest would have been read "
+        "[cache.semantic.min_similarity=0.38]"
+    ]
+    far = changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **miss | {names.SIMILARITY: 0.013}))["The miss"]
+    assert far == ["Nothing: the nearest question is far off, at a similarity of 0.013"]
     guarded = changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **miss | {names.GUARD: "numbers"}))["The miss"]
     assert guarded == ["No threshold: the guard for numbers refuses the nearest question at any score"]
 
