@@ -47,7 +47,7 @@ class ResponsesEndpoint:
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request."""
-        dialect = _client(self._steps, dict(scope["headers"]))
+        dialect = _client(self._steps, known_headers(scope["headers"]))
         return Exchange(self._steps, self._bodies, scope, receive, send, dialect).run()
 
 
