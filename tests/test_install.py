@@ -109,10 +109,23 @@ def test_serve_and_dev_locks_agree() -> None:
     """`make test` after `make run` changes no package that is there, and neither does `make browser`."""
     dev = _pinned("dev")
     assert {name: pin for name, pin in _pinned("serve").items() if dev.get(name) != pin} == {}
-    assert {name: pin for name, pin in _pinned("browser").items() if dev.get(name, pin)[0] != pin[0]} == {}
+    for lock in ("browser", "build"):
+        assert {name: pin for name, pin in _pinned(lock).items() if dev.get(name, pin)[0] != pin[0]} == {}
 
 
-@pytest.mark.parametrize("lock", ["serve", "dev", "browser", "weights"])
+def test_what_builds_tierline_is_pinned() -> None:
+    """The build backend comes from a lock with hashes: pip's own build environment would fetch the newest."""
+    pinned = _pinned("build")
+    for text in (*PROJECT["build-system"]["requires"], *PROJECT["dependency-groups"]["build"]):
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)][0])
+    built = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if re.search(r"pip .*(--editable| \.$)", line)
+    ]
+    assert len(built) == 2 and all("--no-build-isolation" in line for line in built)
+
+
+@pytest.mark.parametrize("lock", ["serve", "dev", "browser", "build", "weights"])
 def test_a_lock_names_no_index(lock: str) -> None:
     """Where packages come from is left to the settings of the user's own pip."""
     text = (ROOT / "requirements" / f"{lock}.lock").read_text()
