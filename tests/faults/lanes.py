@@ -40,7 +40,7 @@ from tests.support.wait import until
 
 COUNTS = {
     "lane": 160,
-    "lone": 120,
+    "lone": 160,
     "pair": 12,
     "quad": 2,
     "raw": 16,
