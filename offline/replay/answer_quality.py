@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PARTS: Final = (8, 4, 2, 1)
 """Into how many equal parts, by confidence, answers of one tier are divided: the most that the ratings allow."""
 _ON_EACH_SIDE: Final = 3
-"""Fewest ratings below and above the middle confidence of answers that are not divided."""
+"""Fewest ratings up to the middle confidence of these answers, and from there on."""
 _FEW: Final = 0.05
 """Largest share of the requests with another answer of which nothing need be known."""
 
@@ -137,14 +137,15 @@ def _by_confidence(side: _Answers, rated: _Answers) -> list[tuple[Ints, Ints]]:
         of_side = np.clip(np.searchsorted(edges, sure, "right") - 1, 0, count - 1)
         of_rated = np.clip(np.searchsorted(edges, theirs, "right") - 1, 0, count - 1)
         of_rated[~((theirs >= edges[0]) & (theirs <= edges[-1]))] = -1
-        parts = [(np.flatnonzero(of_side == part), np.flatnonzero(of_rated == part)) for part in range(count)]
-        if all(len(alike) >= FEWEST_BOTH for own, alike in parts if len(own)):
+        some = np.unique(of_side).tolist()  # where confidences recur, not every part has some
+        parts = [(np.flatnonzero(of_side == part), np.flatnonzero(of_rated == part)) for part in some]
+        if all(len(alike) >= FEWEST_BOTH for _, alike in parts):
             break
     else:
         return []
-    within = theirs[of_rated >= 0]
-    below = int((within < np.median(sure)).sum())
-    return parts if min(below, len(within) - below) >= _ON_EACH_SIDE else []
+    within, middle = theirs[of_rated >= 0], np.median(sure)
+    fewest = min(np.count_nonzero(within <= middle), np.count_nonzero(within >= middle))
+    return parts if fewest >= _ON_EACH_SIDE else []
 
 
 def _by_stratum(side: _Answers, rated: _Answers) -> list[tuple[Ints, Ints]]:

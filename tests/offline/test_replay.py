@@ -188,9 +188,12 @@ def test_drafts_that_were_never_rated_have_no_quality(replayed_by: Callable[...,
     assert Gate.parse("quality < -5%").fails(result)
 
 
-def test_rejected_drafts_have_the_quality_of_drafts_as_doubtful(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [False, True], ids=["any confidence", "three that recur"])
+def test_rejected_drafts_have_the_quality_of_drafts_as_doubtful(world: World, tmp_path: Path, few: bool) -> None:
     """A judge called every one of them wrong, and those that were accepted right: serving them costs all they are."""
     rows = list(world.live(policy()))
+    for call in (call for row in rows for call in row["calls"] if few and call["confidence"] is not None):
+        call["confidence"] = 0.9 if call["confidence"] >= 0.62 else 0.5 if call["confidence"] >= 0.4 else 0.3
     labels = [
         {
             **{name: row[name] for name in ("entry_ms", "entry_seq", "request_id", "tenant")},
