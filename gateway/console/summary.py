@@ -23,6 +23,8 @@ _BY_PATH: Final[Mapping[str, str]] = {
     "passthrough": "The request was passed on to {} as it was",
 }
 """What is known where no hops were recorded."""
+_MUCH: Final = 0.2
+"""Share of the total time from which a wait in a queue is told, where a limit was missed."""
 _ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
@@ -50,7 +52,10 @@ def summary_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> RequestSummary
     if not served:
         by = ledger["tier"] or ledger["backend"] or "the backend"
         return RequestSummary(_BY_PATH.get(ledger["path"], "{} answered").format(by), missed)
-    return RequestSummary(_answer(ledger, bars, attempts, served), missed)
+    text, queued_ms = _answer(ledger, bars, attempts, served), served[-1].queue_ms
+    if missed and queued_ms > _MUCH * (ledger["total_ms"] or 0.0):
+        text += f"; {milliseconds(queued_ms)} of it in the queue"
+    return RequestSummary(text, missed)
 
 
 def why_rejected(bar: Bar) -> str:

@@ -63,6 +63,12 @@ def test_an_escalation_says_its_score_and_what_it_took_and_cost() -> None:
     assert said(misfit, second).startswith("local's draft was rejected: not what the JSON schema says, so hosted")
 
 
+def test_a_long_wait_is_told_where_a_limit_was_missed() -> None:
+    queued = attempt(2, 3, 500, "hosted", **{names.QUEUE: 475.0})
+    assert said(queued).endswith("475 ms of it in the queue")
+    assert "queue" not in said(queued, slo={"ttft_p95": True}) + said(queued, total_ms=9000.0)
+
+
 @pytest.mark.parametrize(
     ("hops", "ledger", "text"),
     [
