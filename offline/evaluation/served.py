@@ -183,5 +183,7 @@ def score_pairs(
     on_progress("deciding", len(pairs), len(pairs))
     made = stages.scores([(pairs[row][0].question, pairs[row][1].question) for row in doubtful], on_progress)
     for (row, chosen), score in zip(doubtful.items(), made, strict=True):
-        scores[row], decided[row] = settled(chosen, [score], stages.blend).verdict.score, "cross_encoder"
+        verdict = settled(chosen, [score], stages.blend).verdict
+        decided[row] = "cross_encoder: veto" if verdict.refused else "cross_encoder"
+        scores[row] = NEVER if verdict.refused else verdict.score
     return scores, decided

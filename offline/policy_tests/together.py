@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cache.planning.plan import Planner
 from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
-from cache.semantic.decision import decide_by, default_threshold
+from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from offline.policy_tests.cached import EMBEDDING, embedder, verifier
 from offline.policy_tests.case import Request
@@ -73,5 +73,7 @@ def _why_not_same(semantic: SemanticCache, ours: CachePlan, theirs: CachePlan) -
     score, strict = verdict.score, None
     if screening:
         score, strict = _cross_encoder().scores([(stored, asked)])[0], _cross_encoder().strict
+        if score == UNREAD:
+            return "guard: unknown_token"
     least = default_threshold(semantic, scorer, screening=screening, strict=strict)
     return "" if score >= least else f"score {score:.3f} < {least:.3f}"

@@ -17,8 +17,9 @@ from offline.policy_tests.forall import search
 from offline.policy_tests.format import Case, Property, read_tests
 from offline.policy_tests.mutants import mutants_of
 from offline.policy_tests.run import PolicyUnderTest, RunResult, run_files
+from offline.policy_tests.together import request_of, why_not_together
 from policies.errors import ConfigError
-from policies.loader import SHIPPED
+from policies.loader import SHIPPED, read_policy
 from policies.yaml_source import read_yaml
 
 POLICY = """\
@@ -455,3 +456,18 @@ def test_the_schema_of_test_files_takes_what_the_reader_takes(
     for wrong in ("{pth: direct}", "{path: straight}", "{within: 3}", "{held: many}"):
         (tmp_path / "t.yaml").write_text(f"{WORLD}  - {{name: a, expect: {wrong}}}\n", "utf-8")
         assert not schema.is_valid(read_yaml(tmp_path / "t.yaml").value), wrong
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("怎么开启手机的蓝牙功能？", "怎么关闭手机的蓝牙功能？", "guard: script"),
+        ("How do I mute the \U0001f514 sign?", "How can I silence the \U0001f514 sign?", "guard: unknown_token"),
+        ("How do I renew a passport?", "how do i renew a passport", ""),
+    ],
+)
+def test_questions_that_no_model_can_read_share_no_answer(one: str, other: str, why: str) -> None:
+    """A test says so as the gateway does, by the same names."""
+    shipped = read_policy(SHIPPED / "chat.yaml")[0]
+    asked = [request_of({"messages": [{"role": "user", "content": text}]}) for text in (one, other)]
+    assert why_not_together(shipped, *asked) == why
