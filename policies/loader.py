@@ -50,7 +50,7 @@ _LATER = {"endpoints": Endpoints()}
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
 
 
-class Look(NamedTuple):
+class FileLook(NamedTuple):
     """How one policy file looks: it rests if two looks are equal, and says the same if their contents are."""
 
     content: bytes
@@ -60,7 +60,7 @@ class Look(NamedTuple):
     inode: int
 
 
-Snapshot = Mapping[str, Look]
+Snapshot = Mapping[str, FileLook]
 """A look at every policy file, by its name."""
 
 
@@ -233,7 +233,7 @@ class PolicySource:
                     stat = entry.stat()
                 except OSError:  # renamed since it was listed: it shows in the next snapshot
                     continue
-                found[name] = Look(_content_hash(entry.path, stat), stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                found[name] = FileLook(_content_hash(entry.path, stat), stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return found
 
 

@@ -57,7 +57,7 @@ _ABOUT_MS: Final = 1000
 Values = Mapping[str, Any]
 
 
-class UnreadableFile(QueryError):
+class UnreadableSegments(QueryError):
     """A segment is no longer there, as the keeper has merged or deleted it, or it may be damaged."""
 
 
@@ -181,7 +181,7 @@ class LiveArchive:
             version = self._version
             try:
                 rows = run()
-            except UnreadableFile:
+            except UnreadableSegments:
                 if self._check_pages():
                     deadline = time.monotonic() + _SETTLED_S
                 elif time.monotonic() > deadline:
@@ -293,7 +293,7 @@ class LiveArchive:
                 columns = [column[0] for column in result.description or ()]
                 return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
         except duckdb.Error as error:
-            raise (UnreadableFile if is_of_files(error) else QueryError)(str(error)) from None
+            raise (UnreadableSegments if is_of_files(error) else QueryError)(str(error)) from None
 
     def _open(self, table: Table) -> tuple[Place, int]:
         """Load a table's hot rows and note its segments; return the place of its newest entry and that's ordinal."""

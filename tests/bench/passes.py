@@ -151,11 +151,16 @@ class Cases:
         for index in range(body.get("n") or 1):
             message = values.of(ChatCompletionMessage, 5) | self._signed()
             message |= {"role": "assistant", "content": rng.choice([None, values.text()]), "refusal": None}
-            choice = {"index": index, "message": message, "finish_reason": rng.choice(_ENDS), "logprobs": None}
+            choice = {"index": index, "message": message, "finish_reason": self._end(message), "logprobs": None}
             if body.get("logprobs"):
                 choice["logprobs"] = values.of(ChoiceLogprobs, 4)
             completion["choices"].append(choice | self._unknown())
         return completion | self._unknown()
+
+    def _end(self, message: dict[str, Any], calls: bool = False) -> str:
+        """Return how an answer ends: `stop` would be brought into form where it calls tools."""
+        calls = calls or bool(message.get("tool_calls") or message.get("function_call"))
+        return self._rng.choice([end for end in _ENDS if not (calls and end == "stop")])
 
     def _events(self, body: dict[str, Any]) -> list[bytes]:
         """Return the data of a stream's events: each choice's deltas in turn, their ends, and the usage."""
@@ -164,14 +169,17 @@ class Cases:
         head |= {"model": "small-2026"} | self._unknown()
         choices = range(body.get("n") or 1)
         deltas: list[tuple[int, dict[str, Any]]] = [(index, {"role": "assistant", "content": ""}) for index in choices]
+        begun: set[int] = set()
         for _ in range(rng.randrange(8)):
             index = rng.choice(choices)
             delta: dict[str, Any] = {"content": f"{values.text()} {rng.getrandbits(40):x} "}
             if rng.random() < 0.2:
                 delta = {"reasoning_content": values.text()} | self._signed()
             elif rng.random() < 0.2:
-                function = {"name": "look", "arguments": values.text()}
-                call = {"index": 0, "id": f"call_{index}", "type": "function", "function": function}
+                function = {"arguments": values.text()} | ({} if index in begun else {"name": "look"})
+                call = {"index": 0} | ({} if index in begun else {"id": f"call_{index}", "type": "function"})
+                call |= {"function": function}
+                begun.add(index)  # said once: an id or a name that comes again is left out
                 delta = {"tool_calls": [call | self._unknown()]}
             deltas.append((index, delta | self._unknown()))
         usage = {"usage": None} if rng.random() < 0.5 else {}
@@ -182,7 +190,11 @@ class Cases:
                 choice["logprobs"] = values.of(ChoiceLogprobs, 3)
             events.append({**head, "choices": [choice | self._unknown()], **usage})
         events += [
-            {**head, "choices": [{"index": index, "delta": {}, "finish_reason": rng.choice(_ENDS)}], **usage}
+            {
+                **head,
+                "choices": [{"index": index, "delta": {}, "finish_reason": self._end({}, index in begun)}],
+                **usage,
+            }
             for index in choices
         ]
         events.append({**head, "choices": [], "usage": _usage(rng)})
@@ -290,7 +302,7 @@ def run(requests: int, seed: int, folder: Path, *, progress: bool = False) -> Pa
         return PlainReply(case.reply, events=bool(case.events), pieces=case.pieces)
 
     with PlainServer(reply) as server:
-        backend = {"base_url": server.url, "model": "small", **ABLE}
+        backend = {"base_url": server.url, "model": "small", "roles": "any", **ABLE}
         settings = {"tiers": [{"name": "local", "backends": [backend]}]}
         with serve(folder, server.url, policies={"chat": POLICY}, settings=settings) as gateway:
             asyncio.run(_send_all(requests, Cases(seed), cases, gateway.port, passed, progress))

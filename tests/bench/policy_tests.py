@@ -76,7 +76,7 @@ def _measured(policy: Path, kind: str, cases: int) -> tuple[float, list[float]]:
         read_s, took = 0.0, []
         for _ in range(max(1, cases // _IN_FILE)):
             # A file holds 256 KiB at most, so the cases come in several files.
-            file.write_text(test_file(policy, kind, "local", _IN_FILE), "utf-8")
+            file.write_text(test_file(policy, kind, "local", _IN_FILE) + "\n", "utf-8")
             began = time.thread_time()
             read = read_tests(file)
             read_s += time.thread_time() - began

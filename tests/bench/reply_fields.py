@@ -327,9 +327,10 @@ async def _reply(into: str, out: str, value: Mapping[str, Any], *, stream: bool)
     client, body = _client(into), {**INTO[into], "model": "m", "stream": stream}
     if not stream:
         body.pop("stream_options", None)
+    native = None
     if client is not None:
-        body, _ = await client.read(body, "", large=False)
-    request = BackendRequest(body, ask_logprobs=False)
+        body, native, _ = await client.read(body, "", large=False)
+    request = BackendRequest(body, ask_logprobs=False, native=native)
     if not stream:
         completion = await _backend(out, _Sent(orjson.dumps(value), "application/json")).complete(request)
         return completion.raw if client is None else client.whole(completion.value)

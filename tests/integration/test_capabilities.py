@@ -121,7 +121,7 @@ async def test_what_changes_no_answer_moves_no_request(
 async def test_tools_of_a_provider_go_to_its_own_api(app: InProcess) -> None:
     """No tier here runs any, so both dialects are refused by the path of the tool."""
     asked: list[tuple[str, Json]] = [
-        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}], "tool_choice": "required"}),
         (
             "/v1/messages",
             {
@@ -156,7 +156,7 @@ async def test_hosted_tools_are_those_of_one_api(
     policy = CHAT.replace(TIERS, "tiers: [anthropic, responses]").replace("local:", "anthropic:")
     settings = {"tiers": tiers}
     async with in_process(tmp_path, "", settings=settings, policies={"chat": policy}) as app:
-        body = {"model": "chat", "input": "a", "tools": [{"type": "web_search"}]}
+        body = {"model": "chat", "input": "a", "tools": [{"type": "web_search"}], "tool_choice": "required"}
         reply = await app.client.post("/v1/responses", json=body)
         assert reply.headers.get("x-tierline-tier") == answers
         assert reply.status_code == (400 if answers is None else 200), reply.text

@@ -171,7 +171,7 @@ def test_an_edited_policy_keeps_its_answers_until_what_makes_them_is_edited(at: 
         )
         assert stored(at.alone, ITALY)
         assert stored(at.alone, SAME)
-        edited(("max_tokens: 1024", "max_tokens: 77"))
+        edited(("output: {max_tokens: 4096}", "output: {max_tokens: 77}"))
         assert not stored(at.alone, ITALY)
         assert not stored(at.alone, SAME)
     finally:

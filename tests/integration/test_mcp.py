@@ -122,12 +122,12 @@ async def test_an_agent_plans_a_change_and_changes_nothing(store: LocalStore, tm
             assert (await asked.call("show_policy", surface="chat"))["text"] == CHAT
             assert "no policy of 'moon'" in await asked.call("show_policy", surface="moon")
 
-            wrong = await asked.call("plan_change", surface="chat", text=CHAT.replace("deadline: 60s", "deadlin: 6s"))
+            wrong = await asked.call("plan_change", surface="chat", text=CHAT.replace("deadline: 2m", "deadlin: 6s"))
             assert (wrong["valid"], wrong["plan"]) == (False, None)
             [mistake] = [one for one in wrong["findings"] if one["error"]]
-            line = CHAT[: CHAT.index("deadline: 60s")].count("\n") + 1
+            line = CHAT[: CHAT.index("deadline: 2m")].count("\n") + 1
             assert (mistake["key"], mistake["line"]) == ("slo.deadlin", line)
-            edited = CHAT.replace("deadline: 60s", "deadline: 6s")
+            edited = CHAT.replace("deadline: 2m", "deadline: 6s")
             quick = await asked.call("plan_change", surface="chat", text=edited, replay=False)
             assert [one["path"] for one in quick["changes"]["meant"]["changes"]] == ["slo.deadline"]
             assert quick["valid"] and quick["plan"] is None and asked.told == []

@@ -53,7 +53,7 @@ class Setup:
     async def try_out(self, text: str, share: float = 0.4, mode: Mode = "canary") -> InForce:
         """Apply a policy as a candidate, and return once the worker follows."""
         file = self.folder / "candidate.yaml"
-        file.write_text(text)
+        file.write_text(f"{text}\n")
         source = PolicySource(self.folder / "policies", (DeployedTier("local"), DeployedTier("hosted")))
         version, _ = checked(file, source, [], author="ada", message="try", at=time.time())
         state = await self.registry.apply(version, await self.registry.surface("chat"), mode, share)
