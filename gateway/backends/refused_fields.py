@@ -33,6 +33,9 @@ KEPT_S: Final = 6 * 3600.0
 MOST_LEFT_OUT: Final = 6
 """Most fields that one call goes without: some servers name one at a time."""
 _MOST: Final = 64
+_MOST_FIELDS: Final = 256
+_MOST_WORDS: Final = 4096
+"""Most characters of an error that are searched: some servers quote the request."""
 _LONGEST_VALUE: Final = 32
 """Longest refused value, as JSON, that is remembered: a longer one may be what a person wrote."""
 ESSENTIAL: Final = frozenset(
@@ -172,7 +175,7 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
 
     A value that no model would take (`temperature: 9`) is the caller's mistake and no refusal of the field.
     """
-    if status not in _STATUSES:
+    if status not in _STATUSES or len(body) > _MOST_FIELDS:
         return []
     said = _Said(raw)
     refuses = said.code in _CODES or _REFUSES.search(said.text) is not None
@@ -182,7 +185,7 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
         return []
     always = _BESIDE.search(said.text) is None
     found = []
-    for path in _paths_in(body):
+    for path in _paths_in(body, raw):
         if all(map(_NAME.fullmatch, path)) and said.names(path):
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
@@ -206,7 +209,7 @@ class _Said:
             self._read(orjson.loads(raw), words)
         except orjson.JSONDecodeError:
             words.append(raw.decode("utf-8", "replace"))
-        self.text = "\n".join(words)
+        self.text = "\n".join(words)[:_MOST_WORDS]
         self._named = _INSTEAD.sub("", self.text)
         for loc in _LOC_IN_WORDS.findall(self.text):
             self.params.append(".".join(part.strip(" '\"") for part in loc.split(",")))
@@ -251,8 +254,10 @@ class _Said:
     def _quotes(self, name: str) -> bool:
         """Return whether the words name the field: quoted, after a colon, or by a name that is no word of English."""
         camel = re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+        if name not in self._named and camel not in self._named:
+            return False
         for one in {re.escape(name), re.escape(camel)}:
-            listed = rf"(?:supplied|parameters?|arguments?|fields?|model)s?:? (?:[\w, ]+, )?{one}(?![\w.])"
+            listed = rf"(?:supplied|parameters?|arguments?|fields?|model)s?:? (?:[\w, ]{{1,100}}, )?{one}(?![\w.])"
             pattern = rf"['\"`](?:body\.)?{one}['\"`]|(?:^|\n){one}: |{listed}"
             if "_" in name or "." in name or camel == "logprobs":
                 pattern += rf"|(?<![\w.]){one}(?![\w.]\w)(?!\w)"
@@ -272,15 +277,19 @@ def asks_for(body: Mapping[str, Any], path: str) -> bool:
     return value is not None and value is not False
 
 
-def _paths_in(body: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the paths of a body that an error may name, the narrower ones first."""
+def _paths_in(body: Mapping[str, Any], raw: bytes) -> Iterator[Path]:
+    """Yield the paths of a body that an error may name, the narrower ones first.
+
+    Only what the error has as a word is looked for in messages, which may be many.
+    """
     for name in _NESTED:
-        if isinstance(inner := body.get(name), Mapping):
+        if isinstance(inner := body.get(name), Mapping) and len(inner) <= _MOST_FIELDS:
             yield from ((name, member) for member in inner)
     for name in _LISTS:
         if isinstance(body.get(name), list):
             marks = (*_MARKS, *_OF_MESSAGES) if name in ("messages", "input") else (*_MARKS,)
-            yield from ((name, "*", mark) for mark in marks if _without(body, (name, "*", mark), b"") is not None)
+            named = (mark for mark in marks if mark.encode() in raw)
+            yield from ((name, "*", mark) for mark in named if _without(body, (name, "*", mark), b"") is not None)
     yield from ((name,) for name in body)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -197,6 +198,18 @@ def test_every_servers_words_are_read(raw: bytes, fields: list[str]) -> None:
     ]
     assert sorted(shown) == fields
     assert refused_in(500, raw, BODY) == refused_in(404, raw, BODY) == []
+
+
+@pytest.mark.parametrize(
+    "word", ["field ", "supplied, ", "a, ", "messages.0.", "messages[0] 'x'", "'", "_", "`seed", "\n"]
+)
+def test_long_errors_take_no_time(word: str) -> None:
+    """A server may quote the request, and this runs on the event loop."""
+    body = {**BODY, **{f"field_{number}": 1 for number in range(200)}}
+    raw = openai(f"not supported: {word * (60_000 // len(word))}")
+    began = time.perf_counter()
+    refused_in(400, raw, body)
+    assert time.perf_counter() - began < 0.1
 
 
 def test_what_is_refused_is_left_out() -> None:
