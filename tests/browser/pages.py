@@ -53,10 +53,10 @@ def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
     """Return an address of every page and of the states that look different, by a name fit for a file."""
     found: dict[str, str] = {}
     for path in routes(folder, demo.store):
-        if "{request_id}" in path:
+        if "{request_id" in path:
             for kind, query in REQUESTS.items():
                 if rows := demo.data(f"/requests?since=all&{query}")["rows"]:
-                    found[f"request-{kind}"] = path.replace("{request_id}", rows[0]["request_id"])
+                    found[f"request-{kind}"] = re.sub(r"{request_id[^}]*}", rows[0]["request_id"], path)
         elif path == "/cache/wrong":
             found["cache-wrong"] = f"{path}?request={demo.request_id('path=cache-semantic')}"
         elif path == "/playground/{race}":
