@@ -226,6 +226,13 @@ CLIENTS = [
         )
         for provider in ("openai", "compatible")
     ),
+    node(
+        "ai-sdk-anthropic",
+        "use_ai_sdk.mjs",
+        "plain again stream hard tools tools_stream busy limited overloaded leave",
+        _AI_SDK_ERRORS,
+        PROVIDER="anthropic",
+    ),
     Client(
         "curl",
         (sys.executable, str(FOLDER / "python" / "use_curl.py")),

@@ -1,15 +1,18 @@
-// The Vercel AI SDK, by its OpenAI provider (/responses) and by the one for compatible services: PROVIDER.
+// The Vercel AI SDK, by its providers of OpenAI (/responses), compatible services and Anthropic (/messages): PROVIDER.
 import { generateText, embedMany, Output, stepCountIs, streamText, tool } from "ai";
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { z } from "zod";
 import { FLAKY, MODEL, NOBODY, REFUSED, URL_V1, prompt, run } from "./scenarios.mjs";
 
 const options = { name: "tierline", baseURL: URL_V1, apiKey: "any" };
-const provider =
-  process.env.PROVIDER === "openai"
-    ? createOpenAI(options)
-    : createOpenAICompatible({ ...options, includeUsage: true, supportsStructuredOutputs: true });
+const providers = {
+  openai: () => createOpenAI(options),
+  compatible: () => createOpenAICompatible({ ...options, includeUsage: true, supportsStructuredOutputs: true }),
+  anthropic: () => createAnthropic(options),
+};
+const provider = providers[process.env.PROVIDER]();
 const ask = (name, more = {}) => ({ model: provider(MODEL), prompt: prompt(name), maxRetries: 0, ...more });
 
 function weather(calls) {
