@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -19,9 +20,9 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import duration, whole
-from gateway.cli.commands._store import store_url
+from gateway.cli.commands._records import newest_entries, say_coverage
+from gateway.cli.commands._store import ledger_folder, store_url
 from gateway.exit_codes import Exit
-from gateway.telemetry import reader
 from gateway.telemetry.ledger import TRACES, is_record
 from gateway.telemetry.view import draw_list
 from offline.report import console_of_stdout
@@ -29,6 +30,8 @@ from offline.report import console_of_stdout
 _PIPED: Final = 160
 """Columns of a list that is not printed to a terminal."""
 _PAGE: Final = 200
+_LOOKED_AT: Final = 10_000
+"""Most records that are looked at where no time is given."""
 _BLOCK_MS: Final = 1000
 _RETRY_S: Final = 1.0
 
@@ -109,18 +112,26 @@ def add_tail_flags(parser: argparse.ArgumentParser) -> None:
     add_filter_flags(parser)
 
 
-async def newest_requests(store: RedisStore, wanted: RequestFilter, count: int) -> NewestRequests:
-    """Return the newest `count` records that `wanted` lets through. Raises StoreUnavailable."""
+async def newest_requests(store: RedisStore, folder: Path, wanted: RequestFilter, count: int) -> NewestRequests:
+    """Return the newest `count` records that `wanted` lets through, of the store and of the ledger's files in `folder`.
+
+    Raises StoreUnavailable and CommandError. Where they begin later than what is wanted, it is said on stderr.
+    """
     found: list[bytes] = []
-    seen, last_id = 0, None
-    async for entry_id, blob in reader.newest_entries(store):
+    seen, last_id, began_s, now = 0, None, None, time.time()
+    async for entry_id, blob in newest_entries(store, folder):
+        began_s = _written_s(entry_id)
         last_id = last_id or entry_id
         # Entries are ordered by when they were written, which is after the end of their request.
         if len(found) >= count or (wanted.oldest_s is not None and _written_s(entry_id) < wanted.oldest_s):
             break
+        if wanted.oldest_s is None and seen >= max(count, _LOOKED_AT):
+            break
         seen += 1
         if wanted.lets_through(blob):
             found.append(blob)
+    if wanted.oldest_s is not None and len(found) < count and began_s is not None:
+        say_coverage(folder, now - began_s, now - wanted.oldest_s)
     return NewestRequests(found, seen, last_id)
 
 
@@ -151,7 +162,7 @@ async def _tail(url: str, args: argparse.Namespace, follow: bool) -> None:
     wanted = filter_of(args)
     store = RedisStore.from_url(url)
     try:
-        newest = await newest_requests(store, wanted, args.n)
+        newest = await newest_requests(store, ledger_folder(args), wanted, args.n)
         print_requests(newest.blobs[::-1], as_json=args.json)
         last_id, failing = newest.last_id or "0-0", False
         while follow:

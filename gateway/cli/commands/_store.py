@@ -32,7 +32,7 @@ def store_url(args: argparse.Namespace) -> str:
 
 def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> Path:
     """Return the folder of the ledger's files: that of --dir, else the `configured` one, else that of `tierline up`."""
-    return Path(args.dir or configured or Path(args.state) / "ledger")
+    return Path(getattr(args, "dir", None) or configured or Path(args.state) / "ledger")
 
 
 def gateway_url(state: Path) -> str | None:

@@ -18,7 +18,8 @@ from gateway.archive.figures import figures
 from gateway.cli.commands import CommandError, _ledger_files
 from gateway.cli.commands._flags import duration, whole
 from gateway.cli.commands._ledger_view import show
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._records import newest_entries, say_coverage
+from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
@@ -26,7 +27,7 @@ from gateway.telemetry.ledger import UNCOUNTED
 from offline.progress import OnProgress, progress
 
 _EXAMPLES = """examples:
-  tierline ledger                                 all recorded requests (the store keeps 10,000 by default)
+  tierline ledger                                 the latest 10,000 recorded requests
   tierline ledger --since 1h --surface chat       those of one surface in the last hour
   tierline ledger --last 500 --json | jq .strongest_alone.reported
                                                   the cost saved over the latest 500, as JSON
@@ -52,6 +53,8 @@ A line of --export is one request: its ledger with the cost of each backend call
 feedback on it (`score`, `comment`; null without feedback)."""
 
 _REPORT_EVERY = 200
+_LATEST = 10_000
+"""Requests that are summarised where nothing says how many."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -113,22 +116,28 @@ async def _read(
     url: str, args: argparse.Namespace, on_progress: OnProgress
 ) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback], list[dict[str, Any]]]:
     store = RedisStore.from_url(url)
-    oldest = time.time() - args.since if args.since else None
+    now, folder = time.time(), ledger_folder(args)
+    oldest = now - args.since if args.since else None
+    began = now
+    last = args.last or (None if args.since else _LATEST)
     records: list[dict[str, Any]] = []
     read = 0
     try:
-        async for blob in reader.newest(store):
+        async for _, blob in newest_entries(store, folder):
             record = orjson.loads(blob)
             read += 1
+            began = min(began, record["started"] + record["ledger"]["total_ms"] / 1000)
             if read % _REPORT_EVERY == 0:
-                on_progress("reading", read, max(read, args.last or 0))
+                on_progress("reading", read, max(read, last or 0))
             # Records are ordered by their end, so compare that, not the start.
             if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
                 break
             if args.surface in (None, record["ledger"]["surface"]) and record["ledger"].get("arm") not in UNCOUNTED:
                 records.append(record)
-            if len(records) == args.last:
+            if len(records) == last:
                 break
+        if args.since and len(records) != last:
+            say_coverage(folder, now - began, args.since)
         return records, await reader.feedback_by_request(store), await reader.labels(store)
     finally:
         await store.aclose()
