@@ -40,7 +40,7 @@ from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import LoopbackGuard, Tenants
-from gateway.request.load_shedding import LoadShedder
+from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
@@ -103,7 +103,7 @@ def build(
         metrics.watch_learning(cache.audits.state)
     telemetry = _telemetry(deployment, store, metrics, models, tiers)
     hedge_budgets = HedgeBudgets(tiers)
-    gate = gate or LoadShedder(deployment.limits.in_flight)
+    gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
     comparer = Comparer(
         tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep

@@ -516,6 +516,11 @@ class Limits(Section):
     """Most stop strings in a request. OpenAI accepts 4."""
     in_flight: Annotated[Whole, Field(ge=1)] = 2048
     """Most requests in progress per worker; one more is refused with 503 before its body is read."""
+    bodies: Size | None = None
+    """Most bytes of bodies of requests in progress per worker; a body beyond is refused with 503 before it is read.
+
+    By default a sixteenth of the memory of the container or machine, shared by the workers, but at least `body`.
+    """
     connections: Annotated[Whole, Field(ge=1)] = 8192
     """Most open connections per worker; one more closes the one that has been idle the longest."""
     stall: Annotated[Seconds, Field(gt=0)] = 60.0

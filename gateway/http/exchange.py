@@ -77,7 +77,7 @@ class Exchange(BaseExchange):
         """Read the request, give it to the pipeline, and return the pipeline's reply."""
         steps, headers = self.steps, self.headers
         self.admit()
-        raw = await read_body(self.receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
+        raw = await read_body(self.receive, headers, steps.deployment.limits.body, steps.gate, typed=steps.guard.active)
         native = None
         if self._dialect is None:
             body, large = await self._bodies.read(raw)

@@ -16,6 +16,7 @@ import orjson
 
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
 from gateway.request.context import ClientGone
+from gateway.request.load_shedding import SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
 from gateway.request.reply import Header, is_error
 from gateway.telemetry import names
@@ -202,8 +203,11 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     return valid_request_id(headers.get(b"x-request-id")) or new_request_id()
 
 
-async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *, typed: bool = False) -> bytes:
-    """Read the whole body. Raises ApiError, without reading on, if it exceeds `limit` bytes or is not declared as JSON.
+async def read_body(
+    receive: Any, headers: Mapping[bytes, bytes], limit: int, gate: LoadShedder, *, typed: bool = False
+) -> bytes:
+    """Read the whole body. Raises ApiError, without reading on, if it exceeds `limit` bytes, is not declared as JSON,
+    or has no room beside the bodies that the gate holds.
 
     Raises ClientGone if the client disconnects. `typed`: refuse a body without a content type, instead of taking it for
     JSON.
@@ -216,6 +220,8 @@ async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *,
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
+    if length.isdigit() and int(length) > SMALL_BODY:
+        gate.hold(int(length))
     parts: list[bytes] = []
     left = limit
     more = True
@@ -227,6 +233,8 @@ async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *,
         left -= len(parts[-1])
         if left < 0:
             raise _too_large(limit)
+        if limit - left > SMALL_BODY:
+            gate.hold(limit - left)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -1,7 +1,8 @@
 """Reject requests that would overload the worker process, before their bodies are read.
 
 Requests that wait for a backend are limited by that backend's queue and their surface's policy. This module protects
-the worker: it rejects requests beyond `limits.in_flight`, and, with many in progress, while the event loop is late,
+the worker: it rejects requests beyond `limits.in_flight`, bodies of more bytes in all than `limits.bodies`, and, with
+many in progress, while the event loop is late,
 which would delay every stream; rejecting is cheap, so the loop catches up. A loop that is late with few requests in
 progress is one that the machine gives no time: rejecting would not help, so they are served, late. As memory fills up,
 it gives up features in steps: answers are no longer kept for the cache, then connections are no longer kept alive, and
@@ -16,13 +17,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import Overloaded, retry_after
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Limits
 
 _EVERY_S: Final = 0.05
 _LOOKS: Final = 4
@@ -38,6 +43,9 @@ KEEP_ALIVE_BELOW: Final = 0.92
 TAKE_BELOW: Final = 0.95
 """Shares of the process's permitted memory in use from which on answers are not kept, connections are not kept alive,
 and new requests are not taken."""
+SMALL_BODY: Final = 64 << 10
+"""Bytes up to which a body is not counted: as much is read of every request, and `limits.in_flight` limits those."""
+_PART_FOR_BODIES: Final = 16
 _MEMORY_EVERY: Final = 20
 """Memory is measured at one in this many measurements of the loop's delay: once a second."""
 
@@ -45,11 +53,16 @@ _MEMORY_EVERY: Final = 20
 class LoadShedder:
     """Limit the load of one worker. Call `enter` and `leave` around every request, and `start` on the event loop.
 
-    `most` is the most requests in progress. `memory` returns the share of the permitted memory in use, 0 to 1.
+    `most` is the most requests in progress, `room` the most bytes of their bodies. `memory` returns the share of the
+    permitted memory in use, 0 to 1.
     """
 
-    def __init__(self, most: int, memory: Callable[[], float] | None = None) -> None:
+    def __init__(self, most: int, memory: Callable[[], float] | None = None, room: int = sys.maxsize) -> None:
         self.in_hand = 0
+        self.held = 0
+        """Bytes of bodies of requests in progress that are larger than SMALL_BODY, and of unfinished heads."""
+        self._room = room
+        self._bodies: dict[asyncio.Task[Any], int] = {}
         self.draining = False
         self.keeps_alive = True
         """Whether a connection may stay open for another request."""
@@ -105,6 +118,34 @@ class LoadShedder:
         if self.in_hand > FEW and self.lag_s > MOST_LAG_S:
             raise Overloaded("This gateway is overloaded: its event loop is late.", headers=retry_after(1))
 
+    def hold(self, size: int) -> None:
+        """Count `size` bytes as those of the current request's body, until its task ends. Raises Overloaded.
+
+        To be called before they are read; again with more as a body of unknown length grows.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            return
+        own = self._bodies.get(task, 0)
+        if size <= own:
+            return
+        if self.held - own + size > self._room:
+            message = "This gateway holds as many bytes of request bodies as it may (limits.bodies)."
+            # Closing the connection is the only way not to read the body.
+            raise Overloaded(message, headers=(*retry_after(1), (b"connection", b"close")))
+        if not own:
+            task.add_done_callback(self._drop)
+        self._bodies[task] = size
+        self.held += size - own
+
+    def hold_head(self, more: int) -> bool:
+        """Count `more` bytes, fewer if negative, of a request's unfinished head. Return whether they fit."""
+        self.held += more
+        return self.held <= self._room
+
+    def _drop(self, task: asyncio.Task[Any]) -> None:
+        self.held -= self._bodies.pop(task, 0)
+
     def _wait(self) -> None:
         if self._loop is not None:
             self._due = self._loop.time() + _EVERY_S
@@ -122,6 +163,26 @@ class LoadShedder:
         self.memory = self._memory()
         self.keeps_answers = self.memory < KEEP_ANSWERS_BELOW
         self.keeps_alive = not self.draining and self.memory < KEEP_ALIVE_BELOW
+
+
+def room_for_bodies(limits: Limits, workers: int = 1, memory: Callable[[], int] | None = None) -> int:
+    """Return how many bytes of request bodies one worker may hold: `limits.bodies`, or its part of the memory.
+
+    That is a sixteenth of what the container or the machine has, since a body that is parsed, checked and sent on takes
+    about five times its size; but one body always fits.
+    """
+    if limits.bodies is not None:
+        return max(limits.bodies, limits.body)
+    permitted = permitted_memory() if memory is None else memory()
+    return max(limits.body, permitted // _PART_FOR_BODIES // workers)
+
+
+def permitted_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes that this process's control group may use, or those of the machine; 0 if it cannot be read."""
+    try:
+        return min((group.limit for group in _limited(proc, groups)), default=_meminfo(proc, "MemTotal:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

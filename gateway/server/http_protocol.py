@@ -51,6 +51,7 @@ _LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MA
 _MANY: Final[_Refusal] = (431, "headers_too_large", f"The request has more than {_MAX_HEADERS} headers.")
 _LARGE: Final[_Refusal] = (431, "headers_too_large", f"The request's headers are larger than {_MAX_HEAD} bytes.")
 _CROWDED: Final[_Refusal] = (503, "server_is_overloaded", "This gateway is at its limit of open connections.")
+_FULL: Final[_Refusal] = (503, "server_is_overloaded", "This gateway holds as many bytes of requests as it may.")
 _SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not arrive within {SLOW_S:g} seconds.")
 
 
@@ -182,6 +183,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._read = 0
         self._late = 0
         """Bytes of the request head that arrived after the read in which it began."""
+        self._held = 0
+        """Bytes of an unfinished head that the gate counts."""
         self._refusal = _INVALID
         self._refused = False
 
@@ -196,7 +199,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._note_pace(len(data))
         if self._in_head and not self._refused:
             self._late = 0 if began else self._late + len(data)
-            if (fault := self._fault(self._late)) is not None:
+            self._held += len(data)
+            fault = None if self._gate.hold_head(len(data)) else _FULL
+            if (fault := self._fault(self._late) or fault) is not None:
+                self._release_head()
                 self._refusal = fault
                 self.send_400_response(fault[1])
 
@@ -205,8 +211,14 @@ class HttpProtocol(HttpToolsProtocol):
         room = not few_left(transport.get_extra_info("socket").fileno())
         self._connections.opened(self, self.loop.time(), room=room)
 
+    def _release_head(self) -> None:
+        self._gate.hold_head(-self._held)
+        self._held = 0
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.closed(self)
+        if self._held:
+            self._release_head()
         super().connection_lost(exc)
         if self.cycle is not None:
             self.cycle.gone()
@@ -304,6 +316,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._held:
+            self._release_head()
         # The exact size is computed only if the limit may be exceeded: a head is rarely larger than one read.
         size = self._late + self._read
         if size > _MAX_HEAD:

@@ -36,6 +36,7 @@ from uvicorn.supervisors import multiprocess
 from gateway.assembly import build
 from gateway.config.launch import CannotServe, Launch
 from gateway.exit_codes import Exit
+from gateway.request.load_shedding import room_for_bodies
 from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
 from gateway.server.worker import Worker
@@ -237,6 +238,9 @@ def settle() -> None:
 def built(launch: Launch, deployment: Deployment) -> Steps:
     """Build the services of one process. Raises CannotServe and ConfigError."""
     deployment = fitted(deployment)
+    room = room_for_bodies(deployment.limits, launch.workers)
+    limits = deployment.limits.model_copy(update={"bodies": room})
+    deployment = deployment.model_copy(update={"limits": limits})
     try:
         steps = build(deployment, launch.policy_source(deployment))
     except (ArtefactError, EmbedderUnavailable, ValueError) as error:

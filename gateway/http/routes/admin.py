@@ -96,7 +96,7 @@ def cache_routes(steps: Steps, admitted: Callable[[Request], None]) -> list[Rout
     async def purge(request: Request) -> Response:
         admitted(request)
         try:
-            raw = await read_body(request.receive, known_headers(request.scope["headers"]), _MAX_BODY)
+            raw = await read_body(request.receive, known_headers(request.scope["headers"]), _MAX_BODY, steps.gate)
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         return _json(await _purged(steps, _checked(parse_json(raw))))

@@ -81,8 +81,8 @@ class TextCompletions:
             self._steps.gate.check()
             self._steps.guard.check(headers)
             self._steps.tenants.of(headers)
-            limit = self._steps.deployment.limits.body
-            raw = await read_body(given.receive, headers, limit, typed=self._steps.guard.active)
+            limit, gate = self._steps.deployment.limits.body, self._steps.gate
+            raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active)
             given.body, given.large = await self._bodies.read_object(raw)
             model = given.body.get("model")
             given.model = model if isinstance(model, str) else None

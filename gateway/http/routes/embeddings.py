@@ -104,7 +104,7 @@ class _Embedding(SideExchange):
     async def answer(self) -> None:
         self.accept()
         limits = self.steps.deployment.limits
-        raw = await read_body(self.receive, self.headers, limits.body, typed=self.steps.guard.active)
+        raw = await read_body(self.receive, self.headers, limits.body, self.steps.gate, typed=self.steps.guard.active)
         body, large = await self._route.bodies.read_object(raw, tokens=True)
         check = partial(checked, body)
         request = await off_loop(check) if large else check()

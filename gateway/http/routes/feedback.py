@@ -83,7 +83,7 @@ def feedback_route() -> Route:
         headers = known_headers(request.scope["headers"])
         tenant = steps.tenants.of(headers)
         try:
-            body = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
+            body = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, steps.gate, typed=True)))
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         async with turn:

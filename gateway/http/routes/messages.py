@@ -72,7 +72,7 @@ class CountTokens:
             steps.gate.check()
             steps.guard.check(headers)
             steps.tenants.of(headers)
-            raw = await read_body(receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
+            raw = await read_body(receive, headers, steps.deployment.limits.body, steps.gate, typed=steps.guard.active)
             given, large = await self._bodies.read_object(raw)
             translate = partial(chat_body, given, protocol_in(dict(scope["headers"])), counting=True)
             body, native = await off_loop(translate) if large else translate()

@@ -199,7 +199,7 @@ class _PassedRequest(SideExchange):
         is_json = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == _JSON
         if not config.models or not is_json:
             return self._parts(config.max_request)
-        raw = await read_body(self.receive, self.headers, self.steps.deployment.limits.body)
+        raw = await read_body(self.receive, self.headers, self.steps.deployment.limits.body, self.steps.gate)
         value, large = await self._bodies.read_object(raw)
         model = value.get("model")
         if isinstance(model, str):

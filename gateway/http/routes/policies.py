@@ -88,7 +88,9 @@ def policy_routes(steps: Steps, admitted: Callable[[Request], None]) -> list[Rou
         async def answer(request: Request) -> Response:
             admitted(request)
             try:
-                raw = await read_body(request.receive, known_headers(request.scope["headers"]), max(most, _MAX_BODY))
+                raw = await read_body(
+                    request.receive, known_headers(request.scope["headers"]), max(most, _MAX_BODY), steps.gate
+                )
             except ClientGone:
                 return Response(status_code=CLIENT_GONE)
             body, _ = await bodies.read_object(raw)

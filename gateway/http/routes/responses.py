@@ -163,7 +163,7 @@ async def count_tokens(request: Request) -> Response:
     tenant = steps.tenants.of(headers)
     limits = steps.deployment.limits
     try:
-        raw = await read_body(request.receive, headers, limits.body, typed=steps.guard.active)
+        raw = await read_body(request.receive, headers, limits.body, steps.gate, typed=steps.guard.active)
     except ClientGone:
         return Response(status_code=CLIENT_GONE)
     bodies = ChatBodies(limits)

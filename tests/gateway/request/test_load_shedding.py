@@ -6,14 +6,17 @@ import asyncio
 import http.client
 import json
 import os
+import select
+import socket
 import time
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from gateway.config.schema import Limits
 from gateway.errors import Overloaded
-from gateway.request.load_shedding import FEW, MOST_LAG_S, LoadShedder, used_share
+from gateway.request.load_shedding import FEW, MOST_LAG_S, LoadShedder, room_for_bodies, used_share
 from tests.support.gateway import Gateway, serve
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import until
@@ -84,6 +87,58 @@ def test_o1_a_full_worker_says_so_at_once(tmp_path: Path, upstream: Upstream) ->
         assert refused.headers["x-request-id"]
         upstream.default = Reply()
         until(lambda: _ask(gateway).status_code == 200, 5, "room again")
+
+
+def _large(gateway: Gateway, size: int, *, chunked: bool) -> httpx2.Response:
+    body = json.dumps({**BODY, "messages": [{"role": "user", "content": "a" * size}]}).encode()
+    content = (body[at : at + 65536] for at in range(0, len(body), 65536)) if chunked else body
+    return httpx2.post(
+        f"{gateway.url}/chat/completions", content=content, headers={"content-type": "application/json"}, timeout=15
+    )
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_bodies_in_hand_have_one_budget_of_bytes(tmp_path: Path, upstream: Upstream, chunked: bool) -> None:
+    """One that has no room beside those in hand gets 503; a small one is served; afterwards there is room again."""
+    upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    limits = {"body": "3MiB", "bodies": "4MiB"}
+    with serve(tmp_path, upstream.url, settings={"limits": limits}) as gateway:
+        waiting = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=15)
+        first = {**BODY, "messages": [{"role": "user", "content": "a" * (2 * MIB)}]}
+        waiting.request("POST", "/v1/chat/completions", json.dumps(first), {"content-type": "application/json"})
+        until(lambda: upstream.requests, 10, "a request in hand")
+        upstream.default = Reply()
+        refused = _large(gateway, 5 * MIB // 2, chunked=chunked)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["error"]["code"] == "server_is_overloaded"
+        assert "limits.bodies" in refused.json()["error"]["message"]
+        assert _ask(gateway).status_code == 200
+        waiting.close()
+        until(lambda: _large(gateway, 5 * MIB // 2, chunked=chunked).status_code == 200, 10, "room again")
+
+
+def test_unfinished_heads_are_within_the_budget(tmp_path: Path, upstream: Upstream) -> None:
+    """Heads that never end take no more than the budget: the next is refused, and room comes with their end."""
+    settings = {"limits": {"body": "128KiB", "bodies": "128KiB"}}
+    half = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-long: " + b"a" * 60_000
+    with serve(tmp_path, upstream.url, settings=settings) as gateway:
+        heads = [socket.create_connection(("127.0.0.1", gateway.port), timeout=10) for _ in range(3)]
+        for one in heads:
+            one.sendall(half)
+        answered, _, _ = select.select(heads, [], [], 5)
+        assert [one.recv(65536).split(b"\r\n")[0] for one in answered] == [b"HTTP/1.1 503 Service Unavailable"]
+        for one in heads:
+            one.close()
+        until(lambda: _large(gateway, 100_000, chunked=False).status_code == 200, 10, "room again")
+
+
+def test_the_budget_is_a_part_of_the_memory() -> None:
+    """A sixteenth of it, shared by the workers, unless the config says; one body always fits."""
+    limits = Limits(body="32MiB")
+    assert room_for_bodies(limits, 1, lambda: 16 << 30) == 1 << 30
+    assert room_for_bodies(limits, 4, lambda: 16 << 30) == 256 << 20
+    assert room_for_bodies(limits, 1, lambda: 500 << 20) == 32 << 20
+    assert room_for_bodies(Limits(body="1MiB", bodies="2MiB"), 4) == 2 << 20
 
 
 MIB = 1 << 20

@@ -14,6 +14,7 @@ from gateway.config.schema import TelemetryConfig, TenantConfig, key_digest
 from gateway.errors import ApiError
 from gateway.http.routes.feedback import feedback_route
 from gateway.request.access import Tenants
+from gateway.request.load_shedding import LoadShedder
 from gateway.server.app import _as_envelope
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
@@ -50,6 +51,7 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     api = Starlette(routes=[feedback_route()], exception_handlers={ApiError: _as_envelope})
     api.state.steps = SimpleNamespace(
         store=store,
+        gate=LoadShedder(10),
         tenants=Tenants(tenants),
         deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts)),
         telemetry=Telemetry(store, keep=0, exporter=None, metrics=Metrics()),
