@@ -39,7 +39,7 @@ from tests.support.store import UNHURRIED
 from tests.support.wait import until
 
 COUNTS = {
-    "lane": 160,
+    "lane": 200,
     "lone": 160,
     "pair": 12,
     "quad": 2,
