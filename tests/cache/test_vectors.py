@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import Any
 
@@ -58,6 +59,26 @@ async def test_what_is_written_is_read_in_order(opened: Any) -> None:
     await vectors.write({keys[0]: entry(opened[1]), keys[2]: entry(opened[1])})
     assert await vectors.read(keys) == [entry(opened[1]), None, entry(opened[1]), None]
     assert await vectors.read([]) == []
+
+
+async def test_many_vectors_leave_the_event_loop_to_others(opened: Any) -> None:
+    """While 2,048 are written, and while they are decoded, another task gets its turn again and again."""
+    vectors, turns = vectors_of(opened), 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    keys = vectors.keys("acme", POLICY, MODEL, [str(number) for number in range(2048)])
+    other = asyncio.create_task(count())
+    await vectors.write(dict.fromkeys(keys, entry(opened[1])))
+    written, turns = turns, 0
+    found = await vectors.read(keys)
+    other.cancel()
+    assert found == [entry(opened[1])] * 2048
+    assert min(written, turns) >= 2048 // 64
 
 
 async def test_keys_are_of_their_tenant_model_and_generation(opened: Any) -> None:

@@ -46,6 +46,8 @@ ENDPOINT: Final = "embeddings"
 ENCODER: Final = "encoder"
 """The tier of vectors from the gateway's own encoder."""
 _MOST_INPUTS: Final = 2048
+_FEW_INPUTS: Final = 64
+"""Number of inputs up to which the work on them is done on the event loop: about a millisecond."""
 _MOST_MODEL_CHARS: Final = 256
 _READ: Final = frozenset({"model", "input", "encoding_format", "dimensions"})
 _NO_PART_OF_THE_VECTOR: Final = frozenset({"model", "input", "encoding_format", "user"})
@@ -108,6 +110,7 @@ class _Embedding(SideExchange):
         body, large = await self._route.bodies.read_object(raw, tokens=True)
         check = partial(checked, body)
         request = await off_loop(check) if large else check()
+        large = large or len(request.inputs) > _FEW_INPUTS
         self.client.watch()
         self.ledger.requested_model = request.model
         policy = self.policy(request.model)
@@ -191,7 +194,9 @@ class _Embedding(SideExchange):
             raise
         hop.end()
         made, now = [], self.steps.cache.vectors.clock()
-        for place, one in zip(places, encoded, strict=True):
+        for done, (place, one) in enumerate(zip(places, encoded, strict=True), start=1):
+            if done % _FEW_INPUTS == 0:
+                await asyncio.sleep(0)
             if one.tokens is None:
                 raise InvalidRequest(
                     f"The text is longer than the gateway's own encoder ({encoder.encoder.name}) reads. Split it, or "
