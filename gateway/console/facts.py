@@ -59,7 +59,7 @@ def _outcome(told: Attributes) -> Iterator[HopFact]:
     if cached:
         yield HopFact("", f"{cached}, {reason}" if reason else cached, "good" if cached == "hit" else "")
     elif outcome:
-        state = {"accepted": "good", "low_confidence": "bad"}.get(outcome, "")
+        state = {"accepted": "good", "low_confidence": "bad", "unfit": "bad"}.get(outcome, "")
         yield HopFact("", str(outcome).replace("_", " "), state)
 
 
@@ -131,6 +131,14 @@ def _nearest(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("nearest entry" if _ID.fullmatch(neighbour) else "nearest question", neighbour)
 
 
+def _calls(told: Attributes) -> Iterator[HopFact]:
+    """Yield the calls of a rejected draft, with their arguments where captured, and a fault that was served."""
+    if calls := told.get(names.CALLS):
+        yield HopFact("called", told.get(names.CALL_ARGUMENTS) or ", ".join(calls))
+    if fault := told.get(names.FAULT):
+        yield HopFact("served all the same", fault, "bad")
+
+
 def _doubts(told: Attributes) -> Iterator[HopFact]:
     places, logprobs = told.get(names.LOWEST), told.get(names.LOWEST_LOGPROBS)
     if places and logprobs:
@@ -151,6 +159,7 @@ _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _outcome,
     _beside,
     _route,
+    _calls,
     _against("score", names.CONFIDENCE, names.MIN_CONFIDENCE),
     _plain("scored by", names.CONFIDENCE_BASIS, lambda basis: _BASES.get(basis, "nothing")),
     _plain("judged", names.TOKENS_JUDGED, "{} tokens".format),

@@ -263,8 +263,8 @@ def _describe_calls(attributes: dict[str, Any], evidence: Evidence, *, captures:
     if attributes.get(names.OUTCOME) != "accepted" and evidence.tool_names:
         attributes[names.CALLS] = [name[:_MOST_NAME] for name in evidence.tool_names[:_MOST_CALLS]]
         if captures:
-            arguments = evidence.tool_arguments[:_MOST_CALLS]
-            attributes[names.CALL_ARGUMENTS] = [given[:MOST_CHARS] for given in arguments]
+            made = zip(attributes[names.CALLS], evidence.tool_arguments, strict=False)
+            attributes[names.CALL_ARGUMENTS] = ", ".join(f"{name}({given})" for name, given in made)[:MOST_CHARS]
 
 
 def _describe_next(trace: Trace, hop: Hop, made: RecordedDecision, tiers: Sequence[str], at_ns: int) -> None:

@@ -165,8 +165,7 @@ def _attempt(a: Attributes) -> Iterable[str]:
     if not str(a.get(names.REASON, "")).startswith("confidence "):  # _confidence gives that with its numbers
         yield _phrase(a, names.REASON, "because {}")
     if calls := a.get(names.CALLS):
-        arguments = a.get(names.CALL_ARGUMENTS) or [""] * len(calls)
-        yield f"called {', '.join(f'{call}({given})' for call, given in zip(calls, arguments, strict=True))}"
+        yield f"called {a.get(names.CALL_ARGUMENTS) or ', '.join(calls)}"
     yield _phrase(a, names.FAULT, "served all the same: {}")
     yield _confidence(a)
     yield _lowest(a)

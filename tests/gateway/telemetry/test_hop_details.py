@@ -10,13 +10,15 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.console.facts import facts_of
 from gateway.telemetry import names, reader
+from gateway.telemetry.reasons import explain
 from policies.model import Rules
 from routing.confidence.judge import clause_of_verdict
 from tests.gateway.telemetry.waiting import eventually
 from tests.support.app import InProcess, in_process
 from tests.support.store import LocalStore
-from tests.support.upstream import Reply, Upstream
+from tests.support.upstream import Reply, ToolCall, Upstream
 
 POLICY = """
 surface: chat
@@ -181,3 +183,32 @@ def test_each_verdict_has_a_key_of_the_policy(reason: str, basis: str, clause: s
     model: Any = Rules
     for part in clause.split("."):
         model = model.model_fields[part].annotation
+
+
+@pytest.mark.parametrize("captured", [False, True])
+async def test_the_calls_of_a_rejected_draft_are_recorded(
+    upstream: Upstream, server: LocalStore, tmp_path: Path, captured: bool
+) -> None:
+    """The names of its tools; what they were called with only where texts are captured, and redacted there."""
+    bad = Reply(tool_calls=(ToolCall("search_web", '{"card":"4111"}'),), no_logprobs=True)
+    upstream.on(lambda request: request.body["model"] == "small").reply(bad)
+    upstream.on(lambda request: request.body["model"] == "large").reply(Reply(text="The large model knows."))
+    policy = POLICY.replace(" and not has_tools", "").replace("refusal: true}", "refusal: true, invalid: [tool_calls]}")
+    telemetry = {"prompts": True, "redact": ["[0-9]{4}"]} if captured else {}
+    settings = {"telemetry": telemetry} if telemetry else {}
+    async with in_process(
+        tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings
+    ) as app:
+        tools = [{"type": "function", "function": {"name": "read"}}]
+        reply = await app.ask(f"look, captured: {captured}", tools=tools)
+        record = await record_of(app, reply)
+        first, _ = hops(record, names.ATTEMPT)
+        assert (first[names.OUTCOME], first[names.CALLS]) == ("unfit", ["search_web"])
+        assert first[names.CLAUSE] == "escalate.when.invalid"
+        called = 'search_web({"card":"[redacted]"})' if captured else "search_web"
+        assert first.get(names.CALL_ARGUMENTS) == (called if captured else None)
+        told = explain({"name": names.ATTEMPT, "attributes": first, "error": None})
+        assert f"called {called}" in told
+        facts = {fact.label: fact for fact in facts_of(first)}
+        assert facts["called"].value == called
+        assert (facts[""].value, facts[""].state) == ("unfit", "bad")
