@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -19,11 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import HELP, Exit
-from policies.errors import ConfigError
+from policies.errors import ConfigError, did_you_mean
 
 _OURS = ("gateway", "offline", "routing", "cache", "policies")
 _WIDTH = 100
@@ -163,8 +164,18 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
     return parser
 
 
+_NOT_ONE_OF: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """Wrap descriptions, and append the meaning of the exit codes to every help text, including those of commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print a mistake in the arguments, with the name that was perhaps meant, and exit; see argparse."""
+        if (found := _NOT_ONE_OF.search(message)) is not None:
+            near = did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
+            message = message.replace(found[0], f"there is no {found[1]!r}{near or f'; it is one of {found[2]}'}")
+        super().error(message)
 
     def format_help(self) -> str:
         """Return the help text; see argparse."""

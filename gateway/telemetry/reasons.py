@@ -51,9 +51,9 @@ def _clause(a: Attributes) -> Iterable[str]:
 
 
 def milliseconds(value: float) -> str:
-    """Format a duration given in milliseconds as us, ms, s or min."""
+    """Format a duration given in milliseconds as ms, s or min."""
     if value < 1:
-        return f"{value * 1000:.0f} us"
+        return f"{value:.2f} ms"
     if value < 1000:
         return f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
     return f"{value / 1000:.2f} s" if value < 120_000 else f"{value / 60_000:.1f} min"
@@ -121,7 +121,7 @@ def _route(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.REASON, "because {}")
     yield _kind(a)
     yield _phrase(a, names.DIFFICULTY, "difficulty {:.3f}")
-    yield _phrase(a, names.P_ADEQUATE, "p_adequate {:.3f}")
+    yield _phrase(a, names.P_ADEQUATE, "right by its first tier with a chance of {:.3f}")
     in_domain = a.get(names.IN_DOMAIN)
     if in_domain is not None:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"

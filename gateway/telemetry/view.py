@@ -25,6 +25,8 @@ _NAME_WIDTH: Final = 15
 _TIME_WIDTH: Final = 9
 _COLUMNS: Final = ("time", "surface", "path", "tier", "status", "ttft", "total", "cost")
 _LEFT_COLUMNS: Final = 4
+_LEAST_WIDTH: Final = 6
+"""To which the columns on the left are cut in a narrow terminal; a cut text ends with `~`."""
 _USUAL_WIDTHS: Final = (8, 12, 14, 8, 6, 8, 8, 10)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE: "yellow", names.EMBED: "yellow"}
@@ -57,8 +59,14 @@ def draw_list(records: Sequence[Record], console: Console, *, goes_on: bool = Fa
     ids = [_plain(record["ledger"]["request_id"]) for record in records]
     room = sum(widths) + 2 * len(widths) + max(map(len, ids), default=0)
     narrow = console.is_terminal and room > console.width
+    while (
+        narrow and sum(widths) + 2 * (len(widths) - 1) > console.width and max(widths[1:_LEFT_COLUMNS]) > _LEAST_WIDTH
+    ):
+        widest = max(range(1, _LEFT_COLUMNS), key=widths.__getitem__)
+        widths[widest] -= 1
     if not goes_on:
-        console.print(Text(_line(_COLUMNS, widths) + ("" if narrow else "request"), style="bold"), soft_wrap=True)
+        heading = _line(_COLUMNS, widths)
+        console.print(Text(heading.rstrip() if narrow else f"{heading}request", style="bold"), soft_wrap=True)
     for record, row, request_id in zip(records, rows, ids, strict=True):
         line = Text(_line(row, widths), style=_status_style(record["ledger"]["status"], ok=""))
         if narrow:
@@ -81,7 +89,8 @@ def _cells(ledger: Record, started: float) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = (f"{cell:{'<' if i < _LEFT_COLUMNS else '>'}{widths[i]}}  " for i, cell in enumerate(cells))
+    cut = [cell if len(cell) <= width else f"{cell[: width - 1]}~" for cell, width in zip(cells, widths, strict=True)]
+    aligned = (f"{cell:{'<' if i < _LEFT_COLUMNS else '>'}{widths[i]}}  " for i, cell in enumerate(cut))
     return "".join(aligned)
 
 

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from gateway.cli.commands._flags import add_server_flags, launch_of
+from gateway.cli.commands._flags import add_server_flags, launch_of, whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import render
 from gateway.cli.local.child import Child, Say
@@ -50,6 +50,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="DIR",
         help="the folder for cached answers, logs and ports, kept between runs (default: .state)",
     )
+    parser.add_argument(
+        "--console-port", type=whole(0, 65535), metavar="N", help="the console's port (default: the config's, 8790)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     launch = launch_of(args)
     try:
         with claim(args.state) as state:
-            plan = make_plan(launch, state)
+            plan = make_plan(launch, state, args.console_port)
             surfaces = launch.policy_source(plan.deployment).load().names
             return asyncio.run(supervised(plan, surfaces, state))
     except CannotStart as error:

@@ -39,9 +39,12 @@ class Plan:
     deployment: Deployment
 
 
-def make_plan(launch: Launch, state: StateFolder) -> Plan:
-    """Decide what to start. Raises CannotStart, and the loader's ConfigError."""
+def make_plan(launch: Launch, state: StateFolder, console_port: int | None = None) -> Plan:
+    """Decide what to start; `console_port` is in place of the config's. Raises CannotStart, and ConfigError."""
     deployment = launch.deployment(os.environ)
+    if console_port is not None:
+        own = deployment.console.model_copy(update={"port": console_port})
+        deployment = deployment.model_copy(update={"console": own})
     listen = _listen(deployment, launch.workers)
     specs: list[ChildSpec] = []
     extra_env = {"TIERLINE_STATE": str(state.path)}

@@ -208,6 +208,18 @@ def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monk
     assert plan.specs[-1].env["TIERLINE_LOCAL_CONTEXT"] == "1536"
 
 
+def test_the_consoles_port_may_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tierline up --console-port` comes before the config."""
+    monkeypatch.delenv("TIERLINE_STORE_URL", raising=False)
+    config, port = tmp_path / "tierline.yaml", free_port()
+    backend = "{kind: scripted, script: [{reply: {text: hi}}]}"
+    config.write_text(f"console: {{port: 1}}\ntiers: [{{name: local, backends: [{backend}]}}]\n")
+    with claim(tmp_path / "state") as state:
+        plan = make_plan(Launch(config=config, port=free_port()), state, port)
+    assert plan.up.console_url == f"http://127.0.0.1:{port}"
+    assert plan.specs[-1].argv[plan.specs[-1].argv.index("--port") + 1] == str(port)
+
+
 def test_children_get_the_keys_that_they_need_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The console and the ledger load the same deployment, with a text in place of each key that the gateway has."""
     monkeypatch.delenv("TIERLINE_STORE_URL", raising=False)

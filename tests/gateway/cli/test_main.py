@@ -181,3 +181,20 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
     texts = [one.format_help() for one in (own, *(_subcommands(own).values() if name else ()))]
     assert [text for text in texts if "\nexamples:\n  tierline " not in text] == []
     assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["trce"], "there is no 'trce' (did you mean 'trace'?)"),
+        (["policy", "lnt"], "there is no 'lnt' (did you mean 'lint'?)"),
+        (["trace", "lst"], "there is no 'lst' (did you mean 'l"),
+        (["zzzzz"], "there is no 'zzzzz'; it is one of 'up', "),
+    ],
+)
+def test_a_command_that_is_mistyped_is_named(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the one that was perhaps meant, or else all there are; the exit code is 2."""
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err

@@ -59,11 +59,11 @@ def test_every_decision_gives_its_reason() -> None:
     text = " ".join(" ".join(_piped([_record(escalated())], draw, width=140)).split())
     for phrase in (
         "request req-1 chat@3f2a91c 200 path escalated",
-        "TTFT 120 ms overhead 700 us cost $0.0003 wasted $0.0001",
+        "TTFT 120 ms overhead 0.70 ms cost $0.0003 wasted $0.0001",
         "miss; nearest neighbour e41 at similarity 0.812 < minimum 0.920",
         "tiers local then hosted; because p_adequate >= 0.7; kind chat, harder than 62.0% of the classifier's "
         "reference prompts; "
-        "difficulty 0.310; p_adequate 0.820; in domain",
+        "difficulty 0.310; right by its first tier with a chance of 0.820; in domain",
         "local/smollm2; low_confidence; confidence 0.410 < threshold 0.620 over 24 tokens, calibrated by head "
         "0123456789ab; upstream HTTP 200",
         "hosted/openai; accepted; confidence 0.910 >= threshold 0.620",
@@ -189,7 +189,7 @@ def test_a_place_at_once_is_not_mentioned() -> None:
 def test_amounts_read_well() -> None:
     """Durations and dollars are given in the unit a person would use."""
     assert [milliseconds(value) for value in (0.0893, 12.34, 587.4, 1843, 200_000)] == [
-        "89 us", "12.3 ms", "587 ms", "1.84 s", "3.3 min",
+        "0.09 ms", "12.3 ms", "587 ms", "1.84 s", "3.3 min",
     ]  # fmt: skip
     assert [dollars(value) for value in (0, 0.0000021, 0.000213, 2.5, 1e-9)] == [
         "$0", "$0.0000021", "$0.000213", "$2.50", "<$0.0000001",
@@ -204,3 +204,21 @@ def test_a_shared_answer_names_whose_it_was() -> None:
     ]
     lost = {"name": names.CACHE_FOLLOW, "attributes": {names.CACHE_OUTCOME: "lost"}, "error": None}
     assert explain(lost) == ["the worker that produced the answer is gone"]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_list_stays_within_eighty_columns(goes_on: bool) -> None:
+    """In a narrow terminal long names are cut, the id stands below, and no line is longer than the terminal is wide."""
+    output = io.StringIO()
+    console = Console(file=output, width=80, force_terminal=True, color_system=None)
+    records = [
+        {"started": 1.0, "ledger": {
+            "surface": "support-of-the-north", "path": "cache-semantic", "tier": "hosted-large", "status": 200,
+            "ttft_ms": 1234.5, "total_ms": 99_000.0, "cost_usd": 0.0012345, "request_id": "r" * 36,
+        }},
+    ]  # fmt: skip
+    draw_list(records, console, goes_on=goes_on)
+    lines = output.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "support" in lines[-2] and "~ " in lines[-2] and "$0.0012345" in lines[-2]
+    assert lines[-1].strip() == "r" * 36
