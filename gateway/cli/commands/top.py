@@ -19,7 +19,7 @@ from rich.text import Text
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command
+from gateway.cli.commands._flags import Subparsers, add_command, duration
 from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry.reasons import dollars, milliseconds
@@ -39,7 +39,8 @@ goodput is the share of requests within every limit of one request; burn is how 
 $/1,000 with +? is too low by an unknown amount: a backend's price is not known.
 The bar shows how requests were answered: # from the cache, = by the first tier, + escalated, ~ by a fallback, ! failed.
 """
-_SPANS: Final = ("15m", "1h", "6h", "24h")
+_SPANS: Final = {900.0: "15m", 3600.0: "1h", 21600.0: "6h", 86400.0: "24h"}
+"""What is shown, by seconds."""
 _EVERY_S: Final = 1.0
 _SLACK: Final = 10.0
 """The store's time limits are for requests; this reader may wait longer."""
@@ -67,7 +68,13 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_store_flags(parser)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
-    parser.add_argument("--since", choices=_SPANS, default="15m", help="the time that figures are of (default: 15m)")
+    parser.add_argument(
+        "--since",
+        type=_span,
+        default="15m",
+        metavar="TIME",
+        help="figures are of the last 15m (the default), 1h, 6h or 24h",
+    )
     parser.add_argument("--once", action="store_true", help="print once and end, instead of a screen")
     parser.add_argument(
         "--json", action="store_true", help="print JSON: one object with --once, else one a line each second"
@@ -125,6 +132,13 @@ async def _watch(url: str, folder: Path, args: argparse.Namespace) -> None:
     finally:
         await archive.aclose()
         await store.aclose()
+
+
+def _span(text: str) -> str:
+    """Parse a time as other commands do, if it is one that there are figures of."""
+    if (span := _SPANS.get(duration(text))) is None:
+        raise argparse.ArgumentTypeError(f"there are no figures of {text!r}; write {', '.join(_SPANS.values())}")
+    return span
 
 
 def screen(data: Mapping[str, Any], width: int) -> RenderableType:

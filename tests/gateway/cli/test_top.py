@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import io
 import os
@@ -17,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from cache.store.redis_store import RedisStore
+from gateway.cli.commands import top
 from gateway.cli.commands.top import screen
 from gateway.cli.main import main
 from gateway.console.views.now import Need
@@ -114,3 +116,16 @@ def _read_until(terminal: int, text: str) -> None:
     seen = ""
     while text not in seen:
         seen += os.read(terminal, 65536).decode(errors="replace")
+
+
+@pytest.mark.parametrize(("text", "code"), [("60m", None), ("1d", None), ("90m", 2), ("1 hour", 2)])
+def test_a_time_is_written_as_everywhere(text: str, code: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sixty minutes are an hour and a day 24; of other times there are no figures, which is said."""
+    parser = argparse.ArgumentParser()
+    top.add_parser(parser.add_subparsers())
+    if code is None:
+        assert parser.parse_args(["top", "--since", text]).since in ("1h", "24h")
+        return
+    with pytest.raises(SystemExit) as stopped:
+        parser.parse_args(["top", "--since", text])
+    assert stopped.value.code == code and "--since" in capsys.readouterr().err
