@@ -146,7 +146,7 @@ def find_what_escalated(page: Page) -> None:
     """The hop says why, its clause leads to the line that was changed, and the page says what would have changed it."""
     address = page.url
     assert page.locator("h1 .path-escalated").count() == 1
-    hop = page.locator(".hop.attempt", has_text="low_confidence").first
+    hop = page.locator(".hop.attempt", has_text="low confidence").first
     assert "0.970" in hop.inner_text()
     other = page.locator("section[aria-labelledby=changed] .choices a").first
     other.click()
