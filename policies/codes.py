@@ -54,6 +54,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T405": Code("second attempt that never comes", "warning", "`max_attempts` or the number of tiers rules it out."),
     "T406": Code("start during a lookup that is never made", "warning", "There is no semantic cache."),
     "T407": Code("start during a check that is never made", "warning", "No cross-encoder is asked."),
+    "T408": Code("arguments checked but not calls", "warning", "Calls that the request does not allow are accepted."),
     "T501": Code("semantic cache without an exact one", "warning", "Even equal requests pay for an embedding."),
     "T502": Code("nothing is ever cached", "warning", "A rule of `cache.never` holds for every request."),
     "T503": Code("semantic cache on a surface with tools", "warning", "Requests that offer tools cannot use it."),

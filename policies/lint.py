@@ -85,12 +85,16 @@ def _samples_are_used(policy: Rules) -> Iterator[Finding]:
         yield Finding(at, message, "T403", mend, (Edit(at),))
 
 
-def _schemas_imply_json(policy: Rules) -> Iterator[Finding]:
+def _checks_are_whole(policy: Rules) -> Iterator[Finding]:
     invalid, at = policy.escalate.when.invalid, ("escalate", "when", "invalid")
     if "json_schema" in invalid and "json" not in invalid:
         mended = written(sorted([*invalid, "json"]))
         message = "json is left out: answers that were asked to be JSON without a schema are never parsed"
         yield Finding(at, message, "T404", f"write {mended}", (Edit(at, mended),))
+    if "tool_args" in invalid and "tool_calls" not in invalid:
+        mended = written(sorted([*invalid, "tool_calls"]))
+        message = "tool_calls is left out: a call of a tool that was not offered, or one written as text, is accepted"
+        yield Finding(at, message, "T408", f"write {mended}", (Edit(at, mended),))
 
 
 def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
@@ -337,7 +341,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _escalation_has_somewhere_to_go,
     _thresholds_agree,
     _samples_are_used,
-    _schemas_imply_json,
+    _checks_are_whole,
     _hold_fits,
     _second_opinions_come_in_time,
     _races_have_a_rival,
