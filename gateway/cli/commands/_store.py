@@ -31,7 +31,14 @@ def store_url(args: argparse.Namespace) -> str:
 
 
 def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> Path:
-    """Return the folder of the ledger's files: that of --dir, else the `configured` one, else that of `tierline up`."""
+    """Return the folder of the ledger's files: that of --dir, else the `configured` one, else that of `tierline up`.
+
+    With --config it is that of the config. Raises ConfigError for an invalid one.
+    """
+    if configured is None and getattr(args, "config", None) and not getattr(args, "dir", None):
+        from gateway.config.loader import load_deployment  # slow to import
+
+        configured = load_deployment(args.config).ledger.folder
     return Path(getattr(args, "dir", None) or configured or Path(args.state) / "ledger")
 
 

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if not (args.once or args.json or sys.stdout.isatty()):
         raise CommandError("a live screen needs a terminal; print it once by --once, or as JSON by --json")
     try:
-        asyncio.run(_watch(store_url(args), ledger_folder(args, _configured(args.config)), args))
+        asyncio.run(_watch(store_url(args), ledger_folder(args), args))
     except StoreUnavailable as down:
         raise CommandError(f"the store does not answer ({down}); is it running?") from None
     except (QueryError, ValueError) as bad:
@@ -225,12 +225,3 @@ def _share(value: float | None) -> str:
 
 def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def _configured(config: Path | None) -> Path | None:
-    """Return the folder of the ledger that a config names. Raises ConfigError."""
-    if config is None:
-        return None
-    from gateway.config.loader import load_deployment  # slow to import
-
-    return load_deployment(config).ledger.folder

@@ -9,6 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gateway.console.svg import joined, share, tag
+from gateway.telemetry.reasons import milliseconds
 
 _HEIGHT: Final = 22
 
@@ -29,7 +30,8 @@ def among_its_kind(value: float, quantiles: Sequence[float]) -> Markup:
     middle = _HEIGHT / 2
     left, median, right = map(x, quantiles[1:4])
     unusual = " high" if value > quantiles[4] else " low" if value < quantiles[0] else ""
-    text = f"median {quantiles[2]:.3g} ms, p95 {quantiles[4]:.3g} ms, p99 {quantiles[5]:.3g} ms; here {value:.3g} ms"
+    usual, p95, p99, here = map(milliseconds, (quantiles[2], quantiles[4], quantiles[5], value))
+    text = f"median {usual}, p95 {p95}, p99 {p99}; here {here}"
     shapes = [
         tag("title", text),
         tag("line", x1=share(x(quantiles[0])), x2=share(x(quantiles[5])), y1=middle, y2=middle, class_="range"),
