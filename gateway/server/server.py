@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
 
 _FORCED_S: Final = 2.0
-_ACCEPTS: Final = 8
-"""New connections that one turn of the event loop takes; with one, they starve while its turns are long."""
 
 
 class Server(uvicorn.Server):
@@ -81,10 +79,6 @@ class Server(uvicorn.Server):
     def _take_no_more(self) -> None:
         """Have uvicorn close the listeners at its next tick, a tenth of a second later at most."""
         self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on several descriptors of each socket: libuv accepts one connection per descriptor and loop turn."""
-        await super().startup([each.dup() for each in sockets or () for _ in range(_ACCEPTS)] or sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listeners, wait for the requests in progress up to `limits.finish`, and cancel the rest."""
