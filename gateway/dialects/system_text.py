@@ -70,7 +70,7 @@ def with_one_instruction(body: dict[str, Any]) -> None:
 
 
 def _is_systems(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("role") in _SYSTEM
+    return isinstance(item, dict) and item.get("role") in _SYSTEM and item.get("type", "message") == "message"
 
 
 def _text_in(item: Mapping[str, Any]) -> str | None:

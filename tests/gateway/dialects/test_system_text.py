@@ -103,6 +103,14 @@ def test_one_instruction_of_a_responses_body() -> None:
         assert kept == plain
 
 
+def test_an_item_of_another_type_is_no_text_of_the_systems() -> None:
+    """Codex gives tools in an item that has a role, and no content."""
+    tools = {"type": "additional_tools", "role": "developer", "tools": [{"type": "image_generation"}]}
+    body = {"input": [{"role": "developer", "content": "Be brief."}, tools, {"role": "user", "content": "hi"}]}
+    with_one_instruction(body)
+    assert body == {"instructions": "Be brief.", "input": [tools, {"role": "user", "content": "hi"}]}
+
+
 def test_the_billing_line_goes() -> None:
     """As a block of its own, at the start of a text, and nowhere else."""
     line = LINE.format("36ee5")
