@@ -21,6 +21,7 @@ from gateway.config.schema import Deployment
 from gateway.console.gateway_client import GatewayClient, GatewayFailure
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import in_force_shown
+from gateway.tiers.breaker import REFUSALS, Cause
 from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in, loads_in
 
 _FRESH_S: Final = 2.0
@@ -36,12 +37,14 @@ _PASSING: Final = ("tier ", "backend ")
 """How those lines of `/readyz` begin that may come and go with such pauses."""
 _GRACE_S: Final = 5.0
 """A change reaches every worker within this time; until then nobody lags."""
-_TODO: Final[Mapping[str, str]] = {
+_TODO: Final[Mapping[Cause, str]] = {
     "failing": "It is tried again by itself. Look at its latest errors.",
     "pause": "It asked for a pause, and is called again after it. If that happens often, add a backend.",
     "key": "It refuses our key. Set a new one in its variable, and restart the gateway.",
     "quota": "Its account is used up. Top it up, or take the backend out of its tier.",
+    "model": "It has no such model, or another URL. Set its model or base_url.",
 }
+"""What to do about a backend that is not called, by the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +218,8 @@ class StandingReader:
 
 
 def is_passing(since_s: float | None, cause: str = "") -> bool:
-    """Return whether what is out since then may be back in a moment; a refused key or account is not."""
-    return cause not in ("key", "quota") and since_s is not None and time.time() - since_s < LASTS_S
+    """Return whether what is out since then may be back in a moment; what a backend refuses or lacks is not."""
+    return cause not in REFUSALS and since_s is not None and time.time() - since_s < LASTS_S
 
 
 def backends_of(standing: StoreStanding) -> Iterator[TierStanding]:
@@ -279,7 +282,7 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
         tier = reader.tier_of(one.backend)
         where = f" of tier {tier}" if tier else ""
         about = "at least since then; " if one.at_least else ""
-        level = "bad" if one.cause in ("key", "quota") else "warn"
+        level = "bad" if one.cause in REFUSALS else "warn"
         yield Need(level, f"Backend {one.backend}{where} is not called: {one.reason}", one.since_s,
                    about + _TODO[one.cause], "/requests?is=failed")  # fmt: skip
     for risk in standing.risks:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 State = Literal["closed", "open", "half_open"]
 Cause = Literal["pause", "key", "quota", "model", "failing"]
 _CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
-_REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota", "model": "model"}
+REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota", "model": "model"}
+"""The causes that last until somebody mends them, by what the backend refuses, or lacks."""
 
 _IN_A_ROW = 5
 _WINDOW_S = 10
@@ -57,7 +58,7 @@ class Ejection:
     @property
     def refusal(self) -> Refusal:
         """What the endpoint refuses, `key` or `quota`, or lacks, its `model`; '' for an ejection of another cause."""
-        return _REFUSALS.get(self.cause, "")
+        return REFUSALS.get(self.cause, "")
 
     def report(self, now: float) -> dict[str, Any] | None:
         """Return the report for sibling workers; None if the ejection came from one, because it must not be echoed.

@@ -8,21 +8,23 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
+import pytest
 
 from cache.risk.control import RiskFigures
 from cache.risk.published import PublishedRisk, publication
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.console.gateway_client import GatewayClient
-from gateway.console.standing import StandingReader, backends_of, chips_of, marks_within, needs_of
+from gateway.console.standing import StandingReader, StoreStanding, backends_of, chips_of, marks_within, needs_of
 from gateway.console.views.now import _down_from, _flips_in
 from gateway.registry.apply import apply_file
 from gateway.registry.records import Replica
 from gateway.registry.registry import PolicyRegistry
-from gateway.tiers.gossip import STREAM, ejections_in
+from gateway.tiers.breaker import REFUSALS, Cause
+from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in
 from tests.gateway.console.test_app import console, in_registry, places
 from tests.gateway.telemetry.conftest import server, store
 
@@ -104,6 +106,18 @@ async def test_chips_say_what_the_registry_and_the_workers_say(store: RedisStore
     found = [next(need for what, need in needs.items() if word in what) for word in words]
     assert all(need.todo and need.href for need in found) and len(needs) == len(words)
     assert "Set a new one" in found[0].todo and found[0].since_s is not None and found[4].since_s is not None
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+async def test_every_cause_of_a_backend_that_is_out_is_told(tmp_path: Path, cause: Cause) -> None:
+    """With what to do; one that only somebody can mend is told at once, the others when they last."""
+    reader = StandingReader(NoStore(), places(tmp_path, RedisStore.from_url("redis://127.0.0.1:1")).deployment)
+    for age_s in (1.0, 60.0):
+        out = [ReportedEjection("hosted", cause, "it says no", time.time() - age_s, at_least=False)]
+        needs = list(needs_of(StoreStanding(time.time(), out=out), reader))
+        chips = list(chips_of(SURFACE, ("local", "hosted"), StoreStanding(time.time(), out=out), reader))
+        assert [need.level for need in needs] == (["bad"] if cause in REFUSALS else ["warn"] if age_s > 30 else [])
+        assert len(chips) == len(needs) and all(need.todo for need in needs)
 
 
 async def test_a_store_that_does_not_answer_is_told_in_words(tmp_path: Path) -> None:
