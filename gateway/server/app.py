@@ -145,7 +145,8 @@ def _spelt(path: str) -> str:
     while path.startswith("/v1/v1/"):
         path = path[len("/v1") :]
     path = path.rstrip("/") or "/"
-    return f"/v1{path}" if path.split("/", 2)[1] in _ROOTS else path
+    first = path[1:].partition("/")[0]  # of `OPTIONS *` there is none
+    return f"/v1{path}" if first in _ROOTS else path
 
 
 def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:

@@ -56,6 +56,13 @@ def test_what_is_not_served_is_not_found(gateway: Gateway) -> None:
     )
 
 
+@pytest.mark.parametrize("target", ["*", "//", "/v1//models", "http://localhost/nope"])
+def test_a_target_that_is_no_path_of_ours_is_no_bug(gateway: Gateway, target: str) -> None:
+    """`OPTIONS *` is about the server as a whole."""
+    head, _ = exchange(gateway, f"OPTIONS {target} HTTP/1.1\r\nConnection: close")
+    assert head.split()[1] in (b"404", b"405"), head
+
+
 def test_errors_at_shared_paths_are_in_the_clients_envelope(gateway: Gateway) -> None:
     """A client that sends `anthropic-version` gets Anthropic's, of models and of paths that are not there."""
     for path in ("/v1/models/nope", "/v1/nope"):
