@@ -48,4 +48,7 @@ def _network(address: str) -> str:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    return str(known) if known.version == 4 else str(ipaddress.ip_network((known, 64), strict=False))
+    if known.version == 4:
+        return str(known)
+    # A listener on :: sees clients of IPv4 so: all of them are in one /64.
+    return str(known.ipv4_mapped or ipaddress.ip_network((known, 64), strict=False))

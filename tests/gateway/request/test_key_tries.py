@@ -40,6 +40,17 @@ def test_addresses_of_one_network_of_ipv6_are_one() -> None:
     tries.check("2001:db8:0:1::1")
 
 
+def test_clients_of_ipv4_are_told_apart_by_a_listener_on_both() -> None:
+    """It sees them in a part of IPv6 that is one network."""
+    tries = KeyTries(lambda: 0.0)
+    for _ in range(10):
+        tries.refused("::ffff:192.0.2.1")
+    for same in ("::ffff:192.0.2.1", "192.0.2.1"):
+        with pytest.raises(RateLimited):
+            tries.check(same)
+    tries.check("::ffff:192.0.2.2")
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """Of very many addresses the latest are kept."""
     tries = KeyTries(lambda: 0.0)
