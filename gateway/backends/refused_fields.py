@@ -166,8 +166,9 @@ class RefusedFields:
 
     def _forget(self) -> None:
         now = self._clock()
-        for one in [one for one, until in self._until.items() if until <= now]:
-            del self._until[one]
+        for one, until in tuple(self._until.items()):  # large bodies are fitted in threads
+            if until <= now:
+                self._until.pop(one, None)
 
 
 def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[RefusedField]:
@@ -184,12 +185,13 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
     if not refuses and not of_effort:
         return []
     always = _BESIDE.search(said.text) is None
-    found = []
+    found: list[RefusedField] = []
     for path in _paths_in(body, raw):
         if all(map(_NAME.fullmatch, path)) and said.names(path):
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
-            found.append(RefusedField(path, told, always and len(told) <= _LONGEST_VALUE))
+            lasts = always and len(told) <= _LONGEST_VALUE and said.is_about(path)
+            found.append(RefusedField(path, told, lasts))
     if _NOT_BOTH.search(said.text):
         found = found[1:]  # the first may stay
     if not found and _NO_THINKING.search(said.text):
@@ -247,6 +249,10 @@ class _Said:
         if self.params:
             return name in self.params or (len(path) == 1 and self._quotes(name) and not self._names_essential())
         return self._quotes(name)
+
+    def is_about(self, path: Path) -> bool:
+        """Return whether the error's own members name the field, or name none: words may be quoted from the client."""
+        return "*" in path or not any(self.params) or ".".join(path) in self.params
 
     def _names_essential(self) -> bool:
         return any(one.split(".")[0] in ESSENTIAL for one in self.params)

@@ -253,6 +253,13 @@ def test_a_server_is_asked_again_after_some_hours() -> None:
     assert not refused and refused.names() == []
 
 
+def test_what_a_client_wrote_changes_nothing_for_others() -> None:
+    """A server may quote a value: what that says of other fields holds for this request at most."""
+    raw = openai("Invalid value: 'unsupported: `seed`, `user`'.", "reasoning_effort", "invalid_value")
+    found = refused_in(400, raw, BODY)
+    assert {one.shown for one in found if one.always} <= {"reasoning_effort"} and len(found) > 1
+
+
 # --- over real sockets ------------------------------------------------------------------------------------------------
 
 
