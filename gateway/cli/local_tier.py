@@ -3,6 +3,9 @@
     python -m gateway.cli.local_tier --gguf FILE --port PORT [--alias NAME] [--context TOKENS] [--slots N]
                                   [--threads N] [--parent PID]
 
+Requests have to carry the key in the variable LLAMA_API_KEY, as `Authorization: Bearer KEY`, because every user and
+every web page of this machine reaches the port. Only `/health` is answered without it.
+
 It runs apart from the gateway because inference uses every core it gets, and so that a crash in native code does not
 end the gateway. Continuous batching, the prompt cache and log-probabilities are on; the server's other features (web
 page, slots endpoint, tools) are off. It ends as soon as its parent is not process PID, by default the parent at its
@@ -19,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+_KEY = "LLAMA_API_KEY"
 _PROMPT_CACHE_MIB = 64
 _PARENT_CHECK_S = 1.0
 
@@ -47,6 +51,7 @@ def parameters(args: argparse.Namespace) -> Any:
     params.model_alias = {args.alias or args.gguf.stem.lower()}
     params.hostnames = ["127.0.0.1"]
     params.port = args.port
+    params.api_keys = [os.environ[_KEY]]
     params.n_parallel = args.slots
     params.n_ctx = args.slots * args.context
     # The key-value cache takes nearly all the memory (22.5 KiB a token for SmolLM2-135M). As q8_0 it would take half,
@@ -64,8 +69,11 @@ def parameters(args: argparse.Namespace) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until the parent ends or a signal ends this process; return 2 if the model cannot be loaded."""
+    """Serve until the parent ends or a signal ends this process; return 2 without a key or a model that loads."""
     args = parse(argv)
+    if not os.environ.get(_KEY):
+        sys.stderr.write(f"{_KEY} is not set; set it to the key that requests have to carry\n")
+        return 2
     # By default OpenMP's threads spin while they wait for one another, and starve each other when other processes use
     # the cores: with two busy neighbours on two cores 1-2 tokens/s, against 37-57 when they sleep. Read at import.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -16,7 +16,7 @@ import orjson
 from cache.semantic.cross_encoder import SHEET
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import Environ, referred_to
-from gateway.config.loader import POLICY_SOURCE, STORE_URL, default_config, load_deployment
+from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_config, load_deployment
 from gateway.config.schema import Deployment, TierConfig
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, CrossEncoderKind, PolicySource
@@ -61,13 +61,15 @@ class Launch:
             )
         return deployment
 
-    def without_keys(self, deployment: Deployment, environ: Environ, needed: Collection[str | None] = ()) -> Environ:
+    def without_keys(
+        self, deployment: Deployment, environ: Environ, needed: Collection[str | None] = ()
+    ) -> dict[str, str]:
         """Return the variables by which a process that calls no backend loads the same deployment.
 
         They are those that the file refers to (`${VAR}`), and the keys named in `needed`. Instead of every other key
         that the deployment names and has, there is a text that says so: whether it is set decides which tiers exist.
         """
-        names = {deployment.admin.key_env if deployment.admin is not None else None}
+        names = {LOCAL_KEY, deployment.admin.key_env if deployment.admin is not None else None}
         names.update(backend.key_env for tier in deployment.tiers for backend in tier.backends)
         names.update(service.key_env for service in deployment.services.values())
         names.update(name for tenant in deployment.tenants.values() for name in tenant.key_env)

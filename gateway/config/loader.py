@@ -50,6 +50,8 @@ POLICY_SOURCE = "TIERLINE_POLICY_SOURCE"
 LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
+LOCAL_KEY = "TIERLINE_LOCAL_KEY"
+"""Environment variable with the key that the model at LOCAL_URL requires; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset(
     {"unconfigured_reason", "price_source", "head", "key_digests", "warnings", "cross_encoder_folder"}
@@ -168,14 +170,15 @@ class _Resolver:
         """Return the key for a server, and why it cannot be called yet, None if it can."""
         reason = self._why_no_url((*path, "base_url")) if lacks_url else None
         key = None
+        key_env = LOCAL_KEY if self._environ.get(LOCAL_KEY) and self._is_local(server) else server.key_env
         try:
-            if server.key_env:
-                key = secret_from_env(server.key_env, self._environ)
-                reason = reason or (None if key else f"{server.key_env} is not set")
+            if key_env:
+                key = secret_from_env(key_env, self._environ)
+                reason = reason or (None if key else f"{key_env} is not set")
             elif server.key_file:
                 key = self._keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
         except BadSecret as error:
-            self._refuse((*path, "key_env" if server.key_env else "key_file"), str(error))
+            self._refuse((*path, "key_env" if key_env else "key_file"), str(error))
         if key and urlsplit(server.base_url).scheme == "http" and not _is_loopback(server.base_url):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         return key, reason
@@ -201,8 +204,11 @@ class _Resolver:
 
     def _local_context(self, backend: BackendConfig) -> int | None:
         """Return the context length in tokens of `tierline up`'s model; None if this backend is not that model."""
-        context, url = self._environ.get(LOCAL_CONTEXT, ""), self._environ.get(LOCAL_URL, "").rstrip("/")
-        return int(context) if context.isdecimal() and url and url == backend.base_url else None
+        context = self._environ.get(LOCAL_CONTEXT, "")
+        return int(context) if context.isdecimal() and self._is_local(backend) else None
+
+    def _is_local(self, server: BackendConfig | ServiceConfig) -> bool:
+        return bool(server.base_url) and server.base_url == self._environ.get(LOCAL_URL, "").rstrip("/")
 
     def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
         wanted = backend.confidence_head

@@ -140,13 +140,24 @@ def test_the_line_to_paste_is_answered_by_the_local_model(whole: Up) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("word", ["valkey", "local_tier", "serve"])
 def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
-    """After kill -9 of any child another one runs in its place, and the gateway answers."""
+    """After kill -9 of any child another one runs in its place, and the gateway gets answers from the local model."""
     first = whole.child(word)
     assert first is not None
     os.kill(first, signal.SIGKILL)
     until(lambda: whole.child(word) not in (None, first), START_S, f"another {word}")
     until(lambda: whole.said().count("is back after") == whole.said().count("restarting it"), START_S, whole.said())
     until(lambda: whole.get("/healthz")[0] == 200, START_S, "/healthz")
+    address = whole.told()["url"].removeprefix("http://")
+    ask = {"model": "chat", "max_tokens": 3, "messages": [{"role": "user", "content": f"Hi, {word}"}]}
+    answer = {}
+
+    def answered() -> bool:
+        status, headers, _ = exchange(address, "POST", "/v1/chat/completions", ask)
+        answer.update({**headers, "status": status})
+        return status == 200
+
+    until(answered, START_S, "an answer")
+    assert answer["x-tierline-tier"] == "local"
 
 
 @pytest.mark.real_model
@@ -164,15 +175,26 @@ def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
 @pytest.mark.real_model
 @pytest.mark.long
 def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(whole: Up) -> None:
-    """Its replies have log-probabilities; its web page and its slots are not served, and no web page may read it."""
+    """Its replies have log-probabilities; it serves no web page and no slots, and nobody without the key."""
     address = whole.told()["local_base_url"].removeprefix("http://").removesuffix("/v1")
     ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "logprobs": True}
-    status, headers, reply = exchange(address, "POST", "/v1/chat/completions", ask, origin="http://example.com")
+    model = whole.child("local_tier")
+    assert model is not None
+    environ = dict(line.partition("=")[::2] for line in Path(f"/proc/{model}/environ").read_text().split("\0"))
+    key = {"authorization": f"Bearer {environ['LLAMA_API_KEY']}"}
+    status, headers, reply = exchange(address, "POST", "/v1/chat/completions", ask, origin="http://example.com", **key)
     assert status == 200
     assert reply["choices"][0]["logprobs"]["content"][0]["logprob"] <= 0
     assert not headers["access-control-allow-origin"]
     assert exchange(address, "GET", "/")[0] == 404
-    assert exchange(address, "GET", "/slots")[0] == 501
+    assert exchange(address, "GET", "/slots", **key)[0] == 501
+    assert exchange(address, "GET", "/health")[0] == 200
+    for path in ("/v1/chat/completions", "/completion", "/v1/messages", "/tokenize", "/lora-adapters"):
+        assert exchange(address, "POST", path, ask)[0] == 401, path
+        assert exchange(address, "POST", path, ask, authorization="Bearer guessed")[0] == 401, path
+    for path in ("/v1/models", "/props", "/metrics", "/slots"):
+        assert exchange(address, "GET", path)[0] == 401, path
+    assert environ["LLAMA_API_KEY"] not in " ".join(whole.family().values())
 
 
 @pytest.mark.real_model
@@ -181,7 +203,8 @@ def test_the_local_model_ends_with_its_parent() -> None:
     """Started by anything at all, it does not outlive what started it."""
     model = f"{sys.executable} -m gateway.cli.local_tier --gguf {find_gguf(None)[0]} --port {free_port()} --parent $$"
     pipe = subprocess.PIPE
-    with subprocess.Popen(["sh", "-c", f"{model} 2>/dev/null & echo $! ; wait"], cwd=ROOT, stdout=pipe) as parent:
+    script = f"LLAMA_API_KEY=a-key {model} 2>/dev/null & echo $! ; wait"
+    with subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=pipe) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         until(lambda: "local_tier" in command_line(pid))

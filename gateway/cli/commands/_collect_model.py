@@ -139,8 +139,8 @@ class Respondent:
 
 
 @asynccontextmanager
-async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, str]]:
-    """Serve the model that ships with Tierline during the context; provide its base URL and name.
+async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, str, str]]:
+    """Serve the model that ships with Tierline during the context; provide its base URL, name and key.
 
     Raises CannotStart.
     """
@@ -150,7 +150,7 @@ async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, st
     from gateway.config.schema import LocalModel
 
     with TemporaryDirectory(prefix="tierline-collect-") as folder, claim(Path(folder)) as state:
-        spec, base_url = local_child(LocalModel(), state)
+        spec, base_url, key = local_child(LocalModel(), state)
         child = Child(replace(spec, vital=True), say)
         life = asyncio.create_task(child.run())
         settled = asyncio.create_task(child.settled.wait())
@@ -158,7 +158,7 @@ async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, st
             await asyncio.wait({life, settled}, return_when=asyncio.FIRST_COMPLETED)
             if life.done():
                 life.result()
-            yield base_url, find_gguf(None)[1]
+            yield base_url, find_gguf(None)[1], key
         finally:
             settled.cancel()
             await child.stop()

@@ -155,8 +155,8 @@ async def _ask_all(
 async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, str | None]]:
     """Provide the base URL, the model and the key; start the shipped model if no endpoint is named."""
     if args.base_url is None:
-        async with local_model(_say) as (base_url, model):
-            yield base_url, model, None
+        async with local_model(_say) as endpoint:
+            yield endpoint
         return
     key = os.environ.get(args.key_env) if args.key_env else None
     if args.key_env and not key:

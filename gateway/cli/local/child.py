@@ -113,7 +113,11 @@ class ChildSpec:
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """Return only the variables that any process needs to run: the store and the model need none of our keys."""
-    return {name: value for name, value in environ.items() if name in _HARMLESS or name.startswith(_HARMLESS_PREFIXES)}
+
+    def harmless(name: str) -> bool:
+        return name in _HARMLESS or (name.startswith(_HARMLESS_PREFIXES) and not name.endswith("_KEY"))
+
+    return {name: value for name, value in environ.items() if harmless(name)}
 
 
 def backoff_s(failures: int) -> float:

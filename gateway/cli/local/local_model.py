@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -19,22 +20,26 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _ALIAS = "smollm2-135m-instruct"
 
 
-def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
-    """Return the spec of the local model's process and its base URL. Raises CannotStart if there is no GGUF file."""
+def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str, str]:
+    """Return the spec of the local model's process, its base URL, and the key that it requires, made for this start.
+
+    Raises CannotStart if there is no GGUF file.
+    """
     gguf, alias = find_gguf(model.gguf)
     port = state.port("local")
     argv = [sys.executable, "-m", "gateway.cli.local_tier", "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
     argv += ["--context", str(model.context), "--slots", str(model.slots)]
     argv += ["--threads", str(model.threads)] if model.threads else []
     argv += ["--parent", str(os.getpid())]  # passed, because the parent may end before the child could ask for it
+    key = secrets.token_urlsafe(24)
     spec = ChildSpec(
         name=NAME,
         argv=tuple(argv),
-        env=without_secrets(os.environ),
+        env={**without_secrets(os.environ), "LLAMA_API_KEY": key},  # not in argv, which every user can read
         log=state.log("local"),
         is_ready=lambda: _is_healthy(port),
     )
-    return spec, f"http://127.0.0.1:{port}/v1"
+    return spec, f"http://127.0.0.1:{port}/v1", key
 
 
 def find_gguf(configured: Path | None) -> tuple[Path, str]:

@@ -24,7 +24,7 @@ from gateway.cli.local.state import StateFolder, Up, free_port, why_not_listen
 from gateway.cli.local.store_child import NAME as STORE
 from gateway.cli.local.store_child import store_child
 from gateway.config.launch import Launch
-from gateway.config.loader import LOCAL_CONTEXT, LOCAL_URL
+from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY, LOCAL_URL
 from gateway.config.schema import Deployment, TierConfig
 
 EMBEDDED = "embedded Valkey"
@@ -52,7 +52,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         spec, extra_env["TIERLINE_STORE_URL"] = store_child(state)
         specs.append(spec)
     if deployment.wants_local_model:
-        spec, extra_env[LOCAL_URL] = local_child(deployment.local_model, state)
+        spec, extra_env[LOCAL_URL], extra_env[LOCAL_KEY] = local_child(deployment.local_model, state)
         extra_env[LOCAL_CONTEXT] = str(deployment.local_model.context)
         specs.append(spec)
         if not os.environ.get("TIERLINE_LOCAL_MODEL"):
@@ -60,8 +60,8 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
             _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
     if deployment.ledger.keep:
-        known = launch.without_keys(deployment, {**os.environ, **extra_env})
-        specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, {**known, **extra_env}, state))
+        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
+        specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, known, state))
     if deployment.policies.source == "store":
         specs.append(judge_child(deployment.ledger.folder, store_url, state))
     specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
@@ -69,7 +69,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     if console is not None:
         own = deployment.console
         gateway, keys = own.gateway or listen.url, (own.key_env, own.viewer_key_env, own.gateway_key_env)
-        known = {**launch.without_keys(deployment, {**os.environ, **extra_env}, keys), **extra_env}
+        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
         specs.append(console_child(launch.config, launch.policies, console, gateway, store_url, known, state))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)

@@ -208,6 +208,52 @@ def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monk
     assert plan.specs[-1].env["TIERLINE_LOCAL_CONTEXT"] == "1536"
 
 
+def test_the_local_model_requires_a_key_that_only_the_gateway_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start makes another; it is in no command line and no file, and a key that the config names gives way."""
+    for name in ("TIERLINE_LOCAL_BASE_URL", "TIERLINE_LOCAL_KEY", "TIERLINE_STORE_URL", "MY_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    config = tmp_path / "tierline.yaml"
+    config.write_text(
+        "tiers: [{name: local, backends: [{base_url: '${TIERLINE_LOCAL_BASE_URL:-}', model: m, key_env: MY_KEY}]}]\n"
+        "services: {vectors: {base_url: '${TIERLINE_LOCAL_BASE_URL:-}'}}\n"
+        "local_model: {gguf: mine.gguf}\n"
+    )
+    keys = set()
+    for _ in range(2):
+        with claim(tmp_path / "state") as state:
+            plan = make_plan(Launch(config=config, port=free_port()), state)
+            state.announce(plan.up)
+            texts = [file.read_text() for file in state.path.rglob("*") if file.is_file()]
+        specs = {spec.name: spec for spec in plan.specs}
+        key = specs["local tier"].env["LLAMA_API_KEY"]
+        keys.add(key)
+        assert len(key) >= 32
+        assert {name for name, spec in specs.items() if key in spec.env.values()} == {"gateway", "local tier"}
+        assert not [text for text in (*texts, *(str(spec.argv) for spec in plan.specs)) if key in text]
+        gateway = Launch(config=config).deployment(specs["gateway"].env)
+        for server in (gateway.tiers[0].backends[0], gateway.services["vectors"]):
+            assert server.key is not None
+            assert server.key.get_secret_value() == key
+        for child in ("console", "ledger"):
+            assert Launch(config=config).deployment(specs[child].env).tiers[0].configured
+    assert len(keys) == 2
+
+
+def test_a_model_of_the_users_own_is_sent_no_key_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TIERLINE_LOCAL_BASE_URL no model is started, and the config alone says which key it gets."""
+    monkeypatch.setenv("TIERLINE_LOCAL_BASE_URL", "http://127.0.0.1:9/v1")
+    for name in ("TIERLINE_LOCAL_KEY", "TIERLINE_STORE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with claim(tmp_path / "state") as state:
+        plan = make_plan(Launch(port=free_port()), state)
+    gateway = next(spec for spec in plan.specs if spec.name == "gateway")
+    assert "TIERLINE_LOCAL_KEY" not in gateway.env
+    assert plan.deployment.tiers[0].backends[0].key is None
+
+
 def test_the_consoles_port_may_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tierline up --console-port` comes before the config."""
     monkeypatch.delenv("TIERLINE_STORE_URL", raising=False)
@@ -234,7 +280,8 @@ def test_children_get_the_keys_that_they_need_and_no_other(tmp_path: Path, monke
         "admin: {key_env: SIX}\n"
         "console: {key_env: EDIT, viewer_key_env: VIEW, gateway_key_env: PLAY}\n"
     )
-    names = ("ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "EDIT", "VIEW", "PLAY", "AWS_SECRET_ACCESS_KEY")
+    config_names = ("ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "EDIT", "VIEW", "PLAY")
+    names = (*config_names, "AWS_SECRET_ACCESS_KEY", "LLAMA_API_KEY", "TIERLINE_LOCAL_KEY")
     keys = {name: f"sk-real-key-of-{name}" for name in names}
     for name, key in (*keys.items(), ("MY_MODEL", "the-model")):
         monkeypatch.setenv(name, key)
