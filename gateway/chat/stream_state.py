@@ -186,7 +186,8 @@ class StreamState:
             for which, name, arguments in function_pieces(delta):
                 name_so_far, arguments_so_far = self._functions.get((index, which), ("", ""))
                 whole = name_so_far if name == name_so_far else name_so_far + name
-                self._functions[index, which] = whole, arguments_so_far + arguments
+                # Rules are of names: once nothing is judged, growing arguments would be copied with each delta.
+                self._functions[index, which] = whole, arguments_so_far + arguments if self._judged else ""
         return thought or refused or other_output
 
     def _add_logprobs(self, choice: dict[str, Any], entries: list[Any]) -> int:

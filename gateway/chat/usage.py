@@ -44,7 +44,7 @@ _MEMBERS: Final = frozenset(
     {
         "id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint", "metadata",
         "moderation", "obfuscation", "provider", "citations", "search_results", "images", "related_questions",
-        "prompt_filter_results",
+        "prompt_filter_results", "error",
     }
 )  # fmt: skip
 """Members of a reply or chunk that say nothing of the backend's prompt cache."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.usage import Usage, standardise, usage_of
+from gateway.chat.usage import Usage, hide_cache, standardise, usage_of
 from gateway.dialects.messages.replies import chat_usage
 from gateway.dialects.messages.writer import messages_usage
 from gateway.dialects.responses.items import usage_object
@@ -133,6 +133,13 @@ def test_the_charge_that_a_provider_states(words: dict[str, Any], dollars: float
         read = usage_of({"usage": usage})
         assert read is not None
         assert read.cost_usd == (None if dollars is None else pytest.approx(dollars))
+
+
+def test_an_error_is_no_secret_of_the_prompt_cache() -> None:
+    """Where tenants share a backend, a stream that breaks off still says why."""
+    told: dict[str, Any] = {"error": {"message": "overloaded"}, "timings": {"cache_n": 9}}
+    assert hide_cache(told)
+    assert told == {"error": {"message": "overloaded"}}
 
 
 def test_nulls_in_the_words_of_other_apis() -> None:
