@@ -6,7 +6,6 @@ match one name are ambiguous.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 STAR: Final = "*"
@@ -39,16 +38,14 @@ def weight(pattern: str) -> int:
 def overlap(one: str, other: str) -> bool:
     """Return whether some name matches both patterns, of which the first 256 characters are read."""
     one, other = one[:_MOST_CHARS], other[:_MOST_CHARS]
-
-    @cache
-    def meets(i: int, j: int) -> bool:
-        """Return whether what is left of both from these places on can match the same text."""
-        if i == len(one) or j == len(other):
-            return not (one[i:] + other[j:]).strip(STAR)
-        if one[i] == STAR:  # matches nothing, or what the other has next
-            return meets(i + 1, j) or meets(i, j + 1)
-        if other[j] == STAR:
-            return meets(i, j + 1) or meets(i + 1, j)
-        return one[i] == other[j] and meets(i + 1, j + 1)
-
-    return meets(0, 0)
+    # From the end: whether what is left of `one` and, by its place, of `other` can match the same text.
+    after = [not other[j:].strip(STAR) for j in range(len(other) + 1)]
+    for i in reversed(range(len(one))):
+        here = [not one[i:].strip(STAR)] * (len(other) + 1)
+        for j in reversed(range(len(other))):
+            if STAR in (one[i], other[j]):  # it matches nothing, or what the other has next
+                here[j] = after[j] or here[j + 1]
+            else:
+                here[j] = one[i] == other[j] and after[j + 1]
+        after = here
+    return after[0]

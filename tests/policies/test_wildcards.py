@@ -49,6 +49,13 @@ def test_patterns_overlap_where_a_name_matches_both(one: str, other: str) -> Non
     assert overlap(one, other) == any(matches(one, name) and matches(other, name) for name in NAMES)
 
 
+def test_long_patterns_are_told_apart() -> None:
+    """However many stars they have."""
+    assert not overlap("a*" * 128 + "a", "b*" * 128)
+    assert overlap("*a" * 128, "a*" * 128)
+    assert overlap("*" + "a" * 300, "*" + "a" * 299)
+
+
 def test_what_is_more_specific_has_more_characters() -> None:
     """Stars do not count."""
     assert weight("*codex*") > weight("gpt-*") > weight("*")

@@ -26,7 +26,7 @@ from policies.loader import SHIPPED, read_policy
 
 if TYPE_CHECKING:
     from offline.replay.run import Replayed
-    from policies.diff import Difference, unguarded_quality
+    from policies.diff import Difference
     from policies.model import Policy
     from policies.yaml_source import Document
 
