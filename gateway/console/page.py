@@ -47,6 +47,11 @@ class BadQuery(PageError):
     title = "This address is not one"
 
 
+def whole_in(text: str) -> int | None:
+    """Return a whole number of at most 15 digits, as addresses and forms have them; None for any other text."""
+    return int(text) if text.isdecimal() and len(text) < 16 else None
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyPlaces:
     """What the policies are checked against and planned with: the deployment, its policy folder, and the ledger's."""

@@ -21,7 +21,7 @@ import orjson
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
-from gateway.console.page import PageError, PolicyPlaces
+from gateway.console.page import PageError, PolicyPlaces, whole_in
 from gateway.console.policy_check import CheckedText, PolicyChecker
 from gateway.console.thresholds import RecordedRequests, Threshold, against_record, beside, recorded_of, thresholds_of
 from gateway.registry.apply import How, apply_file
@@ -221,14 +221,15 @@ class PolicyDesk:
 
         `do` is a key of ROLLOUT_CHANGES.
         """
-        if do not in ROLLOUT_CHANGES or not (revision.isdecimal() and len(revision) < 16):
+        known = whole_in(revision)
+        if do not in ROLLOUT_CHANGES or known is None:
             raise NotApplied("Reload this page: it is of another version.")
         if not message.strip():
             raise NotApplied("Say why: the reason stands in the history.")
         method = {"promote": self._registry.step, "full": self._registry.promote}.get(do)
         method = method or {name: getattr(self._registry, name) for name in ("pause", "resume", "rollback")}[do]
         try:
-            after = await method(surface, int(revision), by=author.strip() or "console", message=message.strip())
+            after = await method(surface, known, by=author.strip() or "console", message=message.strip())
         except RegistryError as error:
             raise NotApplied(str(error)) from None
         except StoreUnavailable as down:

@@ -26,7 +26,7 @@ from gateway.archive.summaries import Summary
 from gateway.caching.wrong_hits import ServedHit, WrongHits, served_hit
 from gateway.console.access import Role
 from gateway.console.kept_figures import KeptFigures, patience_for
-from gateway.console.page import Action, BadQuery, Page, Sources, form_of
+from gateway.console.page import Action, BadQuery, Page, Sources, form_of, whole_in
 from gateway.console.wrong_hit_desk import WrongHitDesk
 from gateway.telemetry import names
 from gateway.telemetry.cache_view import scope_shown
@@ -121,7 +121,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     async def ask(request: Request) -> Mapping[str, Any]:
         query = request.query_params
         return {
-            **await desk.look(query.get("request", ""), _at(query.get("at", ""))),
+            **await desk.look(query.get("request", ""), whole_in(query.get("at", ""))),
             "may_change": request.state.role is Role.EDITOR,
         }
 
@@ -130,17 +130,13 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         form = await form_of(request)
         if request.state.role is not Role.EDITOR:
             raise HTTPException(403, "This key may look, and may not remove answers.")
-        request_id, at_ms = form.get("request", ""), _at(form.get("at", ""))
+        request_id, at_ms = form.get("request", ""), whole_in(form.get("at", ""))
         done = await (desk.undo if form.get("do") == "undo" else desk.take_back)(request_id, at_ms)
         return sources.render.page(request, "wrong_hit.html", done)
 
     yield Page("/cache", "cache.html", show, name="Cache", key="c")
     yield Page("/cache/wrong", "wrong_hit.html", ask)
     yield Action("/cache/wrong", take_back)
-
-
-def _at(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
 class CacheView:

@@ -13,7 +13,7 @@ from gateway.config.prices import Price
 from gateway.config.schema import Deployment
 from gateway.console.flips import Row, conversations_in, sums_of, turns_of
 from gateway.console.kept_figures import KeptFigures, patience_for
-from gateway.console.page import BadQuery, Page, PageError, Sources
+from gateway.console.page import BadQuery, Page, PageError, Sources, whole_in
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400}
 MOST: Final = 500
@@ -53,9 +53,9 @@ def pages(sources: Sources) -> Iterator[Page]:
 
     async def show(request: Request) -> Mapping[str, Any]:
         at = request.query_params.get("at", "")
-        if at and not (at.isdecimal() and len(at) < 16):
+        if at and whole_in(at) is None:
             raise BadQuery(f"at={at} is not a time in milliseconds")
-        return await view.data(request.path_params["id"], int(at) if at else None)
+        return await view.data(request.path_params["id"], whole_in(at))
 
     async def show_list(request: Request) -> Mapping[str, Any]:
         since = request.query_params.get("since", "1h")

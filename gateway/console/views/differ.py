@@ -26,7 +26,7 @@ from starlette.requests import Request
 from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import VALUES_OF, Summary
 from gateway.console.compared import chance_of, differing
-from gateway.console.page import BadQuery, Page, Sources
+from gateway.console.page import BadQuery, Page, Sources, whole_in
 
 _MINUTE: Final = 60_000
 _QUARTER: Final = 15 * _MINUTE
@@ -214,9 +214,9 @@ def _asked(request: Request) -> tuple[str, ComparedRequests]:
     numbers: dict[str, int | None] = {}
     for name in ("from", "to", "low", "high"):
         text = query.get(name, "")
-        if text and not text.isdecimal():
+        numbers[name] = whole_in(text)
+        if text and numbers[name] is None:
             raise BadQuery(f"{name}={text} is not a number of milliseconds")
-        numbers[name] = int(text) if text and len(text) < 16 else None
     low, high = numbers["low"], numbers["high"]
     if None not in (numbers["from"], numbers["to"]) and (numbers["from"] or 0) >= (numbers["to"] or 0):
         raise BadQuery("The selection ends before it begins: `to` has to be later than `from`")

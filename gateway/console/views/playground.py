@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.console.access import Role
-from gateway.console.page import Action, BadQuery, Page, PageError, PolicyPlaces, Sources, form_of
+from gateway.console.page import Action, BadQuery, Page, PageError, PolicyPlaces, Sources, form_of, whole_in
 from gateway.console.race import KEPT_S, LaneChoice, Prompt, PromptRace, RaceLane, TooManyRaces
 from gateway.console.render import utc
 from gateway.console.svg.race import Segment
@@ -287,9 +287,9 @@ def _prompt_of(form: Mapping[str, str]) -> Prompt:
         raise NotSent("There is no prompt yet: write one.")
     if len(text) + len(system) > _MOST_TEXT:
         raise NotSent(f"The prompt is longer than {_MOST_TEXT:,} characters.")
-    if most and not (most.isdecimal() and 0 < int(most) <= _MOST_TOKENS):
+    if most and not 0 < (whole_in(most) or 0) <= _MOST_TOKENS:
         raise NotSent(f"The longest answer is a number of tokens from 1 to {_MOST_TOKENS:,}, or nothing.")
-    return Prompt(text, system, form.get("stream") == "1", form.get("cached") == "1", int(most) if most else None)
+    return Prompt(text, system, form.get("stream") == "1", form.get("cached") == "1", whole_in(most))
 
 
 def _fields_of(race: PromptRace) -> dict[str, str]:

@@ -20,7 +20,7 @@ from gateway.archive.live import LiveArchive
 from gateway.console.access import Role
 from gateway.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Filter, filter_of
 from gateway.console.live import LiveUpdates
-from gateway.console.page import Action, BadQuery, Page, SeeOther, Sources
+from gateway.console.page import Action, BadQuery, Page, SeeOther, Sources, whole_in
 from gateway.console.policy_desk import PolicyDesk
 from gateway.console.views.request import RequestView
 from gateway.telemetry.ids import recorded_between
@@ -47,11 +47,6 @@ SELECT count(*) AS requests FROM requests
 WHERE {where} AND (entry_ms > $ms OR (entry_ms = $ms AND entry_seq > $number))"""
 
 
-def _time(text: str) -> int | None:
-    """Return Unix milliseconds in an address; None for anything else."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
-
-
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list with its stream of what is new, and the page of one request."""
     archive, desk = sources.archive, PolicyDesk(sources.archive, sources.store, sources.places)
@@ -60,7 +55,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     async def show_list(request: Request) -> Mapping[str, Any]:
         query = request.query_params
         wanted = _filter_in(query.multi_items())
-        peek, peek_at = query.get("peek"), query.get("at", "")
+        peek = query.get("peek")
         data = await requests_page(archive, wanted, query.get("before", ""))
         if wanted.search and not data["rows"] and not query.get("before"):
             # No id begins so: then they are words.
@@ -72,7 +67,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 raise SeeOther(f"/requests/{quote(row['request_id'], safe='')}?at={row['entry_ms']}")
         return {
             **data,
-            "peek": await one.data(peek, _time(peek_at)) if peek else None,
+            "peek": await one.data(peek, whole_in(query.get("at", ""))) if peek else None,
             "texts": wanted.texts,
             "is": wanted.flags,
             "since": wanted.since,
@@ -93,17 +88,16 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         return StreamingResponse(updates.updates(key), media_type="text/event-stream")
 
     async def show(request: Request) -> Mapping[str, Any]:
-        at, opened = request.query_params.get("at", ""), request.query_params.get("hop", "")
-        at_ms = _time(at)
-        request_id, why = request.path_params["request_id"], request.query_params.get("why")
-        data = await one.data(request_id, at_ms)
+        query = request.query_params
+        request_id, why = request.path_params["request_id"], query.get("why")
+        data = await one.data(request_id, whole_in(query.get("at", "")))
         why = why or next(iter(data["others"]), None)
         asked = None if why is None else await one.alternatives(request_id, why, data["entry_ms"])
         return {
             **data,
             "why": why,
             "alternative": asked,
-            "open": int(opened) if opened.isdecimal() else None,
+            "open": whole_in(query.get("hop", "")),
             "may_change": request.state.role is Role.EDITOR,
         }
 
@@ -143,13 +137,19 @@ async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") 
 
 async def newer_than(archive: LiveArchive, wanted: Filter, place: str) -> int:
     """Return how many requests that a filter lets through were recorded after a place of the list. Raises BadQuery."""
-    ms, _, number = place.partition("-")
-    if not (ms.isdecimal() and number.isdecimal() and len(place) < 40):
+    ms, number = _place_in(place)
+    if ms is None or number is None:
         raise BadQuery(f"after={place} is no place in the list; reload it.")
     where, values = wanted.where(time.time())
     sql = _NEWER.format(where=where)
-    rows = await archive.ask(sql, values | {"ms": int(ms), "number": int(number)}, from_ms=int(ms))
+    rows = await archive.ask(sql, values | {"ms": ms, "number": number}, from_ms=ms)
     return int(rows[0]["requests"])
+
+
+def _place_in(text: str) -> tuple[int | None, int | None]:
+    """Return the two numbers of a place in the list, MILLISECONDS-NUMBER; None for what is none."""
+    ms, _, number = text.partition("-")
+    return whole_in(ms), whole_in(number)
 
 
 async def _over_time(archive: LiveArchive, wanted: Filter) -> dict[str, Any] | None:
@@ -185,12 +185,12 @@ async def newest_requests(
     `before` is what an earlier call returned, or ''. Raises QueryError.
     """
     rows: list[dict[str, Any]] = []
-    ms, _, number = before.partition("-")
+    ms, number = _place_in(before)
     for exactly, told in _ways(wanted):
         where, values = wanted.where(time.time(), exactly)
-        if ms.isdecimal() and number.isdecimal():
+        if ms is not None and number is not None:
             where += " AND (entry_ms < $ms OR (entry_ms = $ms AND entry_seq < $number))"
-            values |= {"ms": int(ms), "number": int(number)}
+            values |= {"ms": ms, "number": number}
         if told is not None:
             where += f" AND entry_ms BETWEEN {told[0]} AND {told[1]}"
         between = told or (values.get("since_ms"), values.get("ms"))

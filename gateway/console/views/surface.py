@@ -23,7 +23,7 @@ from gateway.console.bases import RecordedBases
 from gateway.console.compared import chance_of, differing
 from gateway.console.filters import SPANS_S as LIST_SPANS_S
 from gateway.console.limits import GOODPUT_OBJECTIVE, NONE, TTFT, SurfaceLimit, limit_misses, limits_of
-from gateway.console.page import BadQuery, Page, PageError, Sources
+from gateway.console.page import BadQuery, Page, PageError, Sources, whole_in
 from gateway.console.standing import StandingReader, marks_within, version_marks
 from gateway.console.surface_counts import (
     BUCKETS,
@@ -185,11 +185,11 @@ def pages(sources: Sources) -> Iterator[Page]:
 def _window_of(request: Request) -> SurfaceWindow:
     """Return the window of a URL: `since`, or `from` and `to` in Unix milliseconds. Raises BadQuery."""
     query = request.query_params
-    drawn = query.get("from", ""), query.get("to", "")
-    if any(drawn):
-        if not all(text.isdecimal() and len(text) < 16 for text in drawn) or int(drawn[0]) >= int(drawn[1]):
+    if query.get("from") or query.get("to"):
+        start, end = whole_in(query.get("from", "")), whole_in(query.get("to", ""))
+        if start is None or end is None or start >= end:
             raise BadQuery("`from` and `to` are Unix times in milliseconds, the earlier one first.")
-        return SurfaceWindow.around(int(drawn[0]), int(drawn[1]))
+        return SurfaceWindow.around(start, end)
     return SurfaceWindow.since(query.get("since", "1h"))
 
 

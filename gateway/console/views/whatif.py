@@ -22,7 +22,7 @@ from starlette.requests import Request
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
 from gateway.console.kept_figures import patience_for
-from gateway.console.page import BadQuery, Page, Sources
+from gateway.console.page import BadQuery, Page, Sources, whole_in
 from gateway.console.policy_check import PolicyChecker
 from gateway.console.policy_desk import PolicyDesk
 from offline.replay.recording import NothingRecordedError, Recording
@@ -65,7 +65,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         surfaces = [row["surface"] for row in (await policies.listed())["surfaces"]]
         surface = query.pop("surface", "") or await _busiest(sources.archive, surfaces)
         to = query.pop("to", "")
-        if to and not (to.isdecimal() and len(to) < 16):
+        if to and whole_in(to) is None:
             raise BadQuery(f"to={to} is no ordinal of a request; leave it out for the newest.")
         in_force = await policies.policy(surface) if surface else None
         data: dict[str, Any] = {"surfaces": surfaces, "surface": surface, "to": to, "numbers": [], "tried": None}
@@ -84,7 +84,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         if checked.policy is None:
             return data | {"wrong": [problem.message for problem in checked.problems]}
         try:
-            tried = await tries.of(checked.policy, int(to) if to else None, numbers, patience_for(request))
+            tried = await tries.of(checked.policy, whole_in(to), numbers, patience_for(request))
         except (NothingRecordedError, BasisError) as error:
             return data | {"nothing": f"There is nothing to try this on: {error}."}
         if tried is None:

@@ -105,6 +105,25 @@ async def test_every_page_says_that_replies_are_scripted(store: RedisStore, tmp_
         assert "scripted" not in (await client.get("/now.json")).json()
 
 
+@pytest.mark.parametrize("digits", ["9" * 16, "9" * 40, "9" * 4400, "\N{ARABIC-INDIC DIGIT THREE}" * 3000])
+async def test_numbers_that_are_too_long_are_no_bugs(store: RedisStore, tmp_path: Path, digits: str) -> None:
+    """Python refuses to read more than 4,300 digits, and DuckDB more than 39."""
+    addresses = (
+        "/requests/req-1?at={}", "/requests/req-1?hop={}", "/requests?before={}-{}", "/requests?peek=req-1&at={}",
+        "/what-if?surface=chat&to={}", "/differ?from={}", "/surfaces/chat?from=1&to={}",
+        "/conversations/req-1?at={}", "/cache/wrong?request=req-1&at={}",
+    )  # fmt: skip
+    async with console(tmp_path, store, 1) as client:
+        for address in addresses:
+            assert (await client.get(address.replace("{}", digits))).status_code < 500, address
+        for address, form in (
+            ("/playground", {"prompt": "x", "max_tokens": digits}),
+            ("/cache/wrong", {"request": "req-1", "at": digits}),
+            ("/rollout/chat", {"do": "pause", "message": "x", "revision": digits}),
+        ):  # fmt: skip
+            assert (await client.post(address, data=form)).status_code < 500, address
+
+
 async def test_a_request_has_a_page_and_the_same_as_json(store: RedisStore, tmp_path: Path) -> None:
     async with console(tmp_path, store, 2) as client:
         page = await client.get("/requests/req-2")
