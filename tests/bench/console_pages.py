@@ -29,7 +29,10 @@ from tests.support.wait import SLACK
 _STREAM_S: Final = 10.0 * SLACK
 _APART: Final = ("/static/", "/playground/")
 """Files that are shipped, and races that a visitor starts: what these say is what the visitor just typed."""
-_QUERIES: Final = {"/requests": ("?since=all", "?since=all&peek={request_id}", "?q={request_id}")}
+_QUERIES: Final = {
+    "/requests": ("?since=all", "?since=all&peek={request_id}", "?q={request_id}"),
+    "/requests/live": ("?since=all&after=0-0",),
+}
 """What else is asked of a page that shows more with a query."""
 
 
@@ -119,7 +122,7 @@ async def _values(archive: LiveArchive, most: int) -> Mapping[str, Sequence[str]
 def _filled(route: Route, values: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the paths of a route with its parameters filled, and with the queries that show more."""
     any_of = [*values["surface"], *values["conversation"][:20], *values["request_id"][:20]]
-    paths = [route.path]
+    paths = [route.path.replace(":path}", "}")]
     for name in route.param_convertors:
         fill = values["conversation"] if "conversation" in route.path else values.get(name, any_of)
         paths = [path.replace(f"{{{name}}}", quote(value, safe="")) for path in paths for value in fill or any_of]

@@ -30,6 +30,9 @@ SHA256: Final = {
 """The documents of 31 May 2026: OpenAI's is its version 2.3.0."""
 NULL_IN_REPLIES: Final = ("user", "prompt_cache_key", "safety_identifier", "usage")
 """Members of a Response that OpenAI's replies have as null, as those among the document's examples do."""
+_TEXT_BLOCKS: Final = ("ResponseTextBlock", "BetaResponseTextBlock")
+"""Blocks that need no `citations` here: Anthropic's own replies have none where nothing is cited, and the AI SDK
+refuses the null that the document asks for."""
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _REF: Final = "#/components/schemas/"
 
@@ -110,6 +113,9 @@ def published(publisher: str) -> PublishedDocument:
     document = PublishedDocument(_repaired(value))
     if publisher == "openai":
         _allow_nulls(document.schemas)
+    else:
+        for name in _TEXT_BLOCKS:
+            document.schemas[name]["required"].remove("citations")
     return document
 
 

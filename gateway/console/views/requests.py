@@ -84,7 +84,9 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     async def live(request: Request) -> Response:
         pairs = [pair for pair in request.query_params.multi_items() if pair[0] != "after"]
-        key = f"{_filter_in(pairs).query}#{request.query_params.get('after', '')}"
+        after = request.query_params.get("after", "")
+        _place(after)  # refused now; the updates are made when nobody can be told any more
+        key = f"{_filter_in(pairs).query}#{after}"
         return StreamingResponse(updates.updates(key), media_type="text/event-stream")
 
     async def show(request: Request) -> Mapping[str, Any]:
@@ -135,11 +137,17 @@ async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") 
     }
 
 
+def _place(text: str) -> tuple[int, int]:
+    """Return a place of the list: the milliseconds and the number of its newest entry. Raises BadQuery."""
+    ms, number = _place_in(text)
+    if ms is None or number is None:
+        raise BadQuery(f"after={text} is no place in the list; reload it.")
+    return ms, number
+
+
 async def newer_than(archive: LiveArchive, wanted: Filter, place: str) -> int:
     """Return how many requests that a filter lets through were recorded after a place of the list. Raises BadQuery."""
-    ms, number = _place_in(place)
-    if ms is None or number is None:
-        raise BadQuery(f"after={place} is no place in the list; reload it.")
+    ms, number = _place(place)
     where, values = wanted.where(time.time())
     sql = _NEWER.format(where=where)
     rows = await archive.ask(sql, values | {"ms": ms, "number": number}, from_ms=ms)
