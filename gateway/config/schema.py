@@ -752,6 +752,11 @@ class Deployment(Section):
         return len(self.tenants) > 1
 
     @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Hosts and ports that the gateway listens at: its own, and the admin API's if there is one."""
+        return ((self.host, self.port), *([(self.admin.host, self.admin.port)] if self.admin else []))
+
+    @property
     def keyless(self) -> bool:
         """Whether requests need no key, because there are no tenants."""
         return not self.tenants

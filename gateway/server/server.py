@@ -39,6 +39,7 @@ from gateway.exit_codes import Exit
 from gateway.request.load_shedding import room_for_bodies
 from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
+from gateway.server.listeners import BACKLOG, listen
 from gateway.server.worker import Worker
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import METRICS_FOLDER, WorkerMetrics
@@ -102,7 +103,6 @@ _UNANSWERED_S: Final = 30
 """Seconds within which a worker must answer its supervisor. On a machine without a core to spare a worker that imports
 its modules may take more than uvicorn's 5 s, and would be killed and started again, for ever.
 """
-_BACKLOG: Final = 2048
 _GC_THRESHOLD: Final = 20_000
 _BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
 """uvicorn's error for an incomplete reply; not logged, because the gateway ends replies early on purpose."""
@@ -115,9 +115,7 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     """
     _configure_logging(deployment)
     raise_limit(deployment)
-    listening = [listen(deployment.host, deployment.port)]
-    if deployment.admin is not None:
-        listening.append(listen(deployment.admin.host, deployment.admin.port))
+    listening = listen(*deployment.addresses)
     with _metrics_folder(launch.workers):
         if launch.workers > 1:
             return _serve_by_workers(launch, deployment, listening)
@@ -250,22 +248,6 @@ def built(launch: Launch, deployment: Deployment) -> Steps:
     return steps
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises CannotServe if the address cannot be bound."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        listening = socket.socket(family, kind)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-        listening.set_inheritable(True)
-    except OSError as error:
-        raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    return listening
-
-
 def _configure_logging(deployment: Deployment) -> None:
     configure_logging(deployment.log)
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
@@ -283,7 +265,7 @@ def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
         proxy_headers=False,
         log_config=None,
         server_header=False,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=math.ceil(finish_s) + _CUT_OFF_S,
         **more,
     )

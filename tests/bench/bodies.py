@@ -29,7 +29,8 @@ import uvloop
 import yaml
 
 from gateway.config.launch import Launch
-from gateway.server.server import built, listen, server_of
+from gateway.server.listeners import bound
+from gateway.server.server import built, server_of
 from tests.support.gateway import ROOT, config
 from tests.support.ports import free_port
 from tests.support.store import local_store
@@ -184,7 +185,7 @@ async def gateway(upstream: str, folder: Path, store_url: str | None = None, **s
     file.write_text(yaml.safe_dump(config(upstream, upstream, store_url, **settings)))
     launch = Launch(config=file, policies=ROOT / "policies")
     steps = built(launch, launch.deployment({"HOSTED_KEY": "sk-scripted"}))
-    listening = listen("127.0.0.1", 0)
+    listening = bound("127.0.0.1", 0)
     server = server_of(steps)
     serving = asyncio.create_task(server.serve([listening]))
     try:

@@ -23,7 +23,8 @@ from gateway.config.launch import Launch
 from gateway.request.load_shedding import FEW, LoadShedder
 from gateway.server import connection_limits
 from gateway.server.connection_limits import SLOW_S
-from gateway.server.server import Server, listen, server_of
+from gateway.server.listeners import bound
+from gateway.server.server import Server, server_of
 from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies
@@ -62,7 +63,7 @@ def served(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memory: 
     deployment = launch.deployment({})
     gate = LoadShedder(1000, memory=lambda: memory.share)
     steps = build(deployment, launch.policy_source(deployment), gate)
-    listening = listen("127.0.0.1", 0)
+    listening = bound("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = server_of(steps)
     thread = threading.Thread(target=server.run, args=([listening],))

@@ -12,7 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from typing import Any
 import pytest
 
 from gateway.cli.local.local_model import find_gguf
-from tests.support.gateway import ROOT, environment, free_port
-from tests.support.processes import children_of, command_line, descendants
+from tests.support.gateway import CHAT, ROOT, environment, free_port
+from tests.support.processes import children_of, command_line, descendants, is_alive
 from tests.support.template import run_command
 from tests.support.wait import until
 
@@ -138,7 +140,7 @@ def test_the_line_to_paste_is_answered_by_the_local_model(whole: Up) -> None:
 
 @pytest.mark.real_model
 @pytest.mark.long
-@pytest.mark.parametrize("word", ["valkey", "local_tier", "serve"])
+@pytest.mark.parametrize("word", ["valkey", "local_tier", "gateway serve"])
 def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
     """After kill -9 of any child another one runs in its place, and the gateway gets answers from the local model."""
     first = whole.child(word)
@@ -245,7 +247,7 @@ def test_killing_the_supervisor_leaves_nothing_running(start: Start) -> None:
     up = start("--workers", "2", env=NO_MODEL)
     up.told()
     family = up.family()
-    assert sum("serve" in command or "spawn" in command for command in family.values()) >= 3, family
+    assert sum("gateway serve" in command or "spawn" in command for command in family.values()) >= 3, family
     up.process.kill()
     until(lambda: all_gone(family), START_S, f"the end of {family}")
 
@@ -253,7 +255,7 @@ def test_killing_the_supervisor_leaves_nothing_running(start: Start) -> None:
 def test_it_can_be_stopped_while_it_starts(start: Start) -> None:
     """A signal right after the start ends everything, whatever state the children are in."""
     up = start(env=NO_MODEL)
-    until(lambda: up.child("serve"), START_S)
+    until(lambda: up.child("gateway serve"), START_S)
     family = up.family()
     up.process.send_signal(signal.SIGTERM)
     assert up.process.wait(START_S) == 0, up.said()
@@ -268,6 +270,74 @@ def test_a_store_of_the_users_own_is_checked_and_not_started(start: Start) -> No
     assert re.search(r"store +degraded: 127\.0\.0\.1:9 \(refused", up.said())
     assert up.child("valkey") is None
     assert up.get("/healthz")[0] == 200
+
+
+SCRIPTED = """
+tiers:
+  - name: local
+    backends: [{kind: scripted, script: [{reply: {text: one two three four five six seven eight nine, tpot: 400ms}}]}]
+  - {name: hosted, backends: [{kind: scripted, script: [{reply: {text: hi}}]}]}
+limits: {drain: 200ms}
+console: {enabled: false}
+"""
+
+
+def test_connections_wait_while_a_killed_gateway_starts_again(start: Start, tmp_path: Path) -> None:
+    """None is refused after kill -9 of the only worker, nor at the admin API: all are answered by the next one."""
+    admin = free_port()
+    (tmp_path / "up.yaml").write_text(f"{SCRIPTED}admin: {{key_env: ADMIN_KEY, port: {admin}}}\n")
+    env = {"ADMIN_KEY": "the-admins-key"}
+    up = start("--config", str(tmp_path / "up.yaml"), "--policies", str(policies(tmp_path)), env=env)
+    address = up.told()["url"].removeprefix("http://")
+    killed = up.child("gateway serve")
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not is_alive(killed))
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        managed = pool.submit(exchange, f"127.0.0.1:{admin}", "GET", "/admin/cache/stats")
+        asked = [pool.submit(exchange, address, "GET", "/healthz")]
+        while not asked[0].done():
+            time.sleep(0.05)
+            asked.append(pool.submit(exchange, address, "GET", "/healthz"))
+        assert {reply.result()[0] for reply in asked} == {200}
+        assert managed.result()[0] == 401
+    assert len(asked) > 2, "it was killed and nobody noticed"
+    until(lambda: "gateway is back after" in up.said())
+
+
+def test_a_stop_refuses_connections_while_answers_are_finished(start: Start, tmp_path: Path) -> None:
+    """Once the gateway takes no more connections the supervisor holds none either; what it answers is finished."""
+    (tmp_path / "up.yaml").write_text(SCRIPTED)
+    up = start("--config", str(tmp_path / "up.yaml"), "--policies", str(policies(tmp_path)))
+    host, _, port = up.told()["url"].removeprefix("http://").partition(":")
+    gateway = up.child("gateway serve")
+    assert gateway is not None
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    body = json.dumps({"model": "chat", "stream": True, "messages": [{"role": "user", "content": "Count."}]})
+    connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        assert answer.status == 200
+        up.process.send_signal(signal.SIGTERM)
+        until(lambda: refuses(host, int(port)))
+        assert is_alive(gateway)
+        assert b"[DONE]" in answer.read()
+    assert up.process.wait(START_S) == 0, up.said()
+
+
+def policies(folder: Path) -> Path:
+    """A folder with one policy for the two scripted tiers."""
+    (folder / "policies").mkdir()
+    (folder / "policies" / "chat.yaml").write_text(CHAT)
+    return folder / "policies"
+
+
+def refuses(host: str, port: int) -> bool:
+    """Whether a new connection is refused."""
+    try:
+        socket.create_connection((host, port), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -290,6 +360,9 @@ MISTAKES = {
         ("--host", "192.0.2.1"), r"tierline\.yaml:\d+:\d+: host: 192\.0\.2\.1 can be reached from other", 2
     ),
     "port": Mistake(("--port", "{port}"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 2),
+    "admin port": Mistake(
+        ("--config", "{folder}/admin.yaml"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 2
+    ),
     "flag": Mistake(("--workers", "none"), "--workers", 2),
 }
 
@@ -303,10 +376,11 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, mist
     (tmp_path / "model.yaml").write_text(tier + "local_model: {gguf: nowhere.gguf}\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
+        (tmp_path / "admin.yaml").write_text(f"{tier}admin: {{key_env: ADMIN_KEY, port: {port}}}\n")
         fill = {"folder": str(tmp_path), "port": port}
         given = ("--state", str(tmp_path / "state"), "--port", "0")
         told = (argument.format(**fill) for argument in mistake.arguments)
-        done = run_command("up", *given, *told, env=environment())
+        done = run_command("up", *given, *told, env=environment(ADMIN_KEY="the-admins-key"))
     assert done.returncode == mistake.code
     said = done.stdout + done.stderr
     assert re.search(mistake.says.replace("{port}", port), said), said

@@ -19,6 +19,7 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, STDOUT, Process
@@ -29,6 +30,7 @@ from typing import BinaryIO
 
 from gateway.cli.local import CannotStart
 from gateway.exit_codes import Exit
+from gateway.server.listeners import Address, bound, handing_over
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -98,7 +100,8 @@ class ChildSpec:
     """How to start one child and how to check that it is ready.
 
     `parent_dies` is the signal that the kernel sends it when the supervisor ends (Linux only). `stop_grace_s` is the
-    time in seconds between SIGTERM and SIGKILL. A `vital` child that cannot start ends the supervisor.
+    time in seconds between SIGTERM and SIGKILL. A `vital` child that cannot start ends the supervisor. Sockets that
+    listen at `listens` are opened once, for all its starts.
     """
 
     name: str
@@ -109,6 +112,7 @@ class ChildSpec:
     stop_grace_s: float = 5.0
     vital: bool = False
     parent_dies: signal.Signals = signal.SIGKILL
+    listens: tuple[Address, ...] = ()
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
@@ -140,6 +144,7 @@ class Child:
         self._process: Process | None = None
         self._ever_ready = False
         self._outage_since: float | None = None
+        self._listeners: dict[Address, socket.socket] = {}
 
     @property
     def pid(self) -> int | None:
@@ -147,7 +152,21 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Start and restart the child until `stop()`. Raises CannotStart if it is vital and cannot start."""
+        """Start and restart the child until `stop()`.
+
+        Raises CannotStart if it is vital and cannot start, or if an address that it listens at is taken.
+        """
+        try:
+            for host, port in self.spec.listens:
+                try:
+                    self._listeners[host, port] = bound(host, port)
+                except OSError as error:
+                    raise CannotStart(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+            await self._keep_alive()
+        finally:
+            self._close_listeners()
+
+    async def _keep_alive(self) -> None:
         failures = 0
         while not self._stopping.is_set():
             started, log_from = time.monotonic(), rotate(self.spec.log)
@@ -164,6 +183,7 @@ class Child:
     async def stop(self) -> None:
         """Send SIGTERM, wait up to `stop_grace_s` seconds, and send SIGKILL to what is left of its session."""
         self._stopping.set()
+        self._close_listeners()  # so that connections are refused as soon as the child takes no more
         process = self._process
         if process is None:
             return
@@ -192,7 +212,8 @@ class Child:
                     stdin=DEVNULL,
                     stdout=log,
                     stderr=STDOUT,
-                    env=dict(self.spec.env),
+                    env={**self.spec.env, **handing_over(self._listeners)},
+                    pass_fds=[listening.fileno() for listening in self._listeners.values()],
                     start_new_session=True,  # so that a Ctrl-C in the terminal reaches the supervisor only
                     preexec_fn=death_signal(self.spec.parent_dies),
                 )
@@ -215,11 +236,20 @@ class Child:
     async def _watch(self, process: Process) -> int:
         exited = asyncio.create_task(process.wait())
         while not exited.done():
-            if not self._stopping.is_set() and await self.spec.is_ready():
-                self._note_ready()
-                break
+            if not self._stopping.is_set():
+                probe = asyncio.ensure_future(self.spec.is_ready())  # waits, where a socket is held for the child
+                await asyncio.wait({exited, probe}, return_when=asyncio.FIRST_COMPLETED)
+                if not probe.done():
+                    probe.cancel()
+                elif probe.result():
+                    self._note_ready()
+                    break
             await asyncio.wait({exited}, timeout=PROBE_EVERY_S)
         return await exited
+
+    def _close_listeners(self) -> None:
+        while self._listeners:
+            self._listeners.popitem()[1].close()
 
     def _note_ready(self) -> None:
         self.ready = self._ever_ready = True

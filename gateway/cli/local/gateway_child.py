@@ -12,6 +12,7 @@ from pathlib import Path
 from gateway.cli.local.child import ChildSpec
 from gateway.cli.local.http_probe import get
 from gateway.cli.local.state import StateFolder
+from gateway.server.listeners import Address
 
 NAME = "gateway"
 _STOP_GRACE_S = 30.0
@@ -39,9 +40,17 @@ class Listen:
 
 
 def gateway_child(
-    listen: Listen, config: Path | None, policies: Path | None, extra_env: Mapping[str, str], state: StateFolder
+    listen: Listen,
+    listens: tuple[Address, ...],
+    config: Path | None,
+    policies: Path | None,
+    extra_env: Mapping[str, str],
+    state: StateFolder,
 ) -> ChildSpec:
-    """Return the gateway's spec; `extra_env` holds the URLs of the store and the local model, for its environment."""
+    """Return the gateway's spec; `extra_env` holds the URLs of the store and the local model, for its environment.
+
+    `listens` are all addresses that it listens at, with the admin API's.
+    """
     env = {**os.environ, **extra_env}
     if listen.workers > 1:  # the workers share their metrics through this folder; each start of the gateway empties it
         env["PROMETHEUS_MULTIPROC_DIR"] = str((state.path / "metrics").resolve())
@@ -58,6 +67,7 @@ def gateway_child(
         stop_grace_s=_STOP_GRACE_S,
         vital=True,
         parent_dies=signal.SIGTERM,  # SIGKILL would leave its worker processes running
+        listens=listens,
     )
 
 

@@ -46,6 +46,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         own = deployment.console.model_copy(update={"port": console_port})
         deployment = deployment.model_copy(update={"console": own})
     listen = _listen(deployment, launch.workers)
+    listens = deployment.model_copy(update={"port": listen.port}).addresses
     specs: list[ChildSpec] = []
     extra_env = {"TIERLINE_STATE": str(state.path)}
     if not deployment.store.url:
@@ -64,7 +65,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, known, state))
     if deployment.policies.source == "store":
         specs.append(judge_child(deployment.ledger.folder, store_url, state))
-    specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
+    specs.append(gateway_child(listen, listens, launch.config, launch.policies, extra_env, state))
     console = _console(deployment)
     if console is not None:
         own = deployment.console
@@ -96,6 +97,9 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
         raise CannotStart(f"cannot listen on {host}: {error.strerror or error}") from error
     if reason := why_not_listen(host, port):
         raise CannotStart(f"cannot listen on {host} port {port}: {reason} (choose another with --port)")
+    admin = deployment.admin
+    if admin is not None and (reason := why_not_listen(admin.host, admin.port)):
+        raise CannotStart(f"cannot listen on {admin.host} port {admin.port}: {reason} (choose another: admin.port)")
     return Listen(host, port, workers)
 
 

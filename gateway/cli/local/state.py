@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cli.local import CannotStart
+from gateway.server.listeners import bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,7 @@ def can_listen(host: str, port: int) -> bool:
 def why_not_listen(host: str, port: int) -> str | None:
     """Return why a server could not listen there now; None if it could."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
+        bound(host, port).close()
     except OSError as error:
         return error.strerror or str(error)
     return None

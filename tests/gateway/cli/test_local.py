@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,43 @@ async def test_a_vital_child_that_says_a_person_must_act_is_not_tried_again(tmp_
     with pytest.raises(CannotStart, match="unknown key"):
         await asyncio.wait_for(child.run(), 2)
     assert tail(spec.log, 0) == ["policies/chat.yaml:3: unknown key"]
+
+
+async def test_an_end_is_noticed_while_a_probe_waits(tmp_path: Path) -> None:
+    """A socket that the supervisor holds takes the probe's connection, which nobody answers if the child has ended."""
+
+    async def is_ready() -> bool:
+        await asyncio.sleep(60)
+        return True
+
+    spec = replace(shell(tmp_path, "echo no such model >&2; exit 2", vital=True), is_ready=is_ready)
+    with pytest.raises(CannotStart, match="no such model"):
+        await asyncio.wait_for(Child(spec, pytest.fail).run(), 5)
+
+
+async def test_a_childs_listeners_are_opened_once_and_closed_with_it(tmp_path: Path) -> None:
+    """A connection stays open while the child starts again; at the end, or where a port is taken, none is held."""
+    ports = free_port(), free_port()
+    address = ("127.0.0.1", ports[0])
+    spec = replace(shell(tmp_path, "READY; exec sleep 60"), listens=(address,))
+    with contextlib.ExitStack() as stack:
+        async with watched(spec, []) as child:
+            await auntil(lambda: child.ready)
+            waiting = stack.enter_context(socket.create_connection(address, 2))
+            first = child.pid
+            os.kill(first or 0, signal.SIGKILL)
+            await auntil(lambda: child.ready and child.pid not in (None, first))
+            waiting.setblocking(False)
+            with pytest.raises(BlockingIOError):  # neither an answer nor an end
+                waiting.recv(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 2)
+        stack.enter_context(socket.create_server(("127.0.0.1", ports[1])))
+        taken = replace(spec, listens=(address, ("127.0.0.1", ports[1])))
+        with pytest.raises(CannotStart, match=f"port {ports[1]}: Address already in use"):
+            await Child(taken, pytest.fail).run()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 2)
 
 
 async def test_a_program_that_does_not_exist_is_a_failed_start(tmp_path: Path) -> None:
