@@ -52,7 +52,6 @@ _OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similar
 
 _MAX_CHORES = 1_000
 _TIDY_S = 3_600.0
-_CAPS = Caps()
 _NO_TEAMS: Mapping[str, str] = {}
 
 
@@ -69,7 +68,7 @@ class ResponseCache:
         longest_question: int = eligibility.LONGEST_QUESTION,
         index: Choice = "auto",
         teams: Mapping[str, str] = _NO_TEAMS,
-        caps: Caps = _CAPS,
+        caps: Caps | None = None,
         largest: int = MAX_BODY_BYTES,
         verifier: PairScorer | None = None,
         cross_encoder: TextPairScorer | None = None,
@@ -85,6 +84,7 @@ class ResponseCache:
         (`decision.Blend`). Without `audits` every surface keeps its initial threshold.
         """
         embedder = f"{embedder_name}/{dimension}"
+        caps = caps or Caps()
         self._store = store
         self._clock = clock
         self._cross_encoder = None if cross_encoder is None else CrossEncoderQueue(TurnScorer(cross_encoder))

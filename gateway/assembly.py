@@ -26,6 +26,7 @@ from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.kept_responses import KeptResponses
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
+from gateway.caching.store_room import StoreRoom
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.classifiers import Classifiers
@@ -95,8 +96,10 @@ def build(
     store = store or _store(deployment)
     policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
     tiers = build_tiers(deployment, _refusals_told(metrics))
-    cache = _cache(deployment, store, models, AuditJudge(endpoints_of(tiers), metrics.judged))
+    room = StoreRoom(store, deployment, lambda: policies.current)
+    cache = _cache(deployment, store, room.cache, models, AuditJudge(endpoints_of(tiers), metrics.judged))
     metrics.watch_log(dropped_lines)
+    metrics.watch_evictions(room.evicted)
     metrics.watch_policies(policies)
     metrics.watch_backends(partial(_states, tiers))
     if cache.audits is not None:
@@ -136,12 +139,13 @@ def build(
         kept_responses=KeptResponses(
             store,
             os.environ.get(SECRET_ENV, "").encode(),
-            Caps(deployment.responses.entries, deployment.responses.bytes),
+            room.responses,
         ),
         comparer=comparer,
         shadows=shadows,
         cache=cache,
         store=store,
+        room=room,
         tiers=tiers,
         services=_services(deployment),
         counters=_counters(deployment),
@@ -231,7 +235,7 @@ def _counter(config: BackendConfig) -> TokenCounter:
     return TokenCounter(service, model=config.model, key=key, maker=config.maker())
 
 
-def _cache(deployment: Deployment, store: Store, models: _Models, judge: AuditJudge) -> ResponseCache:
+def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, judge: AuditJudge) -> ResponseCache:
     """Return the cache, with its matcher and audits."""
     embedder, verifier, cross_encoder = models.embedder, models.verifier, models.cross_encoder
     cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
@@ -256,7 +260,7 @@ def _cache(deployment: Deployment, store: Store, models: _Models, judge: AuditJu
         audits=audits,
         index=deployment.store.index,
         teams=deployment.teams,
-        caps=Caps(deployment.cache.entries, deployment.cache.bytes),
+        caps=caps,
         largest=deployment.cache.largest,
     )
 
@@ -269,6 +273,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         # start.
         await steps.store.ping()
     await steps.policies.start()
+    await steps.room.start()
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     await steps.cache.start()
     steps.telemetry.start()
@@ -302,6 +307,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.shadows.aclose()
         await steps.telemetry.aclose()
         await steps.cache.aclose()
+        await steps.room.aclose()
         await steps.store.aclose()
         steps.embedder.close()
         steps.encoder.close()

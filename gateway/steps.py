@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.kept_responses import KeptResponses
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
+    from gateway.caching.store_room import StoreRoom
     from gateway.caching.text_encoder import TextEncoder
     from gateway.caching.write_behind import WriteBehind
     from gateway.cascade.router import Router
@@ -52,6 +53,7 @@ class Steps:
     shadows: ShadowRunner
     cache: ResponseCache
     store: Store
+    room: StoreRoom
     tiers: Mapping[str, Tier]
     services: Mapping[str, ServiceClient]
     """The configured services, for what is not a chat."""

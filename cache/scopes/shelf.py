@@ -84,9 +84,9 @@ end
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Caps:
-    """Limits of one scope, in entries and in bytes as stored."""
+    """Limits of one scope, in entries and in bytes as stored. Who owns them may change them at any time."""
 
     entries: int = 20_000
     bytes: int = 32 << 20

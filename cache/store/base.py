@@ -31,6 +31,18 @@ class StoreState:
     """Number of servers: more than one in a Redis Cluster, whose status is that of its worst server."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreMemory:
+    """What the store says of its memory. In a cluster: the least limit, the first policy, the sum of evicted keys."""
+
+    limit: int
+    """Bytes; 0: no limit."""
+    policy: str
+    """Which keys it evicts when it is full: noeviction, volatile-... (those with an expiry), or allkeys-..."""
+    evicted: int
+    """Number of keys evicted since it started."""
+
+
 @value_type
 class Write:
     """One value to store for `ttl_s` seconds."""
@@ -202,6 +214,9 @@ class Store(Protocol):
 
     async def ping(self) -> None: ...
 
+    async def memory(self) -> StoreMemory:
+        """Return what the store says of its memory; independent of the breaker."""
+
     def state(self) -> StoreState: ...
 
     async def aclose(self) -> None: ...
@@ -256,6 +271,9 @@ class NoStore:
         raise StoreUnavailable(_REASON)
 
     async def ping(self) -> None:
+        raise StoreUnavailable(_REASON)
+
+    async def memory(self) -> StoreMemory:
         raise StoreUnavailable(_REASON)
 
     def state(self) -> StoreState:

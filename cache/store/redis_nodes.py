@@ -108,6 +108,13 @@ class Nodes:
             raise node.unavailable("moved")
         return answer
 
+    async def each(self, commands: bytes, replies: int, limit_s: float) -> list[list[Any]]:
+        """Return every node's replies to commands without a key; independent of the breakers."""
+        sent = [node.uncounted(commands, replies, limit_s) for node in self._known.values()]
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        _raise_first(answers)
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
     async def ping(self) -> None:
         """Check every node's health, and the first time whether it is a cluster."""
         pinged = await asyncio.gather(*(node.ping() for node in self._known.values()), return_exceptions=True)

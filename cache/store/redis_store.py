@@ -24,6 +24,7 @@ from cache.store.base import (
     Look,
     Operation,
     Release,
+    StoreMemory,
     StoreState,
     StoreUnavailable,
     VectorAdd,
@@ -153,6 +154,10 @@ class RedisStore:
     async def ping(self) -> None:
         """Check the server's health: a failure opens the breaker at once, a success closes it."""
         await self._nodes.ping()
+
+    async def memory(self) -> StoreMemory:
+        replies = await self._nodes.each(resp.MEMORY, 2, _WRITE_S)
+        return self._read(resp.memory, replies)
 
     def state(self) -> StoreState:
         return self._nodes.state()

@@ -15,6 +15,7 @@ from cache.store.base import (
     DocumentQuery,
     IndexDocument,
     Release,
+    StoreMemory,
     VectorAdd,
     VectorDrop,
     VectorQuery,
@@ -94,6 +95,24 @@ def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> tuple[b
     """Pack one command for each value, and one that sets the stream's expiry."""
     appends = (command(b"XADD", stream, b"*", b"v", value) for value in values)
     return *appends, command(b"PEXPIRE", stream, _milliseconds(ttl_s))
+
+
+MEMORY: Final = command(b"INFO", b"memory") + command(b"INFO", b"stats")
+"""The two commands that ask one server what `memory` reads."""
+
+
+def memory(nodes: Sequence[Sequence[Any]]) -> StoreMemory:
+    """Return what one or several servers said of their memory, each in two replies."""
+    facts = [
+        dict(line.split(":", 1) for reply in replies for line in reply.decode().splitlines() if ":" in line)
+        for replies in nodes
+    ]
+    limits = [int(one["maxmemory"]) for one in facts]
+    return StoreMemory(
+        min((limit for limit in limits if limit), default=0),
+        str(facts[0]["maxmemory_policy"]),
+        sum(int(one["evicted_keys"]) for one in facts),
+    )
 
 
 def part_of(reply: Any, stream: bytes) -> list[Any]:

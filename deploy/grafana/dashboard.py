@@ -681,6 +681,11 @@ def _gateway() -> list[Panel]:
             colours={"ok": GREEN, "degraded": RED, "unconfigured": GREY},
         ),
         Panel(
+            "Evicted by the store",
+            "Keys, since it started.",
+            {"keys": f"max(tierline_store_evicted_keys{{{JOB}}})"},
+        ),
+        Panel(
             "Lost telemetry",
             "Traces by reason, and log lines, a second.",
             {

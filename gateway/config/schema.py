@@ -394,6 +394,8 @@ class StoreConfig(Section):
 
     url: OptionalText = Field(default=None, repr=False)
     """A redis://, rediss:// or unix:// URL; may hold a password, so it is not printed."""
+    memory: Size = 256 << 20
+    """Memory of the store that `tierline up` starts, in bytes. Tenants' quotas are cut down to their part of it."""
     index: Choice = "auto"
     """Index of the semantic cache. `auto`: the best that the server supports. Otherwise this one only: the server's
     `vector_sets` (Redis 8), its `query_engine` (FT.* commands), or a `replica` in each worker (any server)."""

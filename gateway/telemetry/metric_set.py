@@ -215,6 +215,7 @@ class MetricSet:
         )
         self.memory = self._gauge("memory_ratio", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
         self.store = self._gauge("store_state", "1 for the state that the store is in.", "livemax", "state")
+        self.evicted = self._gauge("store_evicted_keys", "Keys that the store has evicted since it started.", "livemax")
         self.workers = self._gauge("workers", "Worker processes that serve.", "livesum")
         self.workers_configured = self._gauge("workers_configured", CONFIGURED, "livemax")
         self.workers_lost = self._counter("workers_lost", LOST)

@@ -222,6 +222,10 @@ class Metrics(MetricSet):
 
         self._watched.append(read)
 
+    def watch_evictions(self, evicted: Callable[[], int]) -> None:
+        """Read the gauge of evicted keys from `evicted()`."""
+        self._watched.append(lambda: self.evicted.set(evicted()))
+
     def watch_gate(self, gate: Callable[[], tuple[float, float]]) -> None:
         """Read the gauges of event-loop lag (seconds) and memory (share, 0 to 1) from `gate()`."""
 

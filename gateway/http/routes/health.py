@@ -107,6 +107,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
     degraded += [f"service {name}: {why}" for name, why in services.items() if name in named and why != "ready"]
     if store.status != "ok":
         degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
+    degraded += steps.room.degraded()
     if steps.telemetry.failing and store.status != "unconfigured":
         degraded.append(f"traces: not recorded ({steps.telemetry.failing})")
     index = steps.cache.index.state()

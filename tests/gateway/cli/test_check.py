@@ -143,6 +143,27 @@ def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.Captu
     assert lines[-1] == "1 problem"
 
 
+def test_quotas_that_the_embedded_store_has_no_room_for_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what is in force instead; with more memory, or another store, nothing is said."""
+    config = tmp_path / "tierline.yaml"
+    shutil.copy(default_config(), config)
+    with config.open("a") as file:
+        file.write("responses: {bytes: 100MiB}\n")
+    assert main(["check", "--config", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "responses: 20000 entries and 100 MiB are cut down to 20000 and 40 MiB" in out
+    assert out.endswith("1 warning\n")
+    edit(config, "  # memory: 256MiB", "  memory: 1GiB #")
+    assert main(["check", "--config", str(config)]) == 0
+    assert "cut down" not in capsys.readouterr().out
+    edit(config, "  memory: 1GiB #", "  #")
+    monkeypatch.setenv("TIERLINE_STORE_URL", "redis://127.0.0.1:1")
+    assert main(["check", "--config", str(config)]) == 0
+    assert "cut down" not in capsys.readouterr().out
+
+
 def test_what_is_doubtful_is_said_and_passes(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A warning changes no exit code."""
     edit(policies / "chat.yaml", "hold_max: 250ms", "hold_max: 2s")

@@ -553,7 +553,7 @@ def redis_says(url: str, *commands: str) -> list[str]:
 async def test_the_embedded_store_keeps_its_data_through_kill_9(tmp_path: Path) -> None:
     """What was acknowledged is there after the server was killed and restarted."""
     with claim(tmp_path / "state") as state:
-        spec, url = store_child(state)
+        spec, url = store_child(state, 256 << 20)
         async with watched(spec, []) as child:
             await auntil(lambda: child.ready)
             assert redis_says(url, "SET answer 42") == ["+OK"]
@@ -561,7 +561,7 @@ async def test_the_embedded_store_keeps_its_data_through_kill_9(tmp_path: Path) 
             os.kill(first or 0, signal.SIGKILL)
             await auntil(lambda: child.ready and child.pid not in (None, first))
             assert redis_says(url, "STRLEN answer") == [":2"]
-        async with watched(store_child(state)[0], []) as child:
+        async with watched(store_child(state, 256 << 20)[0], []) as child:
             await auntil(lambda: child.ready)
             assert redis_says(url, "STRLEN answer") == [":2"]
 
@@ -569,7 +569,7 @@ async def test_the_embedded_store_keeps_its_data_through_kill_9(tmp_path: Path) 
 async def test_the_embedded_store_is_for_its_owner_only(tmp_path: Path) -> None:
     """Without the password nothing is answered, and no other address is listened on."""
     with claim(tmp_path / "state") as state:
-        spec, url = store_child(state)
+        spec, url = store_child(state, 256 << 20)
         async with watched(spec, []) as child:
             await auntil(lambda: child.ready)
             port = int(url.rpartition(":")[2].partition("/")[0])
@@ -583,7 +583,7 @@ async def test_the_embedded_store_is_for_its_owner_only(tmp_path: Path) -> None:
 async def test_a_full_embedded_store_gives_up_cache_entries_and_keeps_streams(tmp_path: Path) -> None:
     """When memory runs out, keys that expire go and the stream stays, and writes go on."""
     with claim(tmp_path / "state") as state:
-        spec, url = store_child(state)
+        spec, url = store_child(state, 256 << 20)
         async with watched(spec, []) as child:
             await auntil(lambda: child.ready)
             assert redis_says(url, "XADD trace 1-1 request one")[0].startswith("$")

@@ -1,0 +1,170 @@
+"""Divide the store's memory among the tenants, and tell when the store evicts keys all the same.
+
+Of a store with a limit of memory, half is for the tenants' stored answers and vectors and a quarter for their kept
+responses; the last quarter is for what has no quota: records, policies, thresholds, leases. Tenants have equal parts,
+and none has more than a quarter of the memory for either kind. The config's `cache` and `responses` are cut down to
+that, so what tenants store does not make the store evict anything. Evictions that happen nevertheless (others use the
+store too, or records are large) are told in `/readyz`, a gauge and the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cache.scopes.shelf import Caps
+from cache.store.base import NoStore, Store, StoreMemory, StoreUnavailable
+
+if TYPE_CHECKING:
+    from gateway.config.schema import CacheConfig, Deployment, ResponsesConfig
+    from policies.loader import PolicySet
+
+log = logging.getLogger("tierline.store")
+
+_EVERY_S: Final = 5.0
+_TOLD_S: Final = 300.0
+"""How long `/readyz` tells of an eviction."""
+_LOGGED_S: Final = 60.0
+_ENTRY_BYTES: Final = 2048
+"""One entry more for each of these bytes: an entry takes some 450 of the store's beside its value."""
+_VALUES: Final = 5 / 8
+"""Share of a quota that values may take; the allocator rounds each up by as much as a quarter."""
+
+
+class StoreRoom:
+    """The quotas in force, and the store's evictions. Start and close it on the worker's event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        deployment: Deployment,
+        policies: Callable[[], PolicySet],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take what divides the memory: the deployment's tenants and the surfaces of the `policies` in force."""
+        self._store = store
+        self._deployment = deployment
+        self._policies = policies
+        self._clock = clock
+        self.cache = Caps(deployment.cache.entries, deployment.cache.bytes)
+        """Quota of each scope of stored answers, and of vectors. It changes with the store's memory."""
+        self.responses = Caps(deployment.responses.entries, deployment.responses.bytes)
+        """Quota of each tenant's kept responses, likewise."""
+        self.memory: StoreMemory | None = None
+        """What the store said last; None where that is not known."""
+        self._seen: deque[tuple[float, int]] = deque()
+        """Evictions of the last minutes: when they were seen, and how many keys."""
+        self._logged_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Ask the store once, so that quotas hold from the first request on, and go on asking every five seconds."""
+        if not isinstance(self._store, NoStore):
+            await self.refresh()
+            self._task = asyncio.create_task(self._run(), name="tierline.store.room")
+
+    async def aclose(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask the store for its memory and act on it. Where it does not say, what it said before holds."""
+        with contextlib.suppress(StoreUnavailable):
+            memory = await self._store.memory()
+            before, self.memory = self.memory, memory
+            self._fit(memory.limit)
+            if before is not None and memory.evicted > before.evicted:
+                self._evicted(memory.evicted - before.evicted)
+
+    def _fit(self, limit: int) -> None:
+        """Cut the quotas down to what the store has room for, and log those that change."""
+        config = self._deployment
+        fitted = fitted_quotas(config, self._policies(), limit)
+        for name, caps, now, asked in (
+            ("cache", self.cache, fitted[0], config.cache),
+            ("responses", self.responses, fitted[1], config.responses),
+        ):
+            if now != caps:
+                caps.entries, caps.bytes = now.entries, now.bytes
+                log.warning("%s", cut_down(name, asked, now, limit) or f"{name}: the config's quota is in force")
+
+    def _evicted(self, count: int) -> None:
+        now = self._clock()
+        self._seen.append((now, count))
+        if now - self._logged_at >= _LOGGED_S:
+            self._logged_at = now
+            log.warning("%s", self._recent(now))
+
+    def _recent(self, now: float) -> str:
+        """Return what is said of the evictions of the last five minutes; '' if there were none."""
+        while self._seen and now - self._seen[0][0] > _TOLD_S:
+            self._seen.popleft()
+        if not self._seen or self.memory is None:
+            return ""
+        count = sum(number for _, number in self._seen)
+        return (
+            f"store: evicts what was stored: {count} keys in five minutes, as its {_size(self.memory.limit)} are full "
+            f"({self.memory.policy}): give it more memory, or lower cache.bytes and responses.bytes"
+        )
+
+    def degraded(self) -> list[str]:
+        """Return what is wrong with the store's memory, for `/readyz`."""
+        lines = [line] if (line := self._recent(self._clock())) else []
+        if self.memory is not None and self.memory.limit and self.memory.policy.startswith("allkeys"):
+            lines.append(
+                f"store: may evict anything when it is full ({self.memory.policy}), policies, records and kept "
+                "responses too: set its maxmemory-policy to volatile-lfu"
+            )
+        return lines
+
+    def evicted(self) -> int:
+        """Return how many keys the store has evicted since it started; 0 where that is not known."""
+        return self.memory.evicted if self.memory is not None else 0
+
+
+def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> tuple[Caps, Caps]:
+    """Return the quotas of a scope of the cache and of a tenant's kept responses, in a store of `limit` bytes.
+
+    Without a limit (0) they are the config's. Each surface of a tenant has a scope for its answers, another for its
+    vectors where it serves embeddings, and those of a candidate policy; a team is one more owner of scopes.
+    """
+    tenants = max(1, len(deployment.tenants))
+    owners = tenants + len(set(deployment.teams.values()))
+    vectors = sum(policy.endpoints.embeddings.service is not None for policy in policies.by_surface.values())
+    scopes = max(1, len(policies.by_surface) + vectors + len(policies.rolling))
+    return (
+        _within(deployment.cache, min(limit // 4, limit // 2 // owners) // scopes, limit),
+        _within(deployment.responses, limit // 4 // tenants, limit),
+    )
+
+
+def _within(asked: CacheConfig | ResponsesConfig, room: int, limit: int) -> Caps:
+    if not limit:
+        return Caps(asked.entries, asked.bytes)
+    return Caps(max(1, min(asked.entries, room // _ENTRY_BYTES)), max(1, min(asked.bytes, int(room * _VALUES))))
+
+
+def cut_down(name: str, asked: CacheConfig | ResponsesConfig, caps: Caps, limit: int) -> str:
+    """Return how a quota of the config is cut down by a store of `limit` bytes, in words; '' if it is not."""
+    if (asked.entries, asked.bytes) == (caps.entries, caps.bytes):
+        return ""
+    return (
+        f"{name}: {asked.entries} entries and {_size(asked.bytes)} are cut down to {caps.entries} and "
+        f"{_size(caps.bytes)}, a tenant's part of the store's {_size(limit)}"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.3g} MiB"
