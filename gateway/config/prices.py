@@ -74,7 +74,3 @@ class Price(TokenRates):
         if long is not None and usage.tokens_in > long.over:
             return long.cost(usage)
         return chosen.cost(usage)
-
-
-FREE: Final = Price()
-"""The price of what runs on this machine."""

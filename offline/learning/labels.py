@@ -49,11 +49,6 @@ class OwnLabels:
         """How much better the strong tier's answer was, -1..1."""
         return np.asarray(self.right[:, 1] - self.right[:, 0])
 
-    @property
-    def text_chars(self) -> Floats:
-        """Length of each prompt in characters, by its counts."""
-        return np.asarray(np.expm1(self.counts[:, COUNTS.index("log_chars")]))
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from offline.progress import OnProgress, silent
 from offline.replay.cells import (
-    NO_TIER,
     Bools,
     CellDecider,
     Floats,
@@ -303,8 +302,3 @@ def decided_again(read: Read) -> tuple[int, int]:
     history = read.history
     decided = history.basis >= 0
     return int(decided.sum()), int((decided & (history.again == history.recorded)).sum())
-
-
-def without_tier(read: Read) -> Bools:
-    """Return, by the number of each verdict, whether no tier could answer."""
-    return np.array([verdict.tiers == NO_TIER.tiers for verdict in read.table.verdicts])
