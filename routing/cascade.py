@@ -23,7 +23,7 @@ parallel with the first. JSON and streams follow the same rules, except that a s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from policies.value_type import value_type
 
@@ -38,7 +38,8 @@ Role = Literal["", "hedge", "speculative"]
 _MIN_ATTEMPT_S = 0.005
 _VERDICT_S = 0.01
 """Seconds for a timer that fires late and for the verdict on what is held of a stream."""
-_REJECTED = ("low_confidence", "unfit")
+REJECTED: Final = ("low_confidence", "unfit")
+"""Outcomes of an attempt whose answer was not good enough."""
 
 
 @value_type
@@ -221,7 +222,7 @@ class Cascade:
         tier, beside = attempt.tier, bool(attempt.role)
         if outcome.kind == "accepted":
             self._winner = self._winner or number
-        elif outcome.kind in _REJECTED:
+        elif outcome.kind in REJECTED:
             self._leave(tier)
             if not outcome.kept:
                 self._dropped.append(tier)
@@ -278,7 +279,7 @@ class Cascade:
         After a low-confidence answer that could still be served, the tier must be expected to answer in time.
         Otherwise it may begin unless it cannot possibly answer in time.
         """
-        if self._best() is not None and self._last is not None and self._last.kind in _REJECTED:
+        if self._best() is not None and self._last is not None and self._last.kind in REJECTED:
             return self._fits(tier, left)
         return self._least_s(tier) <= left.total_s
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.telemetry import names
+from routing.cascade import REJECTED
 
 _HELD_MS: Final = 20.0
 """A stream that was held back for less after its first token was not held up by it."""
@@ -36,7 +37,7 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
         yield PolicyKey(clause, "the tier that was wanted would have missed")
     limit = "slo.ttft.p99" if to_first_token else "slo.deadline"
     outcome = attributes.get(names.OUTCOME)
-    if attributes.get(names.NEXT_LATE) and outcome in ("low_confidence", "unfit"):
+    if attributes.get(names.NEXT_LATE) and outcome in REJECTED:
         yield PolicyKey(limit, "the next tier would have missed")
     if hop["error"] == "upstream_timeout":
         yield PolicyKey(_bound_of(attributes, limit), "it was given up by")

@@ -46,6 +46,7 @@ from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.goodput import is_good
 from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet
+from routing.cascade import REJECTED
 
 if TYPE_CHECKING:
     from cache.risk.audit import SurfaceState
@@ -78,7 +79,6 @@ _OVERLOADED: Final = "server_is_overloaded"
 _UNKNOWN: Final = "unknown"
 _MOST_CACHED: Final = 5000
 _LONGEST_LABEL: Final = 100
-_REJECTED: Final = ("low_confidence", "unfit")
 _REFRESH_S: Final = 5.0
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the folder through which workers share their metrics; unset with one worker."""
@@ -416,7 +416,7 @@ class Metrics(MetricSet):
         )
         if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
             self._count(self.wasted_tokens, (surface, call.tier), tokens)
-        if call.outcome in _REJECTED:
+        if call.outcome in REJECTED:
             self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
     def _count_attempt(self, hop: Hop, surface: str, ledger: Ledger) -> None:

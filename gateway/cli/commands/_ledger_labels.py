@@ -21,11 +21,10 @@ from offline.calibration.cases import Cases, known_starts
 from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from offline.datasets import DataError, Json, json_objects, rows_of
 from policies.model import Policy
-from routing.confidence.judge import Basis
+from routing.cascade import REJECTED
+from routing.confidence.judge import Basis, outcome_of_verdict
 
 Attributes = Mapping[str, Any]
-# Reasons that begin otherwise are structural faults, for which an answer is rejected whatever its confidence.
-_ABOUT_CONFIDENCE = ("confidence ", "no signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +185,9 @@ def _basis(attempt: Attributes) -> Basis:
 
 
 def _is_faulty(attempt: Attributes) -> bool:
-    reason = str(attempt.get(names.REASON, ""))
-    return attempt.get(names.OUTCOME) in ("unfit", "low_confidence") and not reason.startswith(_ABOUT_CONFIDENCE)
+    """Return whether an answer was rejected by a structural fault, whatever its confidence."""
+    # Older records say low_confidence of those, too.
+    return attempt.get(names.OUTCOME) in REJECTED and outcome_of_verdict(attempt.get(names.REASON, "")) == "unfit"
 
 
 def _of_one_classifier(requests: list[_Request], skipped: Counter[str]) -> list[_Request]:
