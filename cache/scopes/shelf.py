@@ -8,8 +8,9 @@ entries are removed in the same way, so the counts are exact except for entries 
 is not written once its original is gone, since that may have been purged while the copy was on its way.
 All keys of a scope are in one slot of a cluster, and both keys are deleted with the last entry.
 
-A scope whose entries live for different times orders them by the end of their lives instead: then those that end first
-are deleted first, and an entry's life can be made longer.
+The keys of a lasting scope have no expiry, so a server that is full does not evict them. Its entries are ordered by the
+end of their lives instead: those that end first are deleted first, a life can be made longer, a reader compares the end
+with its clock, and `sweep` deletes what has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ if ARGV[5] ~= '' and redis.call('EXISTS', prefix .. ARGV[5]) == 0 then return 0 
 local ttl, size = tonumber(ARGV[3]), #ARGV[2]
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 local before = record and tonumber(string.match(record, '^%d+')) or 0
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ttl)
+local lasting = ARGV[9] == '1'
+if lasting then redis.call('SET', KEYS[1], ARGV[2]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ttl) end
 redis.call('HSET', KEYS[2], ARGV[1], size .. ' ' .. ARGV[5])
 redis.call('ZADD', KEYS[3], ARGV[4], ARGV[1])
 local bytes = redis.call('HINCRBY', KEYS[2], '', size - before)
@@ -51,7 +53,7 @@ for _ = 1, 100 do
   bytes = strike(oldest[1])
 end
 for i = 2, 3 do
-  if redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
+  if not lasting and redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
 end
 if KEYS[4] then redis.call('DEL', KEYS[4]) end
 return bytes
@@ -66,22 +68,17 @@ return there
 """
 )
 
-
-_PROLONG: Final = b"""
-local prefix, ttl, ends = string.sub(KEYS[1], 1, -(#ARGV[1] + 1)), tonumber(ARGV[2]), tonumber(ARGV[3])
-for i = 1, #ARGV do
-  local digest = i == 1 and ARGV[1] or i > 3 and ARGV[i]
-  local score = digest and redis.call('ZSCORE', KEYS[2], digest)
-  if score and tonumber(score) < ends then
-    redis.call('PEXPIRE', prefix .. digest, ttl)
-    redis.call('ZADD', KEYS[2], ARGV[3], digest)
-  end
-end
-for _, key in ipairs({KEYS[2], KEYS[3]}) do
-  local left = redis.call('PTTL', key)
-  if left >= 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
-end
+_SWEEP: Final = (
+    _STRIKE
+    + b"""
+local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[2], 'LIMIT', 0, 100)
+for i = 1, #ended do strike(ended[i]) end
+if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('DEL', KEYS[2]) end
+return #ended
 """
+)
+SWEPT_AT_ONCE: Final = 100
+"""Most entries that one `sweep` deletes, as the server serves nobody meanwhile."""
 
 
 @dataclass(slots=True)
@@ -102,11 +99,19 @@ class Placed:
 
 
 def put(
-    key: str, value: bytes, ttl_s: float, created_at: float, caps: Caps, origin: str = "", lease: str = ""
+    key: str,
+    value: bytes,
+    ttl_s: float,
+    created_at: float,
+    caps: Caps,
+    origin: str = "",
+    lease: str = "",
+    *,
+    lasting: bool = False,
 ) -> Command:
     """Return the command that writes an entry under its scope's caps. Times in seconds of the writer's wall clock.
 
-    A scope that orders its entries by the end of their lives gives that time as `created_at`.
+    A `lasting` scope gives the end of the entry's life as `created_at`.
     `lease` is the key of the lease under which the answer was produced; it is deleted, because lookups now hit.
     """
     prefix, _, digest = key.rpartition(ENTRY)
@@ -117,7 +122,7 @@ def put(
         (
             b"EVAL", _PUT, b"%d" % len(keys), *keys, digest.encode(), value, b"%d" % ttl_ms,
             b"%d" % created_us, origin.encode(), b"%d" % caps.entries, b"%d" % caps.bytes,
-            b"%d" % (created_us - 1000 * ttl_ms),
+            b"%d" % (created_us - 1000 * ttl_ms), b"1" if lasting else b"",
         )
     )  # fmt: skip
 
@@ -129,16 +134,28 @@ def drop(prefix: str, digests: Iterable[str]) -> Command:
     return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *(each.encode() for each in (first, *rest))))
 
 
-def prolong(prefix: str, digests: Sequence[str], ttl_s: float, ends_at: float) -> Command:
-    """Return the command that lets entries live `ttl_s` seconds, to `ends_at` of the wall clock, or as long as they do.
+def prolong(prefix: str, digests: Sequence[str], ends_at: float) -> Command:
+    """Return the command that lets entries of a lasting scope live to `ends_at` (wall clock), or as long as they do.
 
-    For a scope that orders its entries by the end of their lives. There is at least one digest.
+    There is at least one digest.
     """
-    first, *rest = (digest.encode() for digest in digests)
-    sizes, ages = _keys(prefix)
-    times = (b"%d" % max(1, round(ttl_s * 1000)), b"%d" % round(ends_at * 1e6))
-    key = f"{prefix}{ENTRY}".encode() + first
-    return Command((b"EVAL", _PROLONG, b"3", key, ages, sizes, first, *times, *rest))
+    scores = [word for digest in digests for word in (_microseconds(ends_at), digest.encode())]
+    return Command((b"ZADD", _keys(prefix)[1], b"XX", b"GT", *scores))
+
+
+def ends(prefix: str, digests: Sequence[str]) -> Command:
+    """Return the command that reads when entries of a lasting scope end; `ended` reads one of its replies."""
+    return Command((b"ZMSCORE", _keys(prefix)[1], *(digest.encode() for digest in digests)))
+
+
+def ended(reply: object, now: float) -> bool:
+    """Return whether an entry's life is over at this time of the wall clock."""
+    return isinstance(reply, bytes) and float(reply) <= now * 1e6
+
+
+def sweep(prefix: str, now: float) -> Command:
+    """Return the command that deletes entries of a lasting scope that have ended; its reply is how many it deleted."""
+    return Command((b"EVAL", _SWEEP, b"3", f"{prefix}{ENTRY}".encode(), *_keys(prefix), b"", _microseconds(now)))
 
 
 def measured(prefix: str) -> tuple[Command, Command]:
@@ -168,3 +185,7 @@ def paged(reply: object) -> tuple[bytes, list[Placed]]:
 def _keys(prefix: str) -> tuple[bytes, bytes]:
     """Return the keys of a scope's size hash and of its sorted set of creation times."""
     return f"{prefix}:sizes".encode(), f"{prefix}:ages".encode()
+
+
+def _microseconds(at: float) -> bytes:
+    return b"%d" % round(at * 1e6)

