@@ -54,13 +54,17 @@ def verdict_of(needs: Sequence[Need], surfaces: Sequence[Mapping[str, Any]], spa
     requests = f"{sum(one['requests'] for one in surfaces):,} requests in the last {span}"
     few = [one["surface"] for one in surfaces if one["state"] == "few"]
     well = [one["surface"] for one in surfaces if one["state"] == "well"]
+    over = [one["surface"] for one in surfaces if one["state"] == "over"]
     if not surfaces:
         text = f"No request in the last {span}"
-    elif not well:
+    elif not well and not over:
         text = f"Too few requests to say whether limits are kept: {requests}"
-    elif few:
-        kept = f"{', '.join(well)} {'keeps its' if len(well) == 1 else 'keep their'} limits ({requests})"
-        text = f"{kept}; too few requests to say of {', '.join(few)}"
+    elif few or over:
+        parts = [f"{', '.join(over)} missed a limit earlier, and not since"] if over else []
+        parts += [f"{', '.join(well)} {'keeps its' if len(well) == 1 else 'keep their'} limits"] if well else []
+        parts[-1] += f" ({requests})"
+        parts += [f"too few requests to say of {', '.join(few)}"] if few else []
+        text = "; ".join(parts)
     else:
         text = f"Every surface with requests keeps its limits: {requests}"
     look = f"; {len(needs)} {'thing' if len(needs) == 1 else 'things'} to look at" if needs else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.console.limits import SurfaceLimit, may_miss, trouble_in
+from gateway.console.needs import verdict_of
+from gateway.console.standing import Need
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,19 @@ def test_a_trouble_is_the_time_with_too_many_misses() -> None:
     assert trouble_in(held, missed, 0.05) == (5, 7)
     assert trouble_in(held, [0.0] * 12, 0.05) is None
     assert trouble_in([0.0, 10.0], [0.0, 10.0], 0.01) == (1, 1)
+
+
+def test_a_trouble_that_is_over_is_not_called_too_few_requests() -> None:
+    """The first sentence says that a limit was missed, and that it is kept since."""
+    ended = Need("warn", "chat: 19.8% of first tokens came late.", 1.0, "See which.", "/surfaces/chat", 2.0)
+    chat = {"surface": "chat", "requests": 189, "state": "over"}
+    voice = {"surface": "voice", "requests": 6, "state": "few"}
+    batch = {"surface": "batch", "requests": 5, "state": "well"}
+    assert verdict_of([ended], [chat, voice], "15m") == {
+        "level": "warn",
+        "text": "chat missed a limit earlier, and not since (195 requests in the last 15m); "
+        "too few requests to say of voice; 1 thing to look at.",
+    }
+    assert verdict_of([ended], [chat, batch], "15m")["text"].startswith(
+        "chat missed a limit earlier, and not since; batch keeps its limits (194 requests"
+    )
