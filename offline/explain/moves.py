@@ -206,9 +206,8 @@ def near(value: float | None, cuts: Iterable[float]) -> str:
     near = next((cut for cut in cuts if math.isclose(value, cut, rel_tol=1e-9, abs_tol=1e-12)), None)
     if near is None:
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
-    if value == near:
-        return f"{near:.10g}"
-    return f"just {'above' if value > near else 'below'} {near:.10g}"
+    written = f"{near if abs(near) < 100 else round(near, 1):.10g}"
+    return written if value == near else f"just {'above' if value > near else 'below'} {written}"
 
 
 def expectations(health: TierHealth) -> Iterator[float]:

@@ -113,7 +113,7 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
             text = f"of this surface's own requests, the quantile is {_number(values['quantile'])}"
             yield PathLine("classifier", text, ("route", "traffic"))
         adequate = [f"{tier} {_number(own_adequate(policy, difficulty, tier))}" for tier in policy.tiers]
-        yield PathLine("classifier", f"p_adequate: {', '.join(adequate)}", at)
+        yield PathLine("classifier", f"chance that a tier suffices (p_adequate): {', '.join(adequate)}", at)
 
 
 def _budget(policy: Policy, given: DecisionInput) -> Iterator[PathLine]:

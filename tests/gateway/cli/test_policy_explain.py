@@ -56,7 +56,7 @@ def test_the_classifier_that_ships_is_asked(tmp_path: Path, capsys: pytest.Captu
     """And what it says decides, as on a gateway; a request that it does not know is said to be one."""
     found = explained(capsys, request(tmp_path))
     assert "kind chat" in texts(found, "classifier")
-    assert "p_adequate: local 0." in texts(found, "classifier")
+    assert "chance that a tier suffices (p_adequate): local 0." in texts(found, "classifier")
     strange = request(tmp_path, messages=[{"role": "user", "content": "zxqv 9-9-9 %%%"}])
     assert "abstains" in texts(explained(capsys, strange), "classifier")
 
