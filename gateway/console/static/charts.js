@@ -36,6 +36,8 @@
       query.set("to", Math.max(ends[1], ends[0] + 1));
       location.search = query;
     };
+    // A line needs two times: one alone is a point, or the chart looks empty.
+    const lone = names.every((name) => series[name].filter((ms) => ms != null).length === 1);
     const axis = { stroke: muted, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const chart = new uPlot(
       {
@@ -45,7 +47,7 @@
         cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         series: [
           { label: zone, value: (_, seconds) => (seconds == null ? "–" : local(seconds * 1000, "clock")) },
-          ...names.map((name) => ({ label: name, stroke: colour(name), width: 1.5, points: { show: false }, value: (_, ms) => duration(ms) })),
+          ...names.map((name) => ({ label: name, stroke: colour(name), width: 1.5, points: { show: lone, size: 5 }, value: (_, ms) => duration(ms) })),
         ],
         axes: [
           { ...axis, values: (_, ticks) => ticks.map((seconds) => local(seconds * 1000, "minute")) },

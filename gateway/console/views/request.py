@@ -165,6 +165,7 @@ class RequestView:
                 for part in dict.fromkeys(one.part for one in changes)
             },
             "target": timeline.target_ms,
+            "limits_ms": {} if again is None else _limits_ms(again.policy),
             "saved": _saved(row),
             "usual": {bar.number: found for bar in timeline.bars if (found := _usual_of_kind(usual, bar))},
             "slow": slow_hops(timeline, usual),
@@ -276,6 +277,11 @@ def nearest_line(lines: Mapping[str, int], key: str) -> int | None:
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key)
+
+
+def _limits_ms(policy: Policy) -> dict[str, float]:
+    """Return each limit of a policy in milliseconds, by its name as pages write it: `ttft.p95`."""
+    return {name.replace("_", "."): limit_s * 1000 for name, limit_s in policy.slo.limits().items()}
 
 
 def slow_hops(timeline: Timeline, usual: Mapping[tuple[str, str | None], Sequence[float]]) -> dict[int, float]:

@@ -106,4 +106,4 @@ async def test_hits_and_refused_requests_have_a_page_too(store: RedisStore, tmp_
         met = (await client.get("/surfaces/chat.json")).json()["times"]["met"]
         assert (met["ours"], met["prefill"], met["decode"]) == (5, 0, 100)
         voice = await client.get("/surfaces/voice")
-        assert voice.status_code == 200 and "No request was held against a limit" in voice.text
+        assert voice.status_code == 200 and "No request had a limit to keep" in voice.text
