@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tierline.store")
 
+QUOTAS: Final = frozenset({"entries", "bytes"})
+"""The config's keys that are cut down; those that it does not set are so without a warning."""
 _EVERY_S: Final = 5.0
 _TOLD_S: Final = 300.0
 """How long `/readyz` tells of an eviction."""
@@ -98,7 +100,8 @@ class StoreRoom:
         ):
             if now != caps:
                 caps.entries, caps.bytes = now.entries, now.bytes
-                log.warning("%s", cut_down(name, asked, now, limit) or f"{name}: the config's quota is in force")
+                level = logging.WARNING if asked.model_fields_set & QUOTAS else logging.INFO
+                log.log(level, "%s", cut_down(name, asked, now, limit) or f"{name}: the config's quota is in force")
 
     def _evicted(self, count: int) -> None:
         now = self._clock()

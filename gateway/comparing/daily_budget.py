@@ -1,8 +1,9 @@
 """Keep a surface's spending on comparisons under its cap for the day, over all workers at one store.
 
-The sum is one number in the store, in nanodollars. Before a comparison the most that it can cost is added, if the sum
-then still is under the cap, in one step; afterwards what was not spent is taken off again. So the cap holds whatever
-the workers do at the same time, and one that dies in between leaves the day's sum too high, never too low.
+The sum is one number in the store, in nanodollars; it has no expiry, so a full store does not evict it, and goes when a
+later day begins. Before a comparison the most that it can cost is added, if the sum then still is under the cap, in one
+step; afterwards what was not spent is taken off again. So the cap holds whatever the workers do at the same time, and
+one that dies in between leaves the day's sum too high, never too low.
 """
 
 from __future__ import annotations
@@ -18,24 +19,28 @@ from cache.store.base import Command
 if TYPE_CHECKING:
     from cache.store.base import Store
 
-_KEY: Final = "tierline:learn:spent:{}:{}"
+_SPENT: Final = b"tierline:learn:spent"
+"""Key of the hash of sums, by day and purpose."""
 _PER_DOLLAR: Final = 1_000_000_000
-_KEPT_S: Final = 2 * 86400
 _LIMIT_S: Final = 1.0
 _RESERVE: Final = b"""
-local spent = tonumber(redis.call('GET', KEYS[1]) or '0')
-if spent + tonumber(ARGV[1]) > tonumber(ARGV[2]) then return 0 end
-redis.call('INCRBY', KEYS[1], ARGV[1])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
+local spent = redis.call('HGET', KEYS[1], ARGV[3])
+if tonumber(spent or '0') + tonumber(ARGV[1]) > tonumber(ARGV[2]) then return 0 end
+if not spent then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if field < ARGV[4] then redis.call('HDEL', KEYS[1], field) end
+  end
+end
+redis.call('HINCRBY', KEYS[1], ARGV[3], ARGV[1])
 return 1
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """An amount in US dollars that was added to the sum under `key`; an empty key for an amount of 0."""
+    """An amount in US dollars that was added to the sum in `field`; an empty field for an amount of 0."""
 
-    key: str
+    field: str
     dollars: float
 
 
@@ -51,20 +56,25 @@ class DailyBudget:
         """Return the reservation; None if the day's sum of that purpose would exceed the cap. 0 needs no store."""
         if not dollars:
             return Reservation("", 0.0)
-        key = _KEY.format(purpose, time.strftime("%Y-%m-%d", time.gmtime(self._clock())))
+        field, yesterday = self._field(purpose), self._day(-1)
         amount, most = math.ceil(dollars * _PER_DOLLAR), math.floor(cap * _PER_DOLLAR)
-        words = (b"EVAL", _RESERVE, b"1", key.encode(), b"%d" % amount, b"%d" % most, b"%d" % _KEPT_S)
+        words = (b"EVAL", _RESERVE, b"1", _SPENT, b"%d" % amount, b"%d" % most, field.encode(), yesterday.encode())
         [granted] = await self._store.ask([Command(words)], _LIMIT_S)
-        return Reservation(key, amount / _PER_DOLLAR) if granted else None
+        return Reservation(field, amount / _PER_DOLLAR) if granted else None
 
     async def settle(self, reserved: Reservation, spent: float) -> None:
         """Replace a reservation by what was spent, in US dollars."""
-        if reserved.key:
+        if reserved.field:
             change = math.ceil(spent * _PER_DOLLAR) - round(reserved.dollars * _PER_DOLLAR)
-            await self._store.ask([Command((b"INCRBY", reserved.key.encode(), b"%d" % change))], _LIMIT_S)
+            await self._store.ask([Command((b"HINCRBY", _SPENT, reserved.field.encode(), b"%d" % change))], _LIMIT_S)
 
     async def spent(self, purpose: str) -> float:
         """Return today's sum in US dollars, reservations included."""
-        key = _KEY.format(purpose, time.strftime("%Y-%m-%d", time.gmtime(self._clock())))
-        [amount] = await self._store.ask([Command((b"GET", key.encode()))], _LIMIT_S)
+        [amount] = await self._store.ask([Command((b"HGET", _SPENT, self._field(purpose).encode()))], _LIMIT_S)
         return int(amount or 0) / _PER_DOLLAR
+
+    def _field(self, purpose: str) -> str:
+        return f"{self._day()}:{purpose}"
+
+    def _day(self, later: int = 0) -> str:
+        return time.strftime("%Y-%m-%d", time.gmtime(self._clock() + later * 86400))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.caching.store_room import cut_down, fitted_quotas
+from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
 from gateway.cli.commands._flags import add_config_flags, launch_of
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
@@ -129,7 +129,7 @@ def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str
     limit = deployment.store.memory
     cache, responses = fitted_quotas(deployment, policies, limit)
     for name, asked, caps in ("cache", deployment.cache, cache), ("responses", deployment.responses, responses):
-        if asked.model_fields_set & {"entries", "bytes"} and (doubt := cut_down(name, asked, caps, limit)):
+        if asked.model_fields_set & QUOTAS and (doubt := cut_down(name, asked, caps, limit)):
             yield name, doubt
 
 

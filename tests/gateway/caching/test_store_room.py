@@ -125,14 +125,18 @@ def test_a_store_without_a_limit_leaves_the_quotas_alone() -> None:
 
 
 async def test_what_is_cut_down_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """When the gateway starts, and again when the store's memory changes."""
-    with local_store(_SMALL) as server, caplog.at_level(logging.WARNING, "tierline.store"):
+    """When the gateway starts, and again when the store's memory changes; as a warning where the config says more."""
+    with local_store(_SMALL) as server, caplog.at_level(logging.INFO, "tierline.store"):
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
-        room = StoreRoom(store, deployed(), lambda: _SET)
+        asked = deployed(responses=ResponsesConfig(bytes="256MiB"))
+        room = StoreRoom(store, asked, lambda: _SET)
         await room.refresh()
         await room.refresh()
         cut = [record.getMessage() for record in caplog.records]
-        assert [line.partition(":")[0] for line in cut] == ["cache", "responses"]
+        assert [(one.levelname, line.partition(":")[0]) for one, line in zip(caplog.records, cut, strict=True)] == [
+            ("INFO", "cache"),
+            ("WARNING", "responses"),
+        ]
         assert "cut down to 1536 and 1.88 MiB, a tenant's part of the store's 24 MiB" in cut[1]
         with redis.Redis(port=server.port) as administrator:
             administrator.config_set("maxmemory", 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
     opened_ = RedisStore.from_url(server.url, slack=UNHURRIED)
     await opened_.delete(label.LABELS)
     budget = DailyBudget(opened_)
-    await opened_.delete(f"tierline:learn:spent:chat:{time.strftime('%Y-%m-%d', time.gmtime())}")
+    await opened_.delete("tierline:learn:spent")
     assert await budget.spent("chat") == 0
     yield opened_
     await opened_.aclose()
