@@ -101,7 +101,7 @@ class StoreRoom:
             if now != caps:
                 caps.entries, caps.bytes = now.entries, now.bytes
                 level = logging.WARNING if asked.model_fields_set & QUOTAS else logging.INFO
-                log.log(level, "%s", cut_down(name, asked, now, limit) or f"{name}: the config's quota is in force")
+                log.log(level, "%s: %s", name, cut_down(asked, now, limit) or "the config's quota is in force")
 
     def _evicted(self, count: int) -> None:
         now = self._clock()
@@ -159,12 +159,12 @@ def _within(asked: CacheConfig | ResponsesConfig, room: int, limit: int) -> Caps
     return Caps(max(1, min(asked.entries, room // _ENTRY_BYTES)), max(1, min(asked.bytes, int(room * _VALUES))))
 
 
-def cut_down(name: str, asked: CacheConfig | ResponsesConfig, caps: Caps, limit: int) -> str:
+def cut_down(asked: CacheConfig | ResponsesConfig, caps: Caps, limit: int) -> str:
     """Return how a quota of the config is cut down by a store of `limit` bytes, in words; '' if it is not."""
     if (asked.entries, asked.bytes) == (caps.entries, caps.bytes):
         return ""
     return (
-        f"{name}: {asked.entries} entries and {_size(asked.bytes)} are cut down to {caps.entries} and "
+        f"{asked.entries} entries and {_size(asked.bytes)} are cut down to {caps.entries} and "
         f"{_size(caps.bytes)}, a tenant's part of the store's {_size(limit)}"
     )
 

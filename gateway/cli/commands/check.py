@@ -129,7 +129,7 @@ def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str
     limit = deployment.store.memory
     cache, responses = fitted_quotas(deployment, policies, limit)
     for name, asked, caps in ("cache", deployment.cache, cache), ("responses", deployment.responses, responses):
-        if asked.model_fields_set & QUOTAS and (doubt := cut_down(name, asked, caps, limit)):
+        if asked.model_fields_set & QUOTAS and (doubt := cut_down(asked, caps, limit)):
             yield name, doubt
 
 
