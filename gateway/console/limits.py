@@ -103,6 +103,16 @@ def trouble_in(held: Sequence[float], missed: Sequence[float], may: float) -> tu
     return found
 
 
+def is_over(held: Sequence[float], missed: Sequence[float], first: int, last: int) -> bool:
+    """Return whether a trouble of the buckets `first` to `last` has ended, by the requests after it.
+
+    They must be so many that with the trouble's share of misses so few of them would seldom miss the limit.
+    """
+    share = min(sum(missed[first : last + 1]) / max(sum(held[first : last + 1]), 1), 1 - _CHANCE)
+    since, still = int(sum(held[last + 1 :])), int(sum(missed[last + 1 :]))
+    return still <= since * share and _chance_of_so_many(since - still, since, 1 - share) < _CHANCE
+
+
 def limit_misses(slot: int) -> Summary:
     """How many requests of each value of a dimension were held against an objective, and how many missed it."""
     values = ", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{NONE}') AS {name}_" for name in COMPARED)

@@ -10,6 +10,7 @@ from gateway.console.limits import (
     GOODPUT_OBJECTIVE,
     NONE,
     SurfaceLimit,
+    is_over,
     limits_of,
     may_miss,
     trouble_in,
@@ -135,8 +136,8 @@ def _missed(
     since = until = None
     if time_of is not None:
         since = (from_ms + time_of[0] * span_ms / BUCKETS) / 1000
-        last = max((place for place, count in enumerate(held) if count), default=0)
-        until = None if time_of[1] >= last else (from_ms + (time_of[1] + 1) * span_ms / BUCKETS) / 1000
+        if is_over(held, missed, *time_of):
+            until = (from_ms + (time_of[1] + 1) * span_ms / BUCKETS) / 1000
     first = next((place for place, count in enumerate(held) if count), 0)
     new = time_of is None or time_of[0] <= first  # there is no time before it to differ from
     change = None if new else _change_before(name, marks, since, span_ms / BUCKETS / 1000)

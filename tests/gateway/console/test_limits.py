@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.console.limits import SurfaceLimit, may_miss, trouble_in
+from gateway.console.limits import SurfaceLimit, is_over, may_miss, trouble_in
 from gateway.console.needs import verdict_of
 from gateway.console.standing import Need
 
@@ -39,6 +39,16 @@ def test_a_trouble_is_the_time_with_too_many_misses() -> None:
     assert trouble_in(held, missed, 0.05) == (5, 7)
     assert trouble_in(held, [0.0] * 12, 0.05) is None
     assert trouble_in([0.0, 10.0], [0.0, 10.0], 0.01) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("since", "still", "over"),
+    [(0, 0, False), (3, 0, False), (20, 0, True), (40, 1, True), (20, 4, False), (5_000, 40, True)],
+)
+def test_a_trouble_is_over_once_enough_requests_say_so(since: int, still: int, over: bool) -> None:
+    """The few of a part that has just begun do not turn the first sentence, and neither does a pause."""
+    assert is_over([10.0, 100, 100, since], [0.0, 20, 20, still], 1, 2) is over
+    assert is_over([4.0, 3], [4.0, 0], 0, 0), "after misses alone, three that keep it are enough"
 
 
 def test_a_trouble_that_is_over_is_not_called_too_few_requests() -> None:
