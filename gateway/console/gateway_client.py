@@ -83,7 +83,7 @@ class GatewayClient:
         try:
             reply = await self._client.get("/readyz", timeout=_READY_S)
         except httpx2.HTTPError as error:
-            what = f"The gateway at {self.url} does not answer ({error or type(error).__name__})."
+            what = f"The gateway at {self.url} does not answer ({str(error) or f'nothing within {_READY_S:g} s'})."
             raise GatewayFailure(what, todo, reached=False) from None
         return _object(reply.content)
 

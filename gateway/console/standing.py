@@ -273,7 +273,7 @@ def chips_of(
 def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
     """Yield what needs somebody by what the gateway and the store say, the gravest first."""
     if standing.silence:
-        todo = "See whether it runs: clients get no answer if it does not. `console.gateway` is the address asked."
+        todo = "See whether it runs: clients get no answer if it does not. Its address is console.gateway's."
         yield Need("bad", standing.silence, None, todo, "/requests")
     yield from _degraded(standing)
     for one in standing.out:
@@ -331,8 +331,11 @@ def _degraded(standing: StoreStanding) -> Iterator[Need]:
         if line.startswith(tuple(told)) or (line.startswith(_PASSING) and is_passing(since_s)):
             continue
         level = "bad" if line.startswith(("surface ", "store:", "backend ")) else "warn"
-        yield Need(level, f"{line[0].upper()}{line[1:]}", since_s, "As /readyz says; the gateway's log has more.",
-                   "/requests")  # fmt: skip
+        what, todo = f"{line[0].upper()}{line[1:]}", "As /readyz says; the gateway's log has more."
+        if line.startswith("store: "):
+            what = f"The store does not work as it should: {line.removeprefix('store: ')}."
+            todo = "See its log and its memory. Models answer meanwhile; the cache serves less, or nothing."
+        yield Need(level, what, since_s, todo, "/requests")
 
 
 def version_marks(changes: Sequence[Mapping[str, Any]], standing: StoreStanding) -> Iterator[StandingMark]:

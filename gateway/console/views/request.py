@@ -346,6 +346,8 @@ def texts_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> CapturedTexts:
     why_not = ""
     if not ledger["kept"]:
         why_not = "Neither is recorded: this request's hops are not (telemetry.sample)."
+    elif prompt is None and answer is None and not ledger["surface"]:
+        why_not = "Neither is recorded: it was refused before its prompt was read."
     elif prompt is None and answer is None:
         why_not = "Neither is captured (telemetry.prompts), or what redacts texts left nothing of them."
     elif answer is None:

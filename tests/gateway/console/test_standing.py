@@ -175,7 +175,8 @@ async def test_what_the_gateway_says_is_degraded_needs_somebody(store: RedisStor
         reader = StandingReader(store, places(tmp_path, store).deployment, client)
         standing = await reader.read()
     needs = [need.what for need in needs_of(standing, reader)]
-    assert needs[:2] == ["Store: refuses writes", "Backend hosted of tier hosted is not called: key it is"], needs
+    store_fails = "The store does not work as it should: refuses writes."
+    assert needs[:2] == [store_fails, "Backend hosted of tier hosted is not called: key it is"], needs
     assert not [what for what in needs if "asked for a pause" in what or "refuses our key" in what]
     local, hosted = backends_of(standing)
     assert (local.tier, local.state, local.in_flight, local.waiting) == ("local", "ready", 2, 1)
@@ -188,6 +189,15 @@ async def test_a_gateway_that_does_not_answer_is_the_first_thing_told(store: Red
     first = next(needs_of(standing, reader))
     assert first.level == "bad" and first.what.startswith("The gateway at http://127.0.0.1:1 does not answer")
     assert list(backends_of(standing)) == []
+
+
+async def test_a_gateway_that_hangs_is_told_with_how_long_it_was_waited_for(store: RedisStore, tmp_path: Path) -> None:
+    silent = await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0)
+    origin = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    reader = StandingReader(store, places(tmp_path, store).deployment, GatewayClient(origin))
+    first = next(needs_of(await reader.read(), reader))
+    silent.close()
+    assert first.what == f"The gateway at {origin} does not answer (nothing within 0.5 s)."
 
 
 async def test_a_gateway_that_says_no_more_than_degraded_is_told_so(store: RedisStore, tmp_path: Path) -> None:
