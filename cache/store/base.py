@@ -33,7 +33,7 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class StoreMemory:
-    """What the store says of its memory. In a cluster: the least limit, the first policy, the sum of evicted keys."""
+    """What the store says of its memory. In a cluster: the least limit, allkeys-... if a node has it, the sum."""
 
     limit: int
     """Bytes; 0: no limit."""

@@ -110,7 +110,7 @@ def memory(nodes: Sequence[Sequence[Any]]) -> StoreMemory:
     limits = [int(one["maxmemory"]) for one in facts]
     return StoreMemory(
         min((limit for limit in limits if limit), default=0),
-        str(facts[0]["maxmemory_policy"]),
+        min(str(one["maxmemory_policy"]) for one in facts),  # allkeys-..., which takes most, is the first by its name
         sum(int(one["evicted_keys"]) for one in facts),
     )
 

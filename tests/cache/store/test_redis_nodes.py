@@ -56,6 +56,37 @@ def test_slots_are_those_of_the_server(cluster: Cluster) -> None:
         assert cluster.clients[0].execute_command("CLUSTER", "KEYSLOT", key) == slot_of(key.encode()) < SLOTS
 
 
+def evicted(cluster: Cluster) -> list[int]:
+    return [client.info("stats")["evicted_keys"] for client in cluster.clients]
+
+
+async def test_memory_is_that_of_the_smallest_node_and_evictions_are_all(cluster: Cluster) -> None:
+    """A tenant's keys of one kind are on one node, so the smallest counts; one without a limit is not the smallest."""
+    writes = [Write(name(place, cluster), b"x" * 100_000, 60) for place in [0, 1] * 200]
+    async with store_at(cluster.urls[0]) as store:
+        await store.ping()
+        before = await store.memory()
+        assert before.limit == 0
+        try:
+            for place, megabytes in ((0, 9), (1, 12)):
+                cluster.clients[place].config_set("maxmemory", megabytes << 20)
+                cluster.clients[place].config_set("maxmemory-policy", "volatile-lfu")
+            assert (await store.memory()).limit == 9 << 20
+            for write in writes:
+                await store.apply([write])
+            low, after, high = evicted(cluster), await store.memory(), evicted(cluster)
+            assert min(low[:2]) > 0
+            assert sum(low) <= after.evicted - before.evicted <= sum(high)
+            cluster.clients[1].config_set("maxmemory-policy", "allkeys-lru")
+            assert (await store.memory()).policy == "allkeys-lru"
+        finally:
+            for client in cluster.clients:
+                client.config_set("maxmemory", 0)
+                client.config_set("maxmemory-policy", "noeviction")
+            for write in writes:
+                await store.delete(write.key)
+
+
 async def test_every_key_is_found_by_way_of_any_node(cluster: Cluster) -> None:
     """Whether the cluster was asked for at start or is found out by the first MOVED; in pipelines of mixed keys too."""
     keys = [name(place % 3, cluster) for place in range(30)]
