@@ -281,7 +281,7 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
             continue
         tier = reader.tier_of(one.backend)
         where = f" of tier {tier}" if tier else ""
-        about = "at least since then; " if one.at_least else ""
+        about = "At least since then. " if one.at_least else ""
         level = "bad" if one.cause in REFUSALS else "warn"
         yield Need(level, f"Backend {one.backend}{where} is not called: {one.reason}", one.since_s,
                    about + _TODO[one.cause], "/requests?is=failed")  # fmt: skip

@@ -183,13 +183,13 @@ class NowView:
         standing = await self._add_standing(surfaces, by_surface, from_ms, span_ms)
         flips = [flip for one in surfaces for flip in _flips_in(one, by_surface[one["surface"]], from_ms, span_ms)]
         marks = [*version_marks(changes, standing), *standing.changes, *flips]
-        needs = list(self._down())
+        needs = list(self._down())  # what may be the cause goes before the limits that are missed by it
+        needs += needs_of(standing, self._standing) if self._standing is not None else []
         for one in surfaces:
             own = list(needs_of_surface(one, missed.get(one["surface"], ()), marks, from_ms, span_ms))
             if one["state"] == "needs" and all(need.level != "bad" for need in own):
                 one["state"] = "over"
             needs += own
-        needs += needs_of(standing, self._standing) if self._standing is not None else []
         needs.sort(key=lambda need: need.level != "bad")
         surfaces.sort(key=lambda one: (-one["severity"], one["state"] != "few", -one["requests"]))
         silent = sorted({*standing.readiness.get("surfaces", ()), *standing.surfaces} - set(by_surface))
