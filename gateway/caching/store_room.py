@@ -108,18 +108,21 @@ class StoreRoom:
         self._seen.append((now, count))
         if now - self._logged_at >= _LOGGED_S:
             self._logged_at = now
-            log.warning("%s", self._recent(now))
+            told = self._recent(now)
+            log.warning("%s (%d keys in the last five minutes)", told, sum(number for _, number in self._seen))
 
     def _recent(self, now: float) -> str:
-        """Return what is said of the evictions of the last five minutes; '' if there were none."""
+        """Return what is said of evictions in the last five minutes; '' if there were none.
+
+        The text stays the same while they go on: the console says since when it is so.
+        """
         while self._seen and now - self._seen[0][0] > _TOLD_S:
             self._seen.popleft()
         if not self._seen or self.memory is None:
             return ""
-        count = sum(number for _, number in self._seen)
         return (
-            f"store: evicts what was stored: {count} keys in five minutes, as its {_size(self.memory.limit)} are full "
-            f"({self.memory.policy}): give it more memory, or lower cache.bytes and responses.bytes"
+            f"store: evicts what was stored, as its {_size(self.memory.limit)} are full ({self.memory.policy}); give "
+            "it more memory, or lower cache.bytes and responses.bytes"
         )
 
     def degraded(self) -> list[str]:
