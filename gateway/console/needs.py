@@ -51,7 +51,10 @@ def verdict_of(needs: Sequence[Need], surfaces: Sequence[Mapping[str, Any]], spa
     bad = [need for need in needs if need.level == "bad"]
     if bad:
         more = len(needs) - 1
-        return {"level": "bad", "text": bad[0].what + (f" And {more} more to look at." if more else "")}
+        return {
+            "level": "bad",
+            "text": f"{bad[0].what.rstrip('.')}." + (f" And {more} more to look at." if more else ""),
+        }
     requests = f"{sum(one['requests'] for one in surfaces):,} requests in the last {span}"
     few = [one["surface"] for one in surfaces if one["state"] == "few"]
     well = [one["surface"] for one in surfaces if one["state"] == "well"]

@@ -65,3 +65,9 @@ def test_a_trouble_that_is_over_is_not_called_too_few_requests() -> None:
     assert verdict_of([ended], [chat, batch], "15m")["text"].startswith(
         "chat missed a limit earlier, and not since; batch keeps its limits (194 requests"
     )
+
+
+def test_the_first_sentence_ends_before_the_next_one() -> None:
+    out = Need("bad", "Backend hosted is not called: refusing our key (status 401)", 1.0, "Set one.", "/requests")
+    said = verdict_of([out, out], [{"surface": "chat", "requests": 3, "state": "few"}], "15m")["text"]
+    assert said == "Backend hosted is not called: refusing our key (status 401). And 1 more to look at."
