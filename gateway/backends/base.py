@@ -26,13 +26,15 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
 
 from gateway.backends.blame import Blame, blame_for, told_in
-from gateway.dialects.native import Native
 from policies.value_type import value_type
+
+if TYPE_CHECKING:
+    from gateway.dialects.native import Native
 
 Refusal = Literal["", "key", "quota", "model"]
 _REFUSALS: Final[Mapping[Blame, Refusal]] = {"key": "key", "account": "quota", "model": "model"}

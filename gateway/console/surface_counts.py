@@ -7,10 +7,12 @@ slots of the longer spans; the shorter ones are of so few requests that rows are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import LATENCY, Summary
+
+if TYPE_CHECKING:
+    from gateway.archive.live import LiveArchive
 
 SPANS: Final[Mapping[str, int]] = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400}
 """The time spans of these pages, in seconds."""
