@@ -609,11 +609,18 @@ def _overload() -> list[Panel]:
         ),
         Panel(
             "In progress, and waiting",
-            "Requests under way and in backends' queues.",
+            "Requests under way and in backends' queues, and connections that no worker has accepted yet.",
             {
                 "in progress": f"sum(tierline_in_flight{{{JOB}}})",
+                "to be accepted": f"max(tierline_accept_queue{{{JOB}}})",
                 "{{backend}} queued": f"sum by (backend) (tierline_backend_queued{{{TIER}}})",
             },
+        ),
+        Panel(
+            "First byte",
+            "From a request's arrival, 95th percentile; on a new connection the wait to be accepted adds to it.",
+            {"{{connection}}": quantile(0.95, "tierline_first_byte_seconds", "connection", JOB)},
+            "s",
         ),
         Panel(
             "Event loop and memory",

@@ -73,6 +73,10 @@ class LoadShedder:
         self._memory = used_share() if memory is None else memory
         self._looks = 0
         self._lags = deque([0.0] * _LOOKS, _LOOKS)
+        self.waiting = 0
+        """Connections that wait to be accepted, at the last of five measurements a second."""
+        self.accept_queue: Callable[[], int] = int
+        """Returns how many connections wait to be accepted; set by the server."""
         self._most = most
         self._due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -154,6 +158,8 @@ class LoadShedder:
     def _look(self) -> None:
         if self._loop is not None:
             self._lags.append(self._loop.time() - self._due)
+            if self._looks % _LOOKS == 0:
+                self.waiting = self.accept_queue()
             if self._looks % _MEMORY_EVERY == 0:
                 self._look_at_memory()
             self._looks += 1

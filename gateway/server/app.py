@@ -67,7 +67,7 @@ class App:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory))
+        steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory, steps.gate.waiting))
         self._chat = ChatCompletions(steps)
         self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
             "/v1/completions": TextCompletions(steps),
@@ -167,7 +167,9 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
 async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
     limits = steps.deployment.limits
     connections = ConnectionLimits(limits.connections, limits.silent)
-    scope["state"].update(gate=steps.gate, limits=limits, connections=connections)  # the server reads these
+    scope["state"].update(  # the server reads these
+        gate=steps.gate, limits=limits, connections=connections, first_bytes=steps.metrics.first_bytes
+    )
     await receive()
     async with running(steps):
         sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")

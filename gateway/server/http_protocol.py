@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from bisect import bisect_left
+from struct import Struct
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http import httptools_impl
@@ -19,6 +22,7 @@ from gateway.errors import envelope
 from gateway.http.messages import request_id_of
 from gateway.server.connection_limits import PROGRESS, SLOW_S, ConnectionLimits
 from gateway.server.descriptors import few_left
+from gateway.telemetry.metric_set import FIRST_BYTE_BUCKETS, untimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +43,11 @@ _BODYLESS: Final = frozenset({204, 304})
 """Statuses of replies that have no body."""
 _CONTROLS: Final = bytes({*range(32), 127} - {*b"\t\r\n"})
 """Characters that no header may have; carriage returns and line feeds are counted instead."""
+_RECEIVED: Final = Struct("52x I")
+"""Linux' struct tcp_info up to tcpi_last_data_recv: milliseconds since the last data came, read or not, in steps of
+1 to 10 ms; since the connection was made, if none came."""
+_UNTIMED: Final = untimed(), untimed()
+"""Takes the times to the first byte of a server that has no metrics."""
 _LOOKS_S: Final = 0.02
 """Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
@@ -64,6 +73,10 @@ class ReplyCycle(RequestResponseCycle):
     _head = b""
     """The head of the reply until it is written."""
     _when_gone: Callable[[], None] | None = None
+    arrived = 0.0
+    """When the head of the request had arrived, by `time.monotonic`."""
+    first_bytes = _UNTIMED[0]
+    """Takes the time from `arrived` to the reply: see `telemetry.metric_set.untimed`."""
     until_close = False
     """Whether the end of the connection is the end of the body, as HTTP/1.0 has it for a body of unknown length."""
     opaque = False
@@ -161,6 +174,9 @@ class ReplyCycle(RequestResponseCycle):
             self.response_started = False
             raise RuntimeError("a header with control characters")
         self._head = STATUS_LINE[status] + lines + b"\r\n\r\n"
+        took_s = monotonic() - self.arrived
+        self.first_bytes[bisect_left(FIRST_BYTE_BUCKETS, took_s)] += 1
+        self.first_bytes[-1] += took_s
 
 
 # uvicorn makes its cycles by this module global, so it is replaced.
@@ -171,11 +187,14 @@ class HttpProtocol(HttpToolsProtocol):
     """Handle one client connection; implements `connection_limits.Connection`."""
 
     cycle: ReplyCycle
+    connection: socket.socket | None = None
+    """The accepted socket, where the system says when it received what; the transport's to close."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._gate: LoadShedder = self.app_state["gate"]
         self._connections: ConnectionLimits = self.app_state["connections"]
+        self._first_bytes, self._later_first_bytes = self.app_state.get("first_bytes", _UNTIMED)
         self._waited_for = False
         self._progress = 0
         """Bytes of the body received since progress was last reported."""
@@ -326,8 +345,17 @@ class HttpProtocol(HttpToolsProtocol):
             self._refusal = fault
             raise ValueError(fault)  # makes the parser fail, and uvicorn then calls send_400_response
         super().on_headers_complete()
+        cycle = self.cycle
+        cycle.first_bytes, self._first_bytes = self._first_bytes, self._later_first_bytes
+        cycle.arrived = monotonic()
+        if self.connection is not None:
+            try:
+                info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+                cycle.arrived -= _RECEIVED.unpack(info)[0] / 1000
+            except OSError:  # closed
+                pass
         if not self._gate.keeps_alive:
-            self.cycle.keep_alive = False
+            cycle.keep_alive = False
 
     def _fault(self, head: int) -> _Refusal | None:
         if len(self.url) > _MAX_URL:

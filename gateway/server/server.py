@@ -37,8 +37,10 @@ from gateway.assembly import build
 from gateway.config.launch import CannotServe, Launch
 from gateway.exit_codes import Exit
 from gateway.request.load_shedding import room_for_bodies
+from gateway.server.accepting import Listener
 from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
+from gateway.server.http_protocol import HttpProtocol
 from gateway.server.listeners import BACKLOG, listen
 from gateway.server.worker import Worker
 from gateway.telemetry.logs import configure_logging
@@ -60,6 +62,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._signals: set[int] = set()
+        self._listeners: list[Listener] = []
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM. uvicorn installs this from inside its event loop, so there always is one."""
@@ -81,8 +84,24 @@ class Server(uvicorn.Server):
         """Have uvicorn close the listeners at its next tick, a tenth of a second later at most."""
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and accept connections from these sockets."""
+        await super().startup([])
+        self._listeners = [Listener(each, self._protocol_of) for each in sockets or ()]
+        for public in self._listeners[:1]:  # the other one, if any, is the admin port's
+            self.lifespan.state["gate"].accept_queue = public.waiting
+
+    def _protocol_of(self, connection: socket.socket) -> HttpProtocol:
+        protocol = HttpProtocol(self.config, self.server_state, self.lifespan.state)
+        if hasattr(socket, "TCP_INFO"):
+            protocol.connection = connection
+        return protocol
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listeners, wait for the requests in progress up to `limits.finish`, and cancel the rest."""
+        for listener in self._listeners:
+            listener.close()
+            await listener.wait_closed()  # uvicorn closes the connections that it knows
         timer = asyncio.get_running_loop().call_later(self.lifespan.state["limits"].finish, self._cut_off)
         await super().shutdown(sockets)
         timer.cancel()

@@ -21,6 +21,7 @@ TTFT_BUCKETS: Final = (
 DURATION_BUCKETS: Final = (
     0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 1.5, 2.5, 4, 6, 8, 10, 12, 20, 30, 45, 60, 80, 120, 140, 180, 300, 400, 600,
 )  # fmt: skip
+FIRST_BYTE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
 _CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
 _TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
@@ -44,6 +45,11 @@ _REQUEST: Final = ("surface", "path", "tier", "backend", "prompt")
 _BACKEND: Final = ("tier", "backend")
 _COMPARED: Final = ("surface", "group")
 _Mode = Literal["livesum", "livemax", "livemin"]
+
+
+def untimed() -> list[float]:
+    """Return zeros for the requests in each of FIRST_BYTE_BUCKETS and beyond, and for the sum of their seconds."""
+    return [0.0] * (len(FIRST_BYTE_BUCKETS) + 2)
 
 
 class MetricSet:
@@ -212,6 +218,15 @@ class MetricSet:
         self.log_drops = self._counter("log_dropped", "Log lines that could not be written.")
         self.lag = self._gauge(
             "loop_lag_seconds", "Delay of the event loop: least of its last few measurements.", "livemax"
+        )
+        self.first_byte = self._histogram(
+            "first_byte",
+            "Time from a request's arrival at this system, read or not, to the first byte of its reply.",
+            FIRST_BYTE_BUCKETS,
+            "connection",
+        )
+        self.accept_queue = self._gauge(
+            "accept_queue", "Connections that wait to be accepted, at the last measurement.", "livemax"
         )
         self.memory = self._gauge("memory_ratio", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
         self.store = self._gauge("store_state", "1 for the state that the store is in.", "livemax", "state")

@@ -45,7 +45,7 @@ from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.goodput import is_good
 from gateway.telemetry.ledger import PLAYGROUND
-from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet
+from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
 from routing.cascade import REJECTED
 
 if TYPE_CHECKING:
@@ -110,6 +110,9 @@ class Metrics(MetricSet):
         self._labelled: dict[tuple[Metric, _Key], Any] = {}
         self._tally: defaultdict[Counter, float] = defaultdict(float)
         self._observed: defaultdict[Histogram, list[float]] = defaultdict(list)
+        self.first_bytes = untimed(), untimed()
+        """Times to the replies to connections' first requests, and to later ones, since the last flush."""
+        self._first_bytes = tuple(zip(map(self.first_byte.labels, ("new", "kept")), self.first_bytes, strict=True))
         self._in_flight = 0
         self._watched: list[Callable[[], None]] = [lambda: self.in_flight.set(self._in_flight)]
         self._timer: asyncio.TimerHandle | None = None
@@ -226,13 +229,14 @@ class Metrics(MetricSet):
         """Read the gauge of evicted keys from `evicted()`."""
         self._watched.append(lambda: self.evicted.set(evicted()))
 
-    def watch_gate(self, gate: Callable[[], tuple[float, float]]) -> None:
-        """Read the gauges of event-loop lag (seconds) and memory (share, 0 to 1) from `gate()`."""
+    def watch_gate(self, gate: Callable[[], tuple[float, float, int]]) -> None:
+        """Read the gauges of event-loop lag (seconds), memory (share, 0 to 1) and accept queue from `gate()`."""
 
         def read() -> None:
-            lag_s, memory = gate()
+            lag_s, memory, waiting = gate()
             self.lag.set(lag_s)
             self.memory.set(memory)
+            self.accept_queue.set(waiting)
 
         self._watched.append(read)
 
@@ -318,6 +322,7 @@ class Metrics(MetricSet):
 
     def _refresh_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(_REFRESH_S, self._refresh_later, loop)
+        self.flush()
         self.refresh()
 
     def refresh(self) -> None:
@@ -333,6 +338,10 @@ class Metrics(MetricSet):
         observed, self._observed = self._observed, defaultdict(list)
         for histogram, values in observed.items():
             _observe_all(histogram, values)
+        for histogram, times in self._first_bytes:
+            if times[-1]:
+                _observe_counted(histogram, times)
+                times[:] = untimed()
 
     def render(self) -> bytes:
         """Return the exposition text (see CONTENT_TYPE), of all workers if there are several, else of this process."""
@@ -506,6 +515,15 @@ def _observe_all(histogram: Histogram, values: list[float]) -> None:
     for index, count in counts.items():
         buckets[index].inc(count)
     histogram._sum.inc(sum(values))
+
+
+def _observe_counted(histogram: Histogram, times: list[float]) -> None:
+    """Add values that are counted by bucket; the last is their sum."""
+    *counts, sum_s = times
+    for bucket, count in zip(histogram._buckets, counts, strict=True):
+        if count:
+            bucket.inc(count)
+    histogram._sum.inc(sum_s)
 
 
 def _stable(value: str | None) -> str:

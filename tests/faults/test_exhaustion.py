@@ -157,6 +157,21 @@ def test_o6_a_loop_that_is_behind_refuses_newcomers(rig: Rig, local_upstream: Up
     until(lambda: metric(rig, "tierline_loop_lag_seconds") < 0.1, 5, "a loop in time")
 
 
+def test_o6_a_wait_to_be_accepted_is_seen(rig: Rig) -> None:
+    """What a new connection waits for a process that does not get to run is in the time to its first byte."""
+    process = rig.gateway.process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        connection = rig.connect()
+        connection.request("GET", "/healthz")
+        time.sleep(0.4)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert connection.getresponse().read()
+    connection.close()
+    assert metric(rig, 'tierline_first_byte_seconds_sum{connection="new"}') > 0.35
+
+
 def _begin(connection: http.client.HTTPConnection, seed: int) -> None:
     """Send a request without waiting for its reply."""
     body = b'{"model":"chat","seed":%d,"messages":[{"role":"user","content":"hi"}]}' % seed

@@ -237,8 +237,8 @@ def test_no_label_is_of_a_client(metrics: Metrics) -> None:
     """No metric has a tenant, a key, a request or a model that was asked for as a label."""
     labels = {label for metric in metrics.defined for label in metric._labelnames}
     assert labels == {
-        "backend", "direction", "group", "hop", "objective", "outcome", "part", "path", "prompt", "reason", "stage",
-        "state", "status", "surface", "tier", "version",
+        "backend", "connection", "direction", "group", "hop", "objective", "outcome", "part", "path", "prompt",
+        "reason", "stage", "state", "status", "surface", "tier", "version",
     }  # fmt: skip
 
 
