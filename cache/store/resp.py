@@ -5,6 +5,7 @@ Functions that unpack raise TypeError, ValueError, LookupError or AttributeError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
@@ -101,12 +102,12 @@ MEMORY: Final = command(b"INFO", b"memory") + command(b"INFO", b"stats")
 """The two commands that ask one server what `memory` reads."""
 
 
+_OF_MEMORY: Final = re.compile(r"^(maxmemory|maxmemory_policy|evicted_keys):(.*?)\r?$", re.MULTILINE)
+
+
 def memory(nodes: Sequence[Sequence[Any]]) -> StoreMemory:
     """Return what one or several servers said of their memory, each in two replies."""
-    facts = [
-        dict(line.split(":", 1) for reply in replies for line in reply.decode().splitlines() if ":" in line)
-        for replies in nodes
-    ]
+    facts = [dict(_OF_MEMORY.findall("\n".join(reply.decode() for reply in replies))) for replies in nodes]
     limits = [int(one["maxmemory"]) for one in facts]
     return StoreMemory(
         min((limit for limit in limits if limit), default=0),

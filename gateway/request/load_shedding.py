@@ -89,8 +89,9 @@ class LoadShedder:
 
     def start(self) -> None:
         """Begin to measure the loop's delay, every 50 ms, and the memory."""
-        self._loop = asyncio.get_running_loop()
-        self._wait()
+        self._loop = loop = asyncio.get_running_loop()
+        self._due = loop.time() + _EVERY_S
+        self._timer = loop.call_at(self._due, self._look)
 
     def stop(self) -> None:
         """Stop measuring."""
@@ -150,20 +151,18 @@ class LoadShedder:
     def _drop(self, task: asyncio.Task[Any]) -> None:
         self.held -= self._bodies.pop(task, 0)
 
-    def _wait(self) -> None:
-        if self._loop is not None:
-            self._due = self._loop.time() + _EVERY_S
-            self._timer = self._loop.call_at(self._due, self._look)
-
     def _look(self) -> None:
-        if self._loop is not None:
-            self._lags.append(self._loop.time() - self._due)
-            if self._looks % _LOOKS == 0:
-                self.waiting = self.accept_queue()
-            if self._looks % _MEMORY_EVERY == 0:
-                self._look_at_memory()
-            self._looks += 1
-            self._wait()
+        if (loop := self._loop) is None:
+            return
+        now = loop.time()
+        self._lags.append(now - self._due)
+        if self._looks % _LOOKS == 0:
+            self.waiting = self.accept_queue()
+        if self._looks % _MEMORY_EVERY == 0:
+            self._look_at_memory()
+        self._looks += 1
+        self._due = now + _EVERY_S
+        self._timer = loop.call_at(self._due, self._look)
 
     def _look_at_memory(self) -> None:
         self.memory = self._memory()
@@ -175,7 +174,7 @@ def room_for_bodies(limits: Limits, workers: int = 1, memory: Callable[[], int] 
     """Return how many bytes of request bodies one worker may hold: `limits.bodies`, or its part of the memory.
 
     That is a sixteenth of what the container or the machine has, since a body that is parsed, checked and sent on takes
-    about five times its size; but one body always fits.
+    several times its size; but one body always fits.
     """
     if limits.bodies is not None:
         return max(limits.bodies, limits.body)
