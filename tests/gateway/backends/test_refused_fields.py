@@ -207,9 +207,9 @@ def test_long_errors_take_no_time(word: str) -> None:
     """A server may quote the request, and this runs on the event loop."""
     body = {**BODY, **{f"field_{number}": 1 for number in range(200)}}
     raw = openai(f"not supported: {word * (60_000 // len(word))}")
-    began = time.perf_counter()
+    began = time.thread_time()
     refused_in(400, raw, body)
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_what_is_refused_is_left_out() -> None:
