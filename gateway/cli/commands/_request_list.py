@@ -21,7 +21,7 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import duration, whole
 from gateway.cli.commands._records import newest_entries, say_coverage
-from gateway.cli.commands._store import ledger_folder, store_url
+from gateway.cli.commands._store import files_of_store, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry.ledger import TRACES, is_record
 from gateway.telemetry.view import draw_list
@@ -162,7 +162,7 @@ async def _tail(url: str, args: argparse.Namespace, follow: bool) -> None:
     wanted = filter_of(args)
     store = RedisStore.from_url(url)
     try:
-        newest = await newest_requests(store, ledger_folder(args), wanted, args.n)
+        newest = await newest_requests(store, files_of_store(args), wanted, args.n)
         print_requests(newest.blobs[::-1], as_json=args.json)
         last_id, failing = newest.last_id or "0-0", False
         while follow:

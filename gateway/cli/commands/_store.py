@@ -42,6 +42,17 @@ def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> P
     return Path(getattr(args, "dir", None) or configured or Path(args.state) / "ledger")
 
 
+def files_of_store(args: argparse.Namespace) -> Path:
+    """Return the folder of the files that go on where the store ends.
+
+    A store that is named by itself is not that of the default state folder, whose files are of other requests.
+    """
+    named = args.store or os.environ.get("TIERLINE_STORE_URL")
+    if named and args.state == ".state" and not args.config and not getattr(args, "dir", None):
+        return Path(args.state) / "none"
+    return ledger_folder(args)
+
+
 def gateway_url(state: Path) -> str | None:
     """Return the URL of the gateway that `tierline up` runs with this state folder; None if none runs."""
     try:

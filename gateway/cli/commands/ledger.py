@@ -19,7 +19,7 @@ from gateway.cli.commands import CommandError, _ledger_files
 from gateway.cli.commands._flags import duration, whole
 from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._records import newest_entries, say_coverage
-from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
+from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
@@ -116,7 +116,7 @@ async def _read(
     url: str, args: argparse.Namespace, on_progress: OnProgress
 ) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback], list[dict[str, Any]]]:
     store = RedisStore.from_url(url)
-    now, folder = time.time(), ledger_folder(args)
+    now, folder = time.time(), files_of_store(args)
     oldest = now - args.since if args.since else None
     began = now
     last = args.last or (None if args.since else _LATEST)

@@ -25,7 +25,7 @@ from gateway.cli.commands._request_list import (
     print_requests,
     tail,
 )
-from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
+from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
@@ -141,7 +141,7 @@ async def _run(url: str, args: argparse.Namespace) -> None:
 
 
 async def _list(store: RedisStore, args: argparse.Namespace) -> None:
-    found = await newest_requests(store, ledger_folder(args), filter_of(args), args.n)
+    found = await newest_requests(store, files_of_store(args), filter_of(args), args.n)
     if not found.seen and found.last_id is None:
         raise CommandError(_NOTHING)
     if not found.blobs:
@@ -197,7 +197,7 @@ def _write(file: str, text: str) -> None:
 
 async def _records(store: RedisStore, args: argparse.Namespace) -> Sequence[bytes]:
     if args.what == "show":
-        blob = await find(store, ledger_folder(args), args.request_id)
+        blob = await find(store, files_of_store(args), args.request_id)
         if blob is None:
             raise CommandError(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
         return [blob]
