@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE
-from policies.lint import duration, without_rule
+from policies.lint import without_rule
 from policies.model import Policy, Rules
+from policies.quantities import write_duration
 from routing.decide import start_by_rules
 from routing.decision_record import input_of, unnamed
 
@@ -234,10 +235,10 @@ def _budgets(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
         name, budget = given[0]
         if seen.p50 > budget:
             at: KeyPath = ("slo", "ttft", name)
-            new = duration(float(f"{min(seen.p95, policy.slo.deadline):.2g}"))
+            new = write_duration(float(f"{min(seen.p95, policy.slo.deadline):.2g}"))
             yield Finding(
                 at,
-                f"half of the first tokens of {tier!r} came later than {duration(float(f'{seen.p50:.3g}'))}, in "
+                f"half of the first tokens of {tier!r} came later than {write_duration(float(f'{seen.p50:.3g}'))}, in "
                 f"{seen.count} calls: requests that start there mostly miss this",
                 "T802",
                 f"write {new}, its 95th percentile, or start elsewhere",

@@ -22,6 +22,7 @@ from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath, dotted
 from policies.expression import Expression, Range, Ranges, Values, compares_names, constants_by_name
 from policies.model import ROUTE_VALUES, Rules, can_occur
+from policies.quantities import write_duration, write_share
 from policies.rollout import Delay, Fall, Rise
 from policies.validation import Seconds, Section, Share
 
@@ -177,37 +178,23 @@ def written(value: Any, how: Callable[[float], str] = lambda number: f"{number:.
     return text if text.isprintable() and text == text.strip() and text else json.dumps(text)
 
 
-def duration(seconds: float) -> str:
-    """Write seconds as `400ms`, `6s`, `5m`, `24h` or `7d`."""
-    for unit, length, least in (("d", 86400, 2), ("h", 3600, 1), ("m", 60, 2), ("s", 1, 1)):
-        count = seconds / length
-        if count >= least and (unit == "s" or math.isclose(count, round(count), rel_tol=1e-12)):
-            return f"{count:.10g}{unit}"
-    return f"{seconds * 1000:.10g}ms" if seconds else "0s"
-
-
-def share(value: float) -> str:
-    """Write a share as `1%`."""
-    return f"{value * 100:.10g}%"
-
-
 def _validator(alias: Any) -> Any:
     return next(part.func for part in alias.__metadata__ if isinstance(part, BeforeValidator))
 
 
 _NOTATIONS: Final[Mapping[Any, Callable[[float], str]]] = {
-    _validator(Seconds): duration,
-    _validator(Share): share,
-    _validator(Fall): share,
-    _validator(Rise): lambda value: f"+{share(value)}",
-    _validator(Delay): lambda value: f"+{duration(value)}",
+    _validator(Seconds): write_duration,
+    _validator(Share): write_share,
+    _validator(Fall): write_share,
+    _validator(Rise): lambda value: f"+{write_share(value)}",
+    _validator(Delay): lambda value: f"+{write_duration(value)}",
 }
 
 
 def _how(name: str, field: FieldInfo) -> Callable[[float], str]:
     """Return how the numbers of a key are written."""
     if name == "after":  # `hedge.after`, which may be a quantile as well
-        return duration
+        return write_duration
     if name in _PROBABILITIES:
         return lambda value: f"{value:.10g}"
     notations = [_NOTATIONS[part.func] for part in _parts(field) if part.func in _NOTATIONS]

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from policies.validation import Section, Share, Whole, number
+from policies.quantities import read_number
+from policies.validation import Section, Share, Whole
 
 
 class Learn(Section):
@@ -24,7 +25,7 @@ class Learn(Section):
     """Share of the fresh answers that are compared."""
     judge: Annotated[str, Field(min_length=1)]
     """Name of a backend in the deployment's config. Its model answers no request of this surface."""
-    max_usd_per_day: Annotated[float, BeforeValidator(number), Field(ge=0, allow_inf_nan=False)] = 2.0
+    max_usd_per_day: Annotated[float, BeforeValidator(read_number), Field(ge=0, allow_inf_nan=False)] = 2.0
     """Most that all workers together spend on comparisons of this surface in a day (UTC), in US dollars."""
     max_tokens: Annotated[Whole, Field(ge=1)] = 1024
     """Longest answer of the other tier, where neither the request nor the policy sets a limit."""

@@ -13,6 +13,7 @@ from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
 from policies.model import CLASSIFIER_VALUES, ROUTE_VALUES, Quantiles, Rules, can_occur
+from policies.quantities import write_duration
 from policies.yaml_source import written
 
 _ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_max")
@@ -37,11 +38,6 @@ def faults(policy: Rules) -> list[Finding]:
 def lint(policy: Rules) -> list[Finding]:
     """Return everything doubtful in `policy`."""
     return [finding for check in _CHECKS for finding in check(policy)]
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a policy has it: `250ms`, `6s`."""
-    return f"{seconds * 1000:.6g}ms" if seconds < 1 else f"{seconds:.6g}s"
 
 
 def _escalation_has_somewhere_to_go(policy: Rules) -> Iterator[Finding]:
@@ -215,14 +211,14 @@ def _hold_fits(policy: Rules) -> Iterator[Finding]:
     hold, ttft, deadline = policy.escalate.stream.hold_max, policy.slo.ttft, policy.slo.deadline
     if deadline <= hold:
         message = "not less than slo.deadline: a stream can be past its deadline before it is judged"
-        half = duration(deadline / 2)
+        half = write_duration(deadline / 2)
         yield Finding(_STREAM, message, "T304", f"write such as {half}", (Edit(_STREAM, half),))
         return
     budgets = [(name, value) for name, value in (("p95", ttft.p95), ("p99", ttft.p99)) if value is not None]
     for name, first in budgets[:1]:
         if first <= hold:
             message = f"not less than slo.ttft.{name}: holding back alone uses up the time to the first token"
-            half = duration(first / 2)
+            half = write_duration(first / 2)
             yield Finding(_STREAM, message, "T303", f"write such as {half}", (Edit(_STREAM, half),))
 
 
@@ -238,7 +234,7 @@ def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
         return
     if first is not None and first <= rule.within:
         message = "not less than slo.ttft.p95: its call alone can use up the time to the first token"
-        half = duration(first / 2)
+        half = write_duration(first / 2)
         yield Finding((*at, "within"), message, "T306", f"write such as {half}", (Edit((*at, "within"), half),))
     if rule.min_score == 0:
         message = "0 serves whatever the cross-encoder is asked about, until there are labels"
@@ -281,9 +277,9 @@ def _hedges_come_in_time(policy: Rules) -> Iterator[Finding]:
 def _waits_end_in_time(policy: Rules) -> Iterator[Finding]:
     load, at = policy.load, ("load", "max_wait")
     if "max_wait" in load.model_fields_set and load.max_wait > policy.slo.deadline:
-        most = duration(policy.slo.deadline)
+        most, half = write_duration(policy.slo.deadline), write_duration(policy.slo.deadline / 2)
         message = "longer than slo.deadline, which ends the wait first"
-        yield Finding(at, message, "T305", f"write less than {most}", (Edit(at, duration(policy.slo.deadline / 2)),))
+        yield Finding(at, message, "T305", f"write less than {most}", (Edit(at, half),))
 
 
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
@@ -297,11 +293,11 @@ def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     for name, quantiles in objectives:
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
         for (lower, less), (upper, more) in pairwise(given):
-            at, most = ("slo", name, lower), duration(more)
+            at, most = ("slo", name, lower), write_duration(more)
             if less > more:
                 yield Finding(at, f"longer than {upper}", "T301", f"write {most} or less", (Edit(at, most),))
         if given and given[-1][1] > policy.slo.deadline:
-            at, most = ("slo", name, given[-1][0]), duration(policy.slo.deadline)
+            at, most = ("slo", name, given[-1][0]), write_duration(policy.slo.deadline)
             yield Finding(at, "longer than slo.deadline", "T302", f"write {most} or less", (Edit(at, most),))
 
 
@@ -309,13 +305,15 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
     exact, semantic = policy.cache.exact, policy.cache.semantic
     if semantic is not None and exact is None:
         message = "there is no exact cache, so even equal requests pay for an embedding"
-        ttl = written({"ttl": duration(semantic.ttl)})
+        ttl = written({"ttl": write_duration(semantic.ttl)})
         yield Finding(("cache", "semantic"), message, "T501", f"add exact: {ttl}", (Edit(("cache", "exact"), ttl),))
     if semantic is not None and exact is not None and semantic.ttl > exact.ttl > 0:
         at: KeyPath = ("cache", "semantic", "ttl")
-        message = f"longer than cache.exact.ttl: after {duration(exact.ttl)} only requests in other words are served"
-        mend = f"write {duration(exact.ttl)} or less"
-        yield Finding(at, message, "T506", mend, (Edit(at, duration(exact.ttl)),))
+        message = (
+            f"longer than cache.exact.ttl: after {write_duration(exact.ttl)} only requests in other words are served"
+        )
+        mend = f"write {write_duration(exact.ttl)} or less"
+        yield Finding(at, message, "T506", mend, (Edit(at, write_duration(exact.ttl)),))
     for name, section in (("exact", exact), ("semantic", semantic)):
         if section is not None and section.ttl == 0:
             message = "0 keeps no answer"

@@ -23,8 +23,9 @@ from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.learn import Learn
+from policies.quantities import read_duration, read_number
 from policies.rollout import Rollout
-from policies.validation import Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
+from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
 
 ROUTE_VALUES: Final[Ranges] = {
@@ -65,7 +66,7 @@ def quantile_or_seconds(value: object) -> object:
     if value in ("p50", "p90", "p95", "p99"):
         return value
     try:
-        return seconds(value)
+        return read_duration(value)
     except ValueError:
         raise ValueError(f"{value!r} is neither p50, p90, p95 or p99 nor a duration such as 300ms") from None
 
@@ -273,7 +274,7 @@ class Agreement(Section):
     """
 
     samples: Annotated[Whole, Field(ge=1, le=4)] = 1
-    temperature: Annotated[float, BeforeValidator(number), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
+    temperature: Annotated[float, BeforeValidator(read_number), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
 
 
 class StreamRules(Section):

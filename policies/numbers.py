@@ -18,7 +18,7 @@ from policies.edit import node_at, source_of, with_value
 from policies.errors import KeyPath, dotted
 from policies.expression import Range
 from policies.model import ROUTE_VALUES
-from policies.validation import DURATION
+from policies.quantities import DURATION
 
 Group = Literal["route", "escalate", "cache", "slo"]
 

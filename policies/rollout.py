@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from policies.validation import Seconds, Section, Share, number, seconds, share
+from policies.quantities import read_duration, read_number, read_share
+from policies.validation import Seconds, Section, Share
 
 Sticky = Literal["conversation", "key", "tenant"]
 """What stays with one version of a policy while another is tried."""
@@ -18,21 +19,21 @@ Sticky = Literal["conversation", "key", "tenant"]
 def _fall(value: object) -> object:
     """Parse a share written with a minus, as -0.01 or -1%. Raises ValueError."""
     if isinstance(value, str) and value.startswith("-"):
-        return -_positive(share(value[1:]), value)
+        return -_positive(read_share(value[1:]), value)
     raise ValueError(f"{value!r} is not a fall; write a share with a minus, such as -1%")
 
 
 def _rise(value: object) -> object:
     """Parse a share written with a plus, as +10%. Raises ValueError."""
     if isinstance(value, str) and value.startswith("+"):
-        return _positive(share(value[1:]), value)
+        return _positive(read_share(value[1:]), value)
     raise ValueError(f"{value!r} is not a rise; write a share with a plus, such as +10%")
 
 
 def _delay(value: object) -> object:
     """Parse a duration written with a plus, as +50ms, to seconds. Raises ValueError."""
     if isinstance(value, str) and value.startswith("+"):
-        return seconds(value[1:])
+        return read_duration(value[1:])
     raise ValueError(f"{value!r} is not a delay; write a duration with a plus, such as +50ms")
 
 
@@ -66,7 +67,7 @@ class Floor(Section):
 class ShadowRules(Section):
     """What a candidate in shadow mode may cost: models are called for it, and nobody gets their answers."""
 
-    max_usd_per_day: Annotated[float, BeforeValidator(number), Field(ge=0, allow_inf_nan=False)] = 2.0
+    max_usd_per_day: Annotated[float, BeforeValidator(read_number), Field(ge=0, allow_inf_nan=False)] = 2.0
     """Most that all workers together spend on the surface's shadows in a day (UTC), in US dollars."""
 
 

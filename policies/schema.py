@@ -18,8 +18,9 @@ from pydantic_core import core_schema
 from policies.errors import KeyPath, dotted
 from policies.loader import SHIPPED
 from policies.model import Rules, quantile_or_seconds
+from policies.quantities import DURATION
 from policies.rollout import Delay, Fall, Rise
-from policies.validation import DURATION, Seconds, Share, rule
+from policies.validation import Seconds, Share, rule
 
 SCHEMA_FILE: Final = SHIPPED / "policy.schema.json"
 _NUMBER: Final = r"\d+(?:\.\d+)?"

@@ -18,18 +18,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did_you_mean, dotted
 from policies.expression import Expression, ExpressionError
+from policies.quantities import UNIT_SECONDS, read_duration, read_number, read_share
 from policies.yaml_source import Document, written
-
-DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds(value: object) -> float:
-    """Convert a written duration to seconds. Raises ValueError."""
-    match = DURATION.match(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a duration; write a number with its unit, such as 400ms, 6s, 5m or 24h")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def rule(value: object) -> Expression:
@@ -39,23 +29,6 @@ def rule(value: object) -> Expression:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a rule; write an expression such as 'tokens_in < 3000', or 'otherwise'")
     return Expression.parse(value)
-
-
-def share(value: object) -> object:
-    """Convert a written share to 0..1; numbers stay unchanged. Raises ValueError."""
-    if isinstance(value, str) and value.endswith("%"):
-        try:
-            return float(value[:-1]) / 100
-        except ValueError:
-            raise ValueError(f"{value!r} is not a share; write 1% or 0.01") from None
-    return number(value)
-
-
-def number(value: object) -> object:
-    """Return the value unless it is a bool, which Python would accept as a number. Raises ValueError."""
-    if isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a number; write digits, such as 0.5")
-    return value
 
 
 def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
@@ -76,9 +49,9 @@ def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
     return check
 
 
-Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(share), Field(ge=0, le=1, allow_inf_nan=False)]
-Whole = Annotated[int, BeforeValidator(number)]
+Seconds = Annotated[float, BeforeValidator(read_duration), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(read_share), Field(ge=0, le=1, allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(read_number)]
 
 
 class Section(BaseModel):
@@ -234,7 +207,7 @@ def _instead(  # noqa: PLR0912  # one list of mistakes
         return f"did you mean {new}?", (Edit(path, new),)
     elif isinstance(value, str) and (match := re.match(r"^(\d+(?:\.\d+)?)\s*([A-Za-z]+)$", text)):
         unit = _UNITS.get(match[2].lower(), match[2].lower())
-        if "is not a duration" in message and unit in _UNIT_SECONDS:
+        if "is not a duration" in message and unit in UNIT_SECONDS:
             new = match[1] + unit
         elif kind in ("int_parsing", "float_parsing"):
             new = match[1]

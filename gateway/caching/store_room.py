@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from cache.scopes.shelf import Caps
 from cache.store.base import NoStore, Store, StoreMemory, StoreUnavailable
+from policies.quantities import byte_size
 
 if TYPE_CHECKING:
     from gateway.config.schema import CacheConfig, Deployment, ResponsesConfig
@@ -121,8 +122,8 @@ class StoreRoom:
         if not self._seen or self.memory is None:
             return ""
         return (
-            f"store: evicts what was stored, as its {_size(self.memory.limit)} are full ({self.memory.policy}); give "
-            "it more memory, or lower cache.bytes and responses.bytes"
+            f"store: evicts what was stored, as its {byte_size(self.memory.limit)} are full ({self.memory.policy}); "
+            "give it more memory, or lower cache.bytes and responses.bytes"
         )
 
     def degraded(self) -> list[str]:
@@ -167,10 +168,6 @@ def cut_down(asked: CacheConfig | ResponsesConfig, caps: Caps, limit: int) -> st
     if (asked.entries, asked.bytes) == (caps.entries, caps.bytes):
         return ""
     return (
-        f"{asked.entries} entries and {_size(asked.bytes)} are cut down to {caps.entries} and "
-        f"{_size(caps.bytes)}, a tenant's part of the store's {_size(limit)}"
+        f"{asked.entries} entries and {byte_size(asked.bytes)} are cut down to {caps.entries} and "
+        f"{byte_size(caps.bytes)}, a tenant's part of the store's {byte_size(limit)}"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 20):.3g} MiB"

@@ -25,11 +25,11 @@ from gateway.config.prices import Dollars, Price
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
+from policies.quantities import read_size
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
 from routing.features import SERVICE_TIERS, Capability, ServiceTier
 
-_SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
     "openai": frozenset({"n", "store", "prompt_cache_key"}),
     "responses": frozenset({"store", "prompt_cache_key"}),
@@ -46,14 +46,6 @@ _NOT_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
 """Capabilities that backends of each kind cannot have: requests to them have no way to ask for it."""
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
-_UNIT_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-def _size(value: object) -> int:
-    match = _SIZE.match(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a size; write a whole number with its unit, such as 512KiB or 4MiB")
-    return int(match[1]) * _UNIT_BYTES[match[2]]
 
 
 def _fit_for_a_header(value: str) -> str:
@@ -68,7 +60,7 @@ def _none_if_empty(value: object) -> object:
     return None if value == "" else value
 
 
-Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
+Size = Annotated[int, BeforeValidator(read_size), Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 OptionalText = Annotated[str | None, BeforeValidator(_none_if_empty)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.telemetry import names
-from gateway.telemetry.reasons import dollars, milliseconds
+from policies.quantities import dollars, milliseconds
 
 Attributes = Mapping[str, Any]
 

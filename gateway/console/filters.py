@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from gateway.console.page import BadQuery
 from gateway.telemetry import names
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import milliseconds
 
 _TEXTS: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
 """Filters that compare a column with a text; a leading `!` turns one round."""

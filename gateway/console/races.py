@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.telemetry import names
-from gateway.telemetry.reasons import dollars, milliseconds
+from policies.quantities import dollars, milliseconds
 
 if TYPE_CHECKING:
     from gateway.console.timeline import Bar

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import orjson
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import byte_size, dollars, figure, milliseconds, percent
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from gateway.console.assets import Assets
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-_LEAST_USD: Final = 1e-9
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _WRITTEN: Final[Mapping[str, str]] = {
     "clock": "%H:%M:%S", "date": "%Y-%m-%d %H:%M:%S", "minute": "%H:%M", "day": "%a %d %b %H:%M", "month": "%b %d",
@@ -46,12 +44,15 @@ class Renderer:
         )
         environment.globals |= {"asset": assets.url, "utc": utc, "form_for": form_for, **shared}
         self._scripted = list(shared.get("scripted", ()))
+        said: dict[str, Callable[..., str]] = {
+            "ms": milliseconds, "usd": dollars, "percent": percent, "count": "{:,.0f}".format, "unit": figure,
+            "bytes": byte_size,
+        }  # fmt: skip
+        environment.filters |= {name: _known(say) for name, say in said.items()}
         environment.filters |= {
-            "ms": _ms, "usd": usd, "ago": ago, "clock": shown, "stamp": _stamp, "percent": percent,
-            "count": _count, "either": _either, "unit": _unit, "shown_of": _guarded,
+            "ago": ago, "clock": shown, "stamp": _stamp, "either": _either, "shown_of": _guarded,
             "date": partial(shown, form="date"), "moment": lambda at, span: shown(at, form_for(span)),
         }  # fmt: skip
-        environment.filters |= {"ms_signed": _ms_signed, "bytes": _bytes}
         self._environment = environment
 
     def page(
@@ -96,50 +97,9 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _ms(value: float | None) -> str:
-    return "–" if value is None else milliseconds(value)
-
-
-def usd(value: float | None, signed: bool = False) -> str:
-    """Format an amount of US dollars: two decimals, below $1 three significant digits. `signed`: with a plus, too."""
-    if value is None:
-        return "–"
-    amount = abs(value)
-    if amount < _LEAST_USD:
-        return "$0"
-    digits = 2 if amount >= 1 else max(2, 2 - math.floor(math.log10(amount)))
-    return f"{'−' if value < 0 else '+' if signed else ''}${amount:,.{digits}f}"
-
-
-def _ms_signed(value: float) -> str:
-    return f"−{milliseconds(-value)}" if value < 0 else milliseconds(value)
-
-
-def _bytes(value: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """Format a share of 1."""
-    return "–" if value is None else f"{value * 100:.{digits}f}%"
-
-
-def _count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def _unit(value: float | None, unit: str, signed: bool = False) -> str:
-    """Format a figure of a replay, whose unit is share, ms or usd."""
-    if value is None:
-        return "–"
-    sign = "+" if signed else ""
-    if unit == "share":
-        return f"{round(value * 100, 2) + 0.0:{sign}.2f}%"  # no minus before a zero
-    return f"{value:{sign}.1f} ms" if unit == "ms" else usd(value, signed)
+def _known(say: Callable[..., str]) -> Callable[..., str]:
+    """Return a filter that says a number, or a dash for None."""
+    return lambda value, *how, **named: "–" if value is None else say(value, *how, **named)
 
 
 def _guarded(value: float | None, guard: str) -> str:
@@ -148,7 +108,7 @@ def _guarded(value: float | None, guard: str) -> str:
         return "–"
     if guard == "ttft_p95":
         return milliseconds(value * 1000)
-    return usd(value) if guard == "cost" else percent(value, 2)
+    return dollars(value) if guard == "cost" else percent(value, 2)
 
 
 def _either(value: object) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.console.render import usd
 from gateway.telemetry import names
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import dollars, milliseconds
 
 if TYPE_CHECKING:
     from gateway.console.timeline import Bar
@@ -117,7 +116,7 @@ def _price_of(ledger: Mapping[str, Any], draft: Bar) -> str:
     if (later := saved_by(ledger, draft)) is not None:
         more.append(f"+{milliseconds(later)}")
     cost = cost_after(ledger, draft)
-    more.append("at an unknown price" if cost is None else usd(cost, signed=True))
+    more.append("at an unknown price" if cost is None else dollars(cost, signed=True))
     return f": {', '.join(more)}"
 
 
@@ -168,7 +167,7 @@ def _hit(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
 
 def _spared(ledger: Mapping[str, Any]) -> str:
     full = ledger["counterfactual_usd"]
-    return f"; the strongest tier would have cost {usd(full)}" if full else ""
+    return f"; the strongest tier would have cost {dollars(full)}" if full else ""
 
 
 def _failure(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
@@ -199,4 +198,4 @@ def _error(bar: Bar) -> str:
 
 def _cost(bar: Bar) -> str:
     told = bar.attributes
-    return "an unknown price" if told.get(names.COST_UNKNOWN) else usd(float(told.get(names.COST) or 0.0))
+    return "an unknown price" if told.get(names.COST_UNKNOWN) else dollars(float(told.get(names.COST) or 0.0))

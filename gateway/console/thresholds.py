@@ -23,6 +23,7 @@ from offline.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_ag
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression, constants_by_name
 from policies.model import ROUTE_VALUES, Policy
+from policies.quantities import percent, write_duration
 from policies.yaml_source import Document
 from routing.decide import DecisionInput, start_by_rules, values_for
 from routing.decision_record import input_of, unnamed
@@ -181,16 +182,12 @@ def _made(
     if not ordered:
         says = ""
     elif below is not None:
-        says = says.replace("{below}", _percent(below)).replace("{above}", _percent(1 - below))
+        says = says.replace("{below}", percent(below)).replace("{above}", percent(1 - below))
     return Threshold(dotted(key), quantity, unit, made, ordered, says, among)
 
 
 def _below(ordered: Sequence[float], value: float) -> float | None:
     return sum(one < value for one in ordered) / len(ordered) if ordered else None
-
-
-def _percent(part: float) -> str:
-    return f"{part * 100:.1f}%" if 0 < part < 1 else f"{part * 100:.0f}%"
 
 
 def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) -> Iterator[Threshold]:
@@ -204,7 +201,7 @@ def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) 
             (
                 name.removeprefix(f"{what}_"),
                 seconds * 1000,
-                _ms(seconds * 1000),
+                write_duration(seconds),
                 _line(document, "slo", *name.split("_")),
             )
             for name, seconds in limits.items()
@@ -219,15 +216,11 @@ def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) 
         if own:
             ordered = sorted(values)
             over = [
-                f"{_percent(1 - (_below(ordered, limit) or 0.0))} longer than {name} ({text})"
+                f"{percent(1 - (_below(ordered, limit) or 0.0))} longer than {name} ({text})"
                 for name, limit, text, _ in own
             ]
             says = f"{over[0].replace(' longer', ' take longer')}{''.join(f', {one}' for one in over[1:])}."
             yield _made(("slo", what), quantity, "ms", own, values, f"{len(values):,} {among}", says)
-
-
-def _ms(value: float) -> str:
-    return f"{value:g} ms" if value < 1000 else f"{value / 1000:g} s"
 
 
 def _starts(policy: Policy, document: Document, recorded: RecordedRequests) -> Iterator[Threshold]:
@@ -248,7 +241,7 @@ def _starts(policy: Policy, document: Document, recorded: RecordedRequests) -> I
             among = f"{len(those):,} of {len(recorded.inputs):,} requests"
             if rest or tier != next(iter(policy.route.start)):
                 among += " for which the rest of the rule holds" if rest else " that no rule above takes"
-            says = f"{part.source} holds for {_percent(held / len(those))}: they start at {tier}." if those else ""
+            says = f"{part.source} holds for {percent(held / len(those))}: they start at {tier}." if those else ""
             unit = "ms" if name == "budget_ms" else "share" if name in _SHARES else "count"
             yield _made(at, name, unit, [(tier, value, _written(value, unit), line)], those, among, says)
         left = [given for given, values in seen if not rule.holds(values)]
@@ -277,7 +270,7 @@ def _comparisons(rule: Expression) -> Iterator[tuple[str, float, Expression, lis
 
 
 def _written(value: float, unit: str) -> str:
-    return _ms(value) if unit == "ms" else f"{value:,.10g}"
+    return write_duration(value / 1000) if unit == "ms" else f"{value:,.10g}"
 
 
 def _confidences(policy: Policy, document: Document, recorded: RecordedRequests) -> Iterator[Threshold]:

@@ -13,7 +13,8 @@ from gateway.console.critical_path import PathSegment, critical_path
 from gateway.console.policy_keys import PolicyKey, policy_keys
 from gateway.console.races import Race, races_of
 from gateway.telemetry import names
-from gateway.telemetry.reasons import explain, milliseconds
+from gateway.telemetry.reasons import explain
+from policies.quantities import milliseconds
 
 Record = Mapping[str, Any]
 """A record as `telemetry.ledger` encodes it, decoded."""

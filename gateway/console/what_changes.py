@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.console.render import usd
 from gateway.console.summary import cost_after, saved_by
 from gateway.telemetry import names
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import dollars, milliseconds
 
 if TYPE_CHECKING:
     from gateway.console.timeline import Bar, Timeline
@@ -94,7 +93,7 @@ def _of_verdict(ledger: Mapping[str, Any], bar: Bar) -> Iterator[WhatChanges]:
 def _gain(ledger: Mapping[str, Any], draft: Bar) -> str:
     soon, cost = saved_by(ledger, draft), cost_after(ledger, draft)
     sooner = "" if soon is None else f", {milliseconds(soon)} sooner"
-    return f"{sooner}, and {'cost is not known' if cost is None else f'{usd(cost)} cheaper'}"
+    return f"{sooner}, and {'cost is not known' if cost is None else f'{dollars(cost)} cheaper'}"
 
 
 def _of_lookups(bars: Sequence[Bar]) -> Iterator[WhatChanges]:

@@ -43,6 +43,7 @@ from gateway.registry.records import (
 )
 from policies.errors import ConfigError
 from policies.loader import made_policy
+from policies.quantities import write_share
 from policies.rollout import Rollout
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ class PolicyRegistry:
                 raise RegistryError(f"{version.label} rules the same as what is in force: there is nothing to try")
             rolling = Rolling(version.version, mode, share, 0, now, "", version.document)
             state = replace(base, revision=revision + 1, rolling=rolling)
-            document, details = "", f"{mode} {share * 100:.3g}%"
+            document, details = "", f"{mode} {write_share(share)}"
         entry = _entry(state, "apply", version.version, before, version.author, version.message, now, details, document)
         return await self._change(state, revision, entry, version)
 
@@ -288,7 +289,7 @@ class PolicyRegistry:
             return await self.promote(surface, revision, by=by, message=message, details=details, now=now)
         further = Rolling(rolling.version, "canary", steps[step], step, at, "", rolling.document)
         state = replace(state, revision=revision + 1, rolling=further)
-        details = details or f"canary {steps[step] * 100:.3g}%"
+        details = details or f"canary {write_share(steps[step])}"
         entry = _entry(state, "step", rolling.version, state.live, by, message, at, details)
         return await self._change(state, revision, entry)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.rollout.sequential import FEWEST_UNITS, Sums, log_capital, mixture_radius, ratio_difference
+from policies.quantities import milliseconds, write_share
 from policies.rollout import Guard, Rollout
 
 if TYPE_CHECKING:
@@ -263,8 +264,8 @@ def forecast_lines(forecast: CanaryForecast) -> list[str]:
     units = _UNITS[forecast.sticky]
     assumed = "" if forecast.own else "; no `rollout`, so 5% and goodput -1% are taken"
     lines = [
-        f"canary at {forecast.share * 100:.3g}%: {forecast.units_per_hour:,.0f} {units} an hour at the pace recorded, "
-        f"{forecast.requests_per_unit:.1f} requests each ({_HOW[forecast.counted]}{assumed})"
+        f"canary at {write_share(forecast.share)}: {forecast.units_per_hour:,.0f} {units} an hour at the pace "
+        f"recorded, {forecast.requests_per_unit:.1f} requests each ({_HOW[forecast.counted]}{assumed})"
     ]
     if forecast.passes is None or forecast.passes_h is None:
         open_ = [one.guard for one in forecast.guards if one.within is None] + list(forecast.unknown)
@@ -291,7 +292,7 @@ def forecast_lines(forecast: CanaryForecast) -> list[str]:
 
 
 def _worse(guard: GuardForecast) -> str:
-    return f"{guard.worse * 1000:.4g} ms" if guard.guard == "ttft_p95" else f"{guard.worse * 100:.3g}%"
+    return milliseconds(guard.worse * 1000) if guard.guard == "ttft_p95" else write_share(guard.worse)
 
 
 def _rounded(units: int) -> str:

@@ -36,6 +36,7 @@ from policies.errors import ConfigError
 from policies.learn import Learn
 from policies.loader import made_policy
 from policies.model import Rules
+from policies.quantities import write_share
 from policies.rollout import Rollout
 from routing.decision_basis import BasisError
 
@@ -342,7 +343,7 @@ class CanaryJudge:
             return
         self._candidates.pop(surface, None)
         candidate = f"{surface}@{state.rolling.version[:7]}" if state.rolling else surface
-        done = move if move != "pass" else f"{100 * after.rolling.share:.4g}%" if after.rolling else "in force for all"
+        done = move if move != "pass" else write_share(after.rolling.share) if after.rolling else "in force for all"
         self._say(f"{candidate}: {done}: {reason}")
 
     def _say_once(self, text: str) -> None:

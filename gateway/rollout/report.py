@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from policies.quantities import milliseconds, percent, period
+
 if TYPE_CHECKING:
     from gateway.registry.records import Rolling
     from gateway.rollout.evaluation import Evaluation
@@ -74,33 +76,15 @@ def _counts(verdict: TrialVerdict) -> str:
 
 
 def _guard_line(one: GuardFigures) -> str:
-    if one.difference is None or one.low is None or one.high is None:
-        what = f"waits for {one.waits_for}" if one.waits_for else _amounts(one)
-    else:
-        what = f"{_percent(one.difference)}, between {_percent(one.low)} and {_percent(one.high)}"
+    what = f"waits for {one.waits_for}" if one.waits_for else one.change()
     if one.guard == "ttft_p95":
         what = what if one.waits_for else f"late first tokens {what}"
         if one.candidate is not None and one.control is not None:
-            what = f"{one.candidate * 1000:.0f} ms against {one.control * 1000:.0f} ms; {what}"
-        what = f"{what}; allowed {(one.allowed_s or 0.0) * 1000:+.0f} ms"
+            what = f"{milliseconds(one.candidate * 1000)} against {milliseconds(one.control * 1000)}; {what}"
+        what = f"{what}; allowed {milliseconds((one.allowed_s or 0.0) * 1000, signed=True)}"
     else:
-        what = f"{what}; allowed {_percent(one.allowed)}{'; by the judge alone' if one.word == 'judge' else ''}"
+        judge = "; by the judge alone" if one.word == "judge" else ""
+        what = f"{what}; allowed {percent(one.allowed, signed=True)}{judge}"
     if one.state == "open" and one.decided_in_s is not None:
-        return f"{one.guard:<9} open     {what}; decided in about {duration(one.decided_in_s)} at this pace"
+        return f"{one.guard:<9} open     {what}; decided in about {period(one.decided_in_s)} at this pace"
     return f"{one.guard:<9} {one.state:<8} {what}"
-
-
-def _amounts(one: GuardFigures) -> str:
-    """Return the costs of a request, where the control's is 0 and nothing can be relative to it."""
-    return f"${one.candidate or 0:.6f} a request against ${one.control or 0:.6f}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a person says it: to the second, the minute or the tenth of an hour."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _percent(share: float) -> str:
-    return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: no -0.0%

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gateway.telemetry.label import of_served
 from offline.measures.quality import paired_quality
+from policies.quantities import dollars
 
 _MOST: Final = 20_000
 """Latest pairs that are compared."""
@@ -45,7 +46,7 @@ class ShadowFigures:
     def lines(self) -> Iterator[str]:
         """Yield the figures as a person reads them."""
         failed = f", {self.failed} of them failed" if self.failed else ""
-        yield f"{self.requests} requests run again{failed}, ${self.usd:.4g}; nobody got the answers"
+        yield f"{self.requests} requests run again{failed}, {dollars(self.usd)}; nobody got the answers"
         if self.pairs:
             yield f"quality  {paired_quality(self.pairs)}"
         elif self.judged:

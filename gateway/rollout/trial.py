@@ -37,6 +37,7 @@ from gateway.rollout.sequential import (
 )
 from gateway.telemetry.goodput import was_good
 from offline.measures.quality import common_word
+from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:
     from offline.measures.quality import Opinions, Word
@@ -97,6 +98,13 @@ class GuardFigures:
     """What it needs before the arms can be compared; '' once they can."""
     allowed_s: float | None = None
     """Of `ttft_p95`, by how many seconds the candidate's may be later."""
+
+    def change(self) -> str:
+        """Say the difference with its bounds; for costs where the control's is 0, the two amounts."""
+        if self.difference is None or self.low is None or self.high is None:
+            return f"{dollars(self.candidate or 0)} a request against {dollars(self.control or 0)}"
+        difference, low, high = (percent(value, signed=True) for value in (self.difference, self.low, self.high))
+        return f"{difference}, between {low} and {high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +275,7 @@ class Trial:
                 f"{one.guard} ({one.missing})" if one.missing else one.guard for one in guards if one.state == "open"
             ] or ["units of the candidate"]
             moves: dict[str, Move] = {"pause": "pause", "promote": "pass", "rollback": "rollback"}
-            return moves[self._rollout.undecided], f"undecided after {elapsed / 3600:.1f} h: {', '.join(undecided)}"
+            return moves[self._rollout.undecided], f"undecided after {period(elapsed)}: {', '.join(undecided)}"
         return "wait", ""
 
     def _add_ttft(self, arm: _Arm, unit: str, ttft_s: float, name: str) -> None:
@@ -432,7 +440,8 @@ class Trial:
         if not floor_chance(failing, len(by_unit), float(rate)):
             return ""
         share = 1 - failing / len(by_unit)
-        return f"goodput {share:.0%} in the last minute, below the floor of {floor:.0%} ({len(by_unit)} units)"
+        least = percent(floor, 0)
+        return f"goodput {percent(share, 0)} in the last minute, below the floor of {least} ({len(by_unit)} units)"
 
     def _silent(self, now: float) -> str:
         """Return that no outcome of the candidate came, where chance cannot be the reason."""
@@ -450,7 +459,8 @@ class Trial:
         if split_capital(candidate, control, self._share) <= -math.log(_UNEVEN_ALPHA):
             return ""
         seen = candidate / (candidate + control)
-        return f"uneven split: {candidate} of {candidate + control} units ({seen:.2%}) instead of {self._share:.2%}"
+        split, drawn = percent(seen, 2), percent(self._share, 2)
+        return f"uneven split: {candidate} of {candidate + control} units ({split}) instead of {drawn}"
 
 
 def ttft_of(ledger: Mapping[str, Any]) -> float | None:
@@ -463,18 +473,11 @@ def ttft_of(ledger: Mapping[str, Any]) -> float | None:
 def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
     for one in guards:
         if one.state == "crossed":
-            low, high, allowed = (_shown(value) for value in (one.low, one.high, one.allowed))
-            what = one.guard
+            what, allowed = one.guard, percent(one.allowed, signed=True)
             if one.allowed_s is not None:
-                what, allowed = "ttft_p95: late first tokens", f"{one.allowed_s * 1000:+.0f} ms"
-            what = f"{what} {_shown(one.difference)} (between {low} and {high}; allowed {allowed})"
-            if one.difference is None:  # the control's requests cost nothing
-                what = f"{one.guard} ${one.candidate or 0:.6f} a request against ${one.control or 0:.6f}"
+                what, allowed = "ttft_p95: late first tokens", milliseconds(one.allowed_s * 1000, signed=True)
+            what = f"{what} {one.change()}; allowed {allowed}"
             yield f"{what}, {one.n_candidate} requests against {one.n_control}"
-
-
-def _shown(share: float | None) -> str:
-    return "-" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
 def _squared(distance: float, radius: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from gateway.telemetry import names
+from policies.quantities import dollars, milliseconds
 
 Attributes = Mapping[str, Any]
 
@@ -48,22 +49,6 @@ def _clause(a: Attributes) -> Iterable[str]:
     clause, line = a.get(names.CLAUSE), a.get(names.CLAUSE_LINE)
     if clause:
         yield f"by {clause} ({line})" if line else f"by {clause}"
-
-
-def milliseconds(value: float) -> str:
-    """Format a duration given in milliseconds as ms, s or min."""
-    if value < 1:
-        return f"{value:.2f} ms"
-    if value < 1000:
-        return f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
-    return f"{value / 1000:.2f} s" if value < 120_000 else f"{value / 60_000:.1f} min"
-
-
-def dollars(value: float) -> str:
-    """Format an amount of US dollars: two decimals from $1, else as many as needed, up to seven."""
-    if value >= 1 or not value:
-        return f"${value:.2f}" if value else "$0"
-    return f"${value:.7f}".rstrip("0") if value >= 1e-7 else "<$0.0000001"
 
 
 def _request(a: Attributes) -> Iterable[str]:

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from gateway.telemetry import names
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.reasons import dollars, explain, milliseconds
+from gateway.telemetry.reasons import explain
 from gateway.telemetry.sampling import HEAD
+from policies.quantities import dollars, milliseconds
 
 Record = Mapping[str, Any]
 """A record as `telemetry.ledger` encodes it, decoded."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from cache.planning.eligibility import is_volatile
 from cache.planning.eligibility import rule_values as cache_values
 from offline.explain.moves import bare_names, own_adequate
-from policies.diff import duration, share
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Policy
+from policies.quantities import write_duration, write_share
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
 
 if TYPE_CHECKING:
@@ -73,12 +73,14 @@ def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> lis
     if cache.exact is None:
         lines.append(PathLine("cache", "exact: the policy has none", ("cache",)))
     elif plan.read:
-        lines.append(PathLine("cache", f"exact: looked up, kept for {duration(cache.exact.ttl)}", ("cache", "exact")))
+        lines.append(
+            PathLine("cache", f"exact: looked up, kept for {write_duration(cache.exact.ttl)}", ("cache", "exact"))
+        )
     why = plan.why_not_semantic()
     if why:
         text = f"semantic: not looked up: {_WHY_SEMANTIC.get(why, f'it sets {why}')}"
     else:
-        text = f"semantic: looked up, kept for {duration(cache.semantic.ttl)}" if cache.semantic else ""
+        text = f"semantic: looked up, kept for {write_duration(cache.semantic.ttl)}" if cache.semantic else ""
     lines.append(PathLine("cache", text, ("cache", "semantic")))
     return lines
 
@@ -117,9 +119,9 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
 
 
 def _budget(policy: Policy, given: DecisionInput) -> Iterator[PathLine]:
-    yield PathLine("budget", f"{duration(round(given.budget_s, 3))} until the deadline", ("slo", "deadline"))
+    yield PathLine("budget", f"{write_duration(round(given.budget_s, 3))} until the deadline", ("slo", "deadline"))
     if given.ttft_s is not None:
-        text = f"{duration(round(given.ttft_s, 4))} until the first token is due"
+        text = f"{write_duration(round(given.ttft_s, 4))} until the first token is due"
         yield PathLine("budget", text, ("slo", "ttft", "p99"))
 
 
@@ -170,8 +172,8 @@ def _expectation(health: TierHealth, stream: bool, limit: float) -> str:
     if not expected:  # nothing of this kind was measured yet
         return ""
     what = "first token" if stream else "answer"
-    late = f", later than the {duration(round(limit, 4))} left" if expected > limit else ""
-    return f", {what} expected after {duration(round(expected, 4))}{late}"
+    late = f", later than the {write_duration(round(limit, 4))} left" if expected > limit else ""
+    return f", {what} expected after {write_duration(round(expected, 4))}{late}"
 
 
 def _decision(decision: Decision) -> Iterator[PathLine]:
@@ -213,11 +215,13 @@ def _escalation(
         yield PathLine("escalation", f"  a {' or a '.join(others)}", ("escalate", "when", others[0]))
     if stream:
         hold = rules.stream
-        text = f"  judged after {hold.hold_tokens} tokens or {duration(hold.hold_max)}, before the client sees any"
+        text = (
+            f"  judged after {hold.hold_tokens} tokens or {write_duration(hold.hold_max)}, before the client sees any"
+        )
         yield PathLine("escalation", text, ("escalate", "stream", "hold_tokens"))
     if rules.hedge is not None:
-        after = rules.hedge.after if isinstance(rules.hedge.after, str) else duration(rules.hedge.after)
-        text = f"  hedged after {after}, for up to {share(rules.hedge.max_extra_spend)} of the spending"
+        after = rules.hedge.after if isinstance(rules.hedge.after, str) else write_duration(rules.hedge.after)
+        text = f"  hedged after {after}, for up to {write_share(rules.hedge.max_extra_spend)} of the spending"
         yield PathLine("escalation", text, ("escalate", "hedge"))
 
 

@@ -24,9 +24,9 @@ from offline.explain.moves import (
     relative,
     through,
 )
-from policies.diff import duration, share
 from policies.expression import KINDS, Expression
 from policies.model import ROUTE_VALUES, Policy
+from policies.quantities import write_duration, write_share
 from routing.decide import (
     DecisionInput,
     rule_values,
@@ -91,7 +91,7 @@ def _deadline_moves(policy: Policy, given: DecisionInput, tests: RuleTests, expe
     left = partial(_budget_left, policy, given)
     cases = through(left, [*through(_milliseconds, tests.of("budget_ms")), *(partial(le, one) for one in expected)])
     path, now = ("slo", "deadline"), policy.slo.deadline
-    return _tidied(path, "slo.deadline", now, _round_times(cuts, spent), cases, relative, _seconds, duration)
+    return _tidied(path, "slo.deadline", now, _round_times(cuts, spent), cases, relative, _seconds, write_duration)
 
 
 def _ttft_moves(policy: Policy, given: DecisionInput, expected: set[float]) -> list[Move]:
@@ -107,7 +107,7 @@ def _ttft_moves(policy: Policy, given: DecisionInput, expected: set[float]) -> l
     texts = _round_times({seconds + spent for seconds in expected}, max(spent, 0.0))
     moves = _tidied(path, what, own, texts, cases, _distance_or_1, _seconds, _time_or_none)
     if own is not None and any(case(None) != case(own) for case in cases):
-        moves.append(Move(path, None, what, duration(own), _time_or_none(None), 1.0))
+        moves.append(Move(path, None, what, write_duration(own), _time_or_none(None), 1.0))
     return moves
 
 
@@ -120,7 +120,7 @@ def _seconds(milliseconds: str) -> float:
 
 
 def _time_or_none(seconds: float | None) -> str:
-    return "none" if seconds is None else duration(seconds)
+    return "none" if seconds is None else write_duration(seconds)
 
 
 def _distance_or_1(one: float | None, other: float) -> float:
@@ -169,7 +169,7 @@ def _constant_moves(tier: str, constant: _Constant, values: Mapping[str, Any]) -
     texts = {text for text in texts if low <= read(text) <= high and (read(text) > 0 or not constant.percent)}
     cases = [partial(test, value) for _, test, value in compared]
     distance = difference_of if math.isfinite(high) else relative
-    show = share if constant.percent else "{:.10g}".format
+    show = write_share if constant.percent else "{:.10g}".format
     moves = _tidied(path, f"route.start.{tier}", read(constant.text), texts, cases, distance, read, show)
     return [replace(move, value=f"{move.value * 100:.10g}" if constant.percent else move.after) for move in moves]
 

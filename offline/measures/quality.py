@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from offline.measures.curves import Floats
 from offline.measures.intervals import wilson
+from policies.quantities import points
 
 Feedbacks = Mapping[tuple[str, str], float]
 """Scores by (tenant, request id), 0..1."""
@@ -265,8 +266,8 @@ class PairedQuality:
         alike, change = self.pairs - self.new_better - self.present_better, self.difference
         return (
             f"{self.pairs} pairs judged: better {self.new_better}, worse {self.present_better}, alike {alike}; "
-            f"adequate {self.new:.1%} against {self.present:.1%}: {100 * change.value:+.1f} points (95% interval "
-            f"{100 * change.low:+.1f} to {100 * change.high:+.1f}, by the judge alone)"
+            f"adequate {self.new:.1%} against {self.present:.1%}: {points(change.value)} points (95% interval "
+            f"{points(change.low)} to {points(change.high)}, by the judge alone)"
         )
 
 

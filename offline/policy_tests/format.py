@@ -19,7 +19,8 @@ from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Probl
 from policies.expression import Kind
 from policies.loader import read_policy
 from policies.model import Policy
-from policies.validation import Seconds, Section, Share, Whole, number, raise_findings, share, validate
+from policies.quantities import read_number, read_share
+from policies.validation import Seconds, Section, Share, Whole, raise_findings, validate
 from policies.yaml_source import Document, read_yaml
 from routing.features import Capability, Further
 
@@ -42,7 +43,7 @@ Aspect = Literal["start", "rule", "tier", "path"]
 
 
 def confidence(value: object) -> object:
-    return None if value == "none" else share(value)
+    return None if value == "none" else read_share(value)
 
 
 Confidence = Annotated[Share | None, BeforeValidator(confidence)]
@@ -104,8 +105,8 @@ class Given(Section):
     needs: frozenset[Further] = frozenset()
     """Further capabilities that it needs."""
     stream: bool = False
-    budget_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
-    ttft_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
+    budget_ms: Annotated[float, BeforeValidator(read_number), Field(gt=0)] | None = None
+    ttft_ms: Annotated[float, BeforeValidator(read_number), Field(gt=0)] | None = None
     min_tier: Tier | None = None
     max_tier: Tier | None = None
     holdout: bool = False
@@ -114,8 +115,8 @@ class Given(Section):
     text: str | None = None
     volatile: bool = False
     """Stands for a text that asks for what changes by the day."""
-    temperature: Annotated[float, BeforeValidator(number)] | None = None
-    top_p: Annotated[float, BeforeValidator(number)] | None = None
+    temperature: Annotated[float, BeforeValidator(read_number)] | None = None
+    top_p: Annotated[float, BeforeValidator(read_number)] | None = None
     n: Annotated[Whole, Field(ge=1)] | None = None
     seed: Whole | None = None
     logprobs: bool = False

@@ -30,6 +30,7 @@ from policies.errors import ConfigError, KeyPath, dotted
 from policies.expression import OTHERWISE, WORDS, Expression, ExpressionError, Ranges
 from policies.loader import made_policy, version_of
 from policies.model import ROUTE_VALUES, can_occur
+from policies.quantities import DURATION
 
 if TYPE_CHECKING:
     from offline.policy_tests.format import Tested
@@ -44,7 +45,6 @@ _WORDS: Final[Mapping[str, Sequence[str]]] = {
     "escalate.hedge.after": ("p50", "p90", "p95", "p99"),
 }
 _SECTIONS: Final = ("escalate.hedge", "escalate.speculate.both", "cache.exact", "cache.semantic", "output.max_tokens")
-_DURATION: Final = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _PERCENT: Final = re.compile(r"^(\d+(?:\.\d+)?)%$")
 _OPERATORS: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -100,7 +100,7 @@ def _changes(policy: Policy, value: Any, at: KeyPath) -> Iterator[_Change]:
         yield at, "left out", _LEFT_OUT
     if path in _WORDS:
         yield from ((at, f"{value} -> {word}", word) for word in _WORDS[path] if word != value)
-        if not (isinstance(value, str) and _DURATION.match(value)):
+        if not (isinstance(value, str) and DURATION.match(value)):
             return
     if at == ("route", "start"):
         yield from _of_start(value)
@@ -159,7 +159,7 @@ def _of_scalar(value: Any) -> Iterator[Any]:
         yield not value
     elif isinstance(value, int | float):
         yield from _near(value)
-    elif isinstance(value, str) and (match := _DURATION.match(value)):
+    elif isinstance(value, str) and (match := DURATION.match(value)):
         for factor in (1.1, 0.9):
             yield f"{float(match[1]) * factor:.6g}{match[2]}"
     elif isinstance(value, str) and (match := _PERCENT.match(value)):

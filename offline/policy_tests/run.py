@@ -16,6 +16,7 @@ from offline.policy_tests.format import Case, Property, RequestsTest, Tested, Te
 from offline.policy_tests.mutants import Mutant, mutants_of
 from offline.progress import OnProgress, silent
 from policies.errors import ConfigError, KeyPath, dotted
+from policies.quantities import write_duration
 from policies.value_type import value_type
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def shown(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if key in ("first_token_within", "within", "deadline") and isinstance(value, float):
-        return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+        return write_duration(value)
     return "nothing" if value in ("", None) else str(value)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from policies.diff import EFFECTS, Difference, difference, duration, share
+from policies.diff import EFFECTS, Difference, difference
 from policies.loader import read_policy
 from policies.model import Rules
-from policies.validation import Section, seconds
+from policies.validation import Section
 from tests.policies.conftest import CHAT, Write
 
 START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}"
@@ -160,10 +160,3 @@ def test_every_key_has_a_sentence_on_what_it_affects() -> None:
             assert isinstance(below, type)
             assert issubclass(below, Section)
             assert set(keys(below, (name,))) <= deep, name
-
-
-@pytest.mark.parametrize("text", ["0s", "5ms", "400ms", "1s", "60s", "90s", "5m", "24h", "2d", "7d", "1.5s", "1h"])
-def test_durations_are_written_as_they_are_read(text: str) -> None:
-    """As the shipped files have them."""
-    assert duration(seconds(text)) == text
-    assert share(0.015) == "1.5%"

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from policies.quantities import byte_size, period
+
 
 def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] | None, console: Console) -> None:
     """Print a table of the scopes and, if `running` holds a gateway's figures, its index and its lookups."""
@@ -20,7 +22,7 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
     for one in scopes:
         owner = one.get("tenant") or f"team {one['team']}"
         words = (one["surface"], owner, one["policy"], one["models"])
-        cells = (*words, str(one["generation"]), str(one["entries"]), size(one["bytes"]))
+        cells = (*words, str(one["generation"]), str(one["entries"]), byte_size(one["bytes"]))
         table.add_row(*map(Text, cells), style="" if one["current"] else "dim")
     console.print(table if scopes else "The cache is empty.")
     if any(not one["current"] for one in scopes):
@@ -40,31 +42,14 @@ def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
         "surface": f"{shown['surface']} ({shown['policy']}, generation {shown['generation']})",
         "owner": shown.get("tenant") or f"team {shown['team']}",
         "answered": f"by {shown['tier']} ({shown['backend']}, {shown['model']})",
-        "age": f"{span(shown['age_s'])}, {span(shown['ttl_left_s'])} left",
-        "stored": size(shown["bytes"]),
+        "age": f"{period(shown['age_s'])}, {period(shown['ttl_left_s'])} left",
+        "stored": byte_size(shown["bytes"]),
         "tags": ", ".join(shown["tags"]) or "none",
         "question": shown["question"] or "not kept",
         "answer": shown["answer"],
     }
     for name, value in lines.items():
         console.print(Text.assemble((f"{name:<9} ", "dim"), printable(value)))
-
-
-def size(count: int) -> str:
-    """Format a number of bytes with a binary unit, such as `1.5 MiB`."""
-    value, units = float(count), iter(("B", "KiB", "MiB", "GiB"))
-    unit = next(units)
-    while value >= 1024 and unit != "GiB":
-        value, unit = value / 1024, next(units)
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def span(seconds: float) -> str:
-    """Format a duration with its largest fitting unit, such as `2.5 h`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def printable(text: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from policies.quantities import read_duration
 
 if TYPE_CHECKING:
     from gateway.config.launch import Launch
@@ -100,16 +101,12 @@ def share_number(text: str) -> float:
     return value
 
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
 def duration(text: str) -> float:
     """Parse a time such as 400ms, 90s, 15m, 1h or 2d into seconds."""
-    match = _DURATION.match(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 400ms, 90s, 15m, 1h or 2d")
-    return float(match[1]) / 1000 if match[2] == "ms" else float(match[1]) * _SECONDS[match[2]]
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

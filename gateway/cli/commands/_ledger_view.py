@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands._quality_view import quality_table
-from gateway.telemetry.reasons import dollars, milliseconds
 from offline.report import console_of_stdout
+from policies.quantities import dollars, milliseconds, percent
 
 Figures = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ def show(figures: Figures, surface: str | None) -> None:
 def _paths(paths: Mapping[str, Figures]) -> Table:
     table = _columns("path", "requests", "share", "cost")
     for path, of in paths.items():
-        table.add_row(path, str(of["requests"]), _percent(of["share"]), dollars(of["cost_usd"]))
+        table.add_row(path, str(of["requests"]), percent(of["share"]), dollars(of["cost_usd"]))
     return table
 
 
@@ -80,8 +80,8 @@ def _money(figures: Figures) -> Iterator[tuple[str, str]]:
     wasted = figures["wasted"]
     yield (
         "wasted",
-        f"{dollars(wasted['usd'])} ({_percent(wasted['share_of_usd'])}), "
-        f"{wasted['tokens']} tokens ({_percent(wasted['share_of_tokens'])})",
+        f"{dollars(wasted['usd'])} ({_part(wasted['share_of_usd'])}), "
+        f"{wasted['tokens']} tokens ({_part(wasted['share_of_tokens'])})",
     )
     alone = figures["strongest_alone"]
     yield "strongest alone", _saving(alone["reported"], "whose usage the backends reported")
@@ -95,15 +95,19 @@ def _money(figures: Figures) -> Iterator[tuple[str, str]]:
         )
 
 
+def _part(share: float | None) -> str:
+    return "-" if share is None else percent(share)
+
+
 def _saving(of: Figures, which: str) -> str:
     if not of["requests"]:
         return f"no request {which}, so no saving is claimed"
     saved, share = of["saved_usd"], of["saved_share"]
     word = "saved" if saved >= 0 else "lost"
-    percent = f" ({_percent(abs(share))})" if share is not None else ""
+    part = f" ({percent(abs(share))})" if share is not None else ""
     return (
         f"{dollars(of['counterfactual_usd'])} for {of['requests']} requests {which}; "
-        f"they cost {dollars(of['cost_usd'])}: {word} {dollars(abs(saved))}{percent}"
+        f"they cost {dollars(of['cost_usd'])}: {word} {dollars(abs(saved))}{part}"
     )
 
 
@@ -111,9 +115,9 @@ def _objectives(slo: Figures) -> Iterator[tuple[str, str]]:
     if not slo["n"]:
         yield "goodput", "no request was held against objectives"
         return
-    yield "goodput", f"{_percent(slo['goodput'])} of {slo['n']} requests met every limit of their surface"
+    yield "goodput", f"{percent(slo['goodput'])} of {slo['n']} requests met every limit of their surface"
     for name, of in slo["objectives"].items():
-        yield f"  {name}", f"{_percent(of['met'])} of {of['n']} within it"
+        yield f"  {name}", f"{percent(of['met'])} of {of['n']} within it"
     if slo["refused"]:
         yield "  refused", f"{slo['refused']} at the gate, before their surface was known"
 
@@ -136,7 +140,3 @@ def _holdout(figures: Figures) -> Iterator[tuple[str, str]]:
         f"{routed['labels']}: routed minus held out {figures['difference']:+.3f} "
         f"(95% interval {low:+.3f} to {high:+.3f}){', by the judge alone' if figures['word'] == 'judge' else ''}",
     )
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

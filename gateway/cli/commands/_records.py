@@ -12,6 +12,7 @@ import orjson
 from gateway.archive.columns import LEDGER, TABLES
 from gateway.cli.commands import CommandError
 from gateway.telemetry import reader
+from policies.quantities import period
 
 if TYPE_CHECKING:
     from cache.store.base import Store
@@ -45,7 +46,7 @@ def say_coverage(folder: Path, covered_s: float, asked_s: float) -> None:
     """Say on stderr that the records at hand begin later than what was asked for."""
     if asked_s - covered_s > max(60.0, 0.02 * asked_s) and not has_files(folder):
         sys.stderr.write(
-            f"tierline: covers {_span(covered_s)} of {_span(asked_s)}: the store keeps the newest records alone "
+            f"tierline: covers {period(covered_s)} of {period(asked_s)}: the store keeps the newest records alone "
             f"(`telemetry.keep`), and {folder} has no files of the ledger\n"
         )
 
@@ -91,10 +92,3 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
         "ledger": {name: row.get(name) for name in LEDGER},
         "hops": orjson.loads(row["hops"]),
     }
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (unit == "min" and seconds >= size):
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} s"

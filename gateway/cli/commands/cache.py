@@ -19,12 +19,13 @@ from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._cache_tables import draw_entry, draw_stats, size
+from gateway.cli.commands._cache_tables import draw_entry, draw_stats
 from gateway.cli.commands._flags import Subparsers, add_command
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 from offline.report import print_json
+from policies.quantities import byte_size
 
 _EXAMPLES = """examples:
   tierline cache stats                              show how much each surface and tenant has stored
@@ -176,7 +177,7 @@ async def _purge(administration: Administration, args: argparse.Namespace) -> in
         done = f"Answers tagged {args.tag} are purged, in {_scopes(purged)}{_of(args)}."
     elif args.surface is not None:
         purged = await administration.purge_surface(args.surface, owner)
-        freed = f"{purged.entries} entries ({size(purged.bytes)}) of {_scopes(purged)}"
+        freed = f"{purged.entries} entries ({byte_size(purged.bytes)}) of {_scopes(purged)}"
         done = f"{args.surface} is purged{_of(args)}: {freed} are removed."
     else:
         raise CommandError("name what to purge: --surface NAME, --tag TAG or --entry ID")

@@ -22,8 +22,8 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, duration
 from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
-from gateway.telemetry.reasons import dollars, milliseconds
 from offline.report import NONE, console_of_stdout, print_json, table
+from policies.quantities import dollars, milliseconds, percent
 
 _EXAMPLES: Final = """examples:
   tierline top                            watch the gateway of `tierline up`; Ctrl-C ends it
@@ -176,11 +176,11 @@ def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, roomy: bool) -> Table:
         cells: list[str | Text] = [
             _name(one, roomy=roomy),
             f"{one['per_second']:.1f}",
-            Text(_share(one["goodput"]), style="red" if burns else ""),
+            Text(NONE if one["goodput"] is None else percent(one["goodput"]), style="red" if burns else ""),
             Text(NONE if one["burn"] is None else f"{one['burn']:.1f}", style="red" if burns else ""),
             _ttft(one["ttft_p95"], one["ttft_limit"], roomy=roomy),
-            _share(one["paths"]["hits"]),
-            _share(one["paths"]["escalated"]),
+            percent(one["paths"]["hits"]),
+            percent(one["paths"]["escalated"]),
             f"{dollars(round(one['per_1000'], 4))}{'+?' if one['cost_unknown'] else ''}",
         ]
         if roomy:
@@ -217,10 +217,6 @@ def _bar(paths: Mapping[str, float]) -> Text:
         end = upto
     bar.append("." * (_BAR - end), style="dim")
     return bar
-
-
-def _share(value: float | None) -> str:
-    return NONE if value is None else f"{value:.1%}"
 
 
 def _plain(text: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gateway.console.render import stamp, usd, utc
+from gateway.console.render import stamp, utc
 from gateway.console.svg import joined, share, tag
+from policies.quantities import dollars
 
 _WIDTH: Final = 1000
 _LEFT: Final = 62
@@ -35,7 +36,7 @@ def stacked_bars(
     for line in range(_LINES + 1):
         y = f"{foot - room * line / _LINES:.1f}"
         shapes.append(tag("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y, class_="grid"))
-        shapes.append(tag("text", usd(most * line / _LINES), x=_LEFT - 8, y=float(y) + 4, class_="amount"))
+        shapes.append(tag("text", dollars(most * line / _LINES), x=_LEFT - 8, y=float(y) + 4, class_="amount"))
     pitch = (_WIDTH - _LEFT) / max(len(bars), 1)
     for place, bar in enumerate(bars):
         if any(bar):
@@ -82,14 +83,14 @@ def counts_over_time(over_time: Mapping[str, Any], query: str) -> Markup:
 def _bar(bar: Sequence[float], names: Sequence[str], x: float, pitch: float, most: float, at: float) -> Markup:
     room = _HEIGHT - _TOP - _FOOT
     y = float(_HEIGHT - _FOOT)
-    told = [f"{utc(at, 'date')}: {usd(math.fsum(bar))}"]
+    told = [f"{utc(at, 'date')}: {dollars(math.fsum(bar))}"]
     shapes = []
     for place, value in enumerate(bar):
         if value <= 0:
             continue
         height = value / most * room
         y -= height
-        told.append(f"{names[place]} {usd(value)}")
+        told.append(f"{names[place]} {dollars(value)}")
         shapes.append(
             tag("rect", x=f"{x + pitch * 0.12:.1f}", width=f"{pitch * 0.76:.1f}", y=f"{y:.2f}", height=f"{height:.2f}",
                 class_=f"tone{min(place, TONES - 1)}")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gateway.console.svg import joined, share, tag
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import milliseconds
 
 BINS: Final = 40
 _TOP, _BASE, _HEIGHT = 16, 60, 76

@@ -9,7 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gateway.console.svg import joined, share, tag
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import milliseconds
 
 _HEIGHT: Final = 22
 

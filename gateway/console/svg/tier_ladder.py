@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from gateway.console.flips import ConversationTurn
 from gateway.console.svg import joined, tag
-from gateway.telemetry.reasons import dollars
+from policies.quantities import dollars
 
 _LEFT: Final = 96
 _WIDTH: Final = 1060

@@ -19,7 +19,7 @@ from gateway.console.svg import joined, share, tag
 from gateway.console.svg.ribbon import ribbon
 from gateway.console.timeline import Bar, Ghost, Timeline
 from gateway.telemetry import names
-from gateway.telemetry.reasons import milliseconds
+from policies.quantities import milliseconds
 
 _ROW: Final = 22
 _BAR: Final = 12

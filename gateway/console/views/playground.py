@@ -27,9 +27,9 @@ from gateway.console.timeline import Bar, timeline_of
 from gateway.console.views.request import record_of
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
-from gateway.telemetry.reasons import dollars, milliseconds
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
+from policies.quantities import dollars, milliseconds
 
 _TEMPLATE: Final = "playground.html"
 _MOST_FORM: Final = 1 << 18

@@ -26,7 +26,6 @@ from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
 from gateway.telemetry.ids import recorded_between
-from gateway.telemetry.reasons import dollars
 from offline.explain.moves import Move
 from offline.explain.path import PathLine, decision_lines
 from offline.explain.why_not import Flip, Impossible, start_of, why_not
@@ -35,6 +34,7 @@ from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy
 from policies.model import Policy
 from policies.numbers import PolicyNumber, numbers_of
+from policies.quantities import dollars
 from routing.decide import DecisionInput
 from routing.decision_basis import BasisError, DecisionBasis
 from routing.decision_record import unnamed

@@ -137,7 +137,7 @@ async def test_what_is_cut_down_is_logged_once(caplog: pytest.LogCaptureFixture)
             ("INFO", "cache"),
             ("WARNING", "responses"),
         ]
-        assert "cut down to 1536 and 1.88 MiB, a tenant's part of the store's 24 MiB" in cut[1]
+        assert "cut down to 1536 and 1.9 MiB, a tenant's part of the store's 24 MiB" in cut[1]
         with redis.Redis(port=server.port) as administrator:
             administrator.config_set("maxmemory", 0)
         await room.refresh()

@@ -243,7 +243,7 @@ def test_a_step_without_a_verdict_ends_as_the_policy_says(undecided: str, move: 
     told(one, 400)
     assert one.verdict(BEGAN + 7199).move == "wait"
     verdict = one.verdict(BEGAN + 7201)
-    assert verdict.move == move and verdict.reason.startswith("undecided after 2.0 h: ") and "quality" in verdict.reason
+    assert verdict.move == move and verdict.reason.startswith("undecided after 2 h: ") and "quality" in verdict.reason
 
 
 def test_a_minute_below_the_floor_is_enough() -> None:

@@ -15,6 +15,7 @@ import orjson
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._store import admin_api
 from policies.model import Policy
+from policies.quantities import write_share
 from policies.yaml_source import Document, parse_yaml
 from routing.decide import DecisionInput
 from routing.decision_basis import BasisError, DecisionBasis
@@ -45,7 +46,7 @@ class LiveView:
         label, mode = candidate["policy"], candidate["mode"]
         if mode != "canary":
             return f"{label} is tried by {mode} beside it, and answers nobody"
-        share = f"{label} is tried on {candidate['share'] * 100:.3g}% of {_UNITS[candidate['sticky']]}"
+        share = f"{label} is tried on {write_share(candidate['share'])} of {_UNITS[candidate['sticky']]}"
         if self.answer["arm"] is None:
             return f"{share}; which policy this request would get is not known"
         unit = candidate["sticky"] if candidate["sticky"] != "key" else "API key"

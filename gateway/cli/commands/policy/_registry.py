@@ -22,6 +22,7 @@ from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import in_force_shown
 from offline.report import print_json
+from policies.quantities import write_share
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
@@ -136,7 +137,9 @@ def report_change(
         lines = [f"{done}: {_label(after)} is in force{was}"]
     if (rolling := after.rolling) is not None:
         paused = f", paused: {rolling.paused}" if rolling.paused else ""
-        lines.append(f"trying {after.surface}@{rolling.version[:7]}: {rolling.mode} {percent(rolling.share)}{paused}")
+        lines.append(
+            f"trying {after.surface}@{rolling.version[:7]}: {rolling.mode} {write_share(rolling.share)}{paused}"
+        )
         if rolling.mode != "evaluate" and not workers["judged"]:
             lines.append("no `tierline policy judge` is at work: until one is, the candidate gets no requests")
     if after.frozen:
@@ -174,11 +177,6 @@ async def spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
 
 def _label(state: InForce) -> str:
     return f"{state.surface}@{state.live[:7]}"
-
-
-def percent(share: float) -> str:
-    """Return a share such as 5% or 0.1%."""
-    return f"{share * 100:.3g}%"
 
 
 def wrapped(head: str, *paragraphs: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from offline.report import table
+from policies.quantities import figure, percent, points
 
 if TYPE_CHECKING:
     from offline.replay.figures import FigureChange
@@ -58,7 +59,7 @@ def summary_lines(replayed: Replayed, seconds: float) -> list[str]:
     lines = [
         f"{served_by} -> {replayed.candidate}",
         f"replayed {replayed.requests:,} requests of {period} in {seconds:.1f} s: {shares}",
-        f"fidelity {_percent(same)} of {fidelity.decided:,} recorded decisions are made again"
+        f"fidelity {percent(same, 2)} of {fidelity.decided:,} recorded decisions are made again"
         f" ({fidelity.identical:,} of {fidelity.checked:,} checked byte for byte)",
     ]
     if not fidelity.whole:
@@ -75,38 +76,27 @@ def figure_table(replayed: Replayed) -> Table:
     for name, change in replayed.figures.items():
         unit = _UNITS.get(name, "share")
         exact = change.low == change.high
-        interval = "exact" if exact else f"{signed(change.low, unit)} to {signed(change.high, unit)}"
+        interval = (
+            "exact" if exact else f"{shown(change.low, unit, signed=True)} to {shown(change.high, unit, signed=True)}"
+        )
         made.add_row(
             _TITLES[name],
-            value(change.before, unit),
-            value(change.after, unit),
-            signed(change.difference, unit),
+            shown(change.before, unit),
+            shown(change.after, unit),
+            shown(change.difference, unit, signed=True),
             "-" if math.isnan(change.difference) else interval,
         )
     return made
 
 
-def value(number: float, unit: str) -> str:
-    """Return a figure with its unit."""
-    if math.isnan(number):
-        return "-"
-    if unit == "share":
-        return f"{number:.2%}"
-    return f"{number:.0f} ms" if unit == "ms" else f"${number:.4f}"
+def shown(value: float, unit: str, *, signed: bool = False) -> str:
+    """Return a figure with its unit; `-` for one that is not a number."""
+    return "-" if math.isnan(value) else figure(value, unit, signed=signed)
 
 
 def change_text(change: FigureChange, unit: str) -> str:
     """Return a change as `98.9% -> 98.4%`."""
-    return f"{value(change.before, unit)} -> {value(change.after, unit)}"
-
-
-def signed(number: float, unit: str) -> str:
-    """Return a difference with its sign: shares in points."""
-    if math.isnan(number):
-        return "-"
-    if unit == "share":
-        return f"{number * 100:+.2f}"
-    return f"{number:+.0f}" if unit == "ms" else f"{number:+.4f}"
+    return f"{shown(change.before, unit)} -> {shown(change.after, unit)}"
 
 
 def quality_text(replayed: Replayed) -> str:
@@ -119,9 +109,9 @@ def quality_text(replayed: Replayed) -> str:
             return f"not known: {quality['unrated']:,} requests {why} ({labels})"
         return f"not known ({labels})"
     low, high = quality["interval_95"]
-    interval = f"95% interval {low * 100:+.1f} to {high * 100:+.1f}"
+    interval = f"95% interval {points(low)} to {points(high)}"
     word = ", by the judge alone" if quality["word"] == "judge" else ""
-    return f"{quality['difference'] * 100:+.1f} points ({interval}{word}; {labels})"
+    return f"{points(quality['difference'])} points ({interval}{word}; {labels})"
 
 
 def _changed(replayed: Replayed) -> list[str]:
@@ -140,8 +130,3 @@ def _changed(replayed: Replayed) -> list[str]:
 
 def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
-
-
-def _percent(share: float) -> str:
-    """Return a share with two decimals, which is 100.00% only if it is whole."""
-    return "100.00%" if share == 1 else f"{min(share, 0.9999):.2%}"

@@ -33,7 +33,7 @@ from offline.policy_tests.run import run_files
 from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy
-from policies.validation import share
+from policies.quantities import read_share
 
 if TYPE_CHECKING:
     from gateway.registry.apply import Applied
@@ -165,7 +165,7 @@ def _how(args: argparse.Namespace) -> How | None:
 
 def _share(text: str) -> float:
     """Parse a share such as 10% or 0.1."""
-    value = share(text) if text.endswith("%") else None
+    value = read_share(text) if text.endswith("%") else None
     try:
         number = float(text) if value is None else float(str(value))
     except ValueError:

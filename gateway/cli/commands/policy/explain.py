@@ -27,7 +27,7 @@ from offline.report import Report, show
 from policies.errors import ConfigError, KeyPath
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import Policy
-from policies.validation import seconds
+from policies.quantities import read_duration, write_share
 from policies.wildcards import STAR, matches
 from policies.yaml_source import Document
 from routing.decide import DecisionInput, TierHealth
@@ -292,7 +292,7 @@ def _arm_line(view: LiveView) -> list[PathLine]:
 def _live_notes(view: LiveView) -> list[str]:
     notes = [f"as the worker {view.answer['worker']} knows it now; others may expect somewhat different times"]
     if view.policy.holdout:
-        share = f"{view.policy.holdout * 100:.3g}%"
+        share = write_share(view.policy.holdout)
         notes.append(f"chance sends {share} of requests to the strongest tier instead (holdout); that is left out")
     return notes
 
@@ -423,7 +423,7 @@ def _state(args: argparse.Namespace, health: Mapping[str, TierHealth], features:
             changed[name] = replace(changed[name], unavailable="down", forecast=None)
             continue
         try:
-            taken = seconds(time)
+            taken = read_duration(time)
         except ValueError as error:
             raise CommandError(f"--expect {text}: {error}") from None
         first = taken if features.stream else 0.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import launch_of
 from gateway.cli.commands.policy._bound import base_in, bound_to
-from gateway.cli.commands.policy._replay_view import change_text, quality_text, signed
+from gateway.cli.commands.policy._replay_view import change_text, quality_text
 from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, ledger_folder, replay_of
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
@@ -23,8 +23,10 @@ from offline.report import print_json
 from policies.codes import is_error
 from policies.diff import difference, unguarded_quality
 from policies.loader import SHIPPED, read_policy
+from policies.quantities import figure
 
 if TYPE_CHECKING:
+    from offline.replay.figures import FigureChange
     from offline.replay.run import Replayed
     from policies.diff import Difference
     from policies.model import Policy
@@ -238,15 +240,18 @@ def _figures(replayed: Replayed) -> list[str]:
         return change_text(figures[name], unit)
 
     goodput = figures["goodput"]
-    interval = f"95% interval {signed(goodput.low, 'share')} to {signed(goodput.high, 'share')}"
     cost = figures["cost"]
+
+    def change(of: FigureChange, unit: str) -> str:
+        difference, low, high = (figure(value, unit, signed=True) for value in (of.difference, of.low, of.high))
+        return f"({difference}, 95% interval {low} to {high})"
+
     lines = [
         f"  path           escalated {shown('escalated', 'share')}    degraded {shown('degraded', 'share')}"
         f"    hits {shown('hits', 'share')}",
-        f"  goodput        {shown('goodput', 'share')}   ({signed(goodput.difference, 'share')}, {interval})",
+        f"  goodput        {shown('goodput', 'share')}   {change(goodput, 'share')}",
         f"  TTFT p95       {shown('ttft_p95', 'ms')}    p50 {shown('ttft_p50', 'ms')}",
-        f"  cost per 1,000 {shown('cost', 'usd')}   ({signed(cost.difference, 'usd')}, 95% interval "
-        f"{signed(cost.low, 'usd')} to {signed(cost.high, 'usd')})    wasted {shown('wasted', 'usd')}",
+        f"  cost per 1,000 {shown('cost', 'usd')}   {change(cost, 'usd')}    wasted {shown('wasted', 'usd')}",
     ]
     lines.append(f"  quality        {quality_text(replayed)}")
     if replayed.slices:

@@ -8,11 +8,11 @@ import time
 from typing import Any, Final, NoReturn
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands.policy._registry import add_registry_flags, percent, when, with_registry, wrapped
+from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry, wrapped
 from gateway.exit_codes import Exit
 from gateway.registry.view import status_of
-from gateway.rollout.report import duration
 from offline.report import print_json
+from policies.quantities import period, write_share
 
 DESCRIPTION = """Show, for each surface, the policy in force, the candidate with its step and the guards' figures, and
 which workers or policy files say something else."""
@@ -105,15 +105,15 @@ def _text(status: dict[str, Any], now: float) -> str:
 def _last(change: dict[str, Any], now: float) -> list[str]:
     """Return the latest change, so that who looks after a verdict sees what it was."""
     about = f"{change['surface']}@{(change['before'] if change['action'] == 'rollback' else change['version'])[:7]}"
-    ago = f"{duration(max(0.0, now - change['at']))} ago"
+    ago = f"{period(max(0.0, now - change['at']))} ago"
     return wrapped("last change: ", f"{change['action']} of {about} by {change['by']}, {ago}: {change['message']}")
 
 
 def _candidate(surface: str, candidate: dict[str, Any], now: float) -> list[str]:
     steps = candidate.get("steps") or []
     at_step = f", step {candidate['step'] + 1} of {len(steps)}" if candidate["mode"] == "canary" and steps else ""
-    since = duration(max(0.0, now - candidate["since"]))
-    what = f"{candidate['policy']}: {candidate['mode']} {percent(candidate['share'])}{at_step}, for {since}"
+    since = period(max(0.0, now - candidate["since"]))
+    what = f"{candidate['policy']}: {candidate['mode']} {write_share(candidate['share'])}{at_step}, for {since}"
     lines = wrapped("trying ", f"{what}, {candidate.get('author', '')}: {candidate.get('message', '')}")
     if candidate["paused"]:
         lines.append(f"paused: {candidate['paused']}; `tierline policy resume {surface} -m WHY` goes on")

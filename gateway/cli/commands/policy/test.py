@@ -16,7 +16,7 @@ from offline.policy_tests.run import RunResult, run_files
 from offline.progress import progress
 from offline.report import print_json
 from policies.loader import SHIPPED
-from policies.validation import share
+from policies.quantities import read_share
 
 DESCRIPTION = (
     "Test policies against their test files, chat.test.yaml beside chat.yaml. No model is called and no store is "
@@ -100,7 +100,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _share(text: str) -> float:
     try:
-        value = float(str(share(text)))
+        value = float(str(read_share(text)))
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
