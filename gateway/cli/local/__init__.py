@@ -4,7 +4,7 @@
     child       run one child process: own session, restarts with backoff, stop within a time limit
     family      run all children: start, signals, stopping in order
     state       hold the state folder: one supervisor at a time, remembered ports, `up.json`
-    store_child, local_model, ledger_child, gateway_child    how to start each child, and when it is ready
+    store_child, local_model, roles    how to start each child, and when it is ready
     banner      the text that the terminal shows once everything is up
 
 No web framework and no model is imported here, so that the children start within half a second of the command.

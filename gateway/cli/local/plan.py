@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import BannerFacts, BannerRow
 from gateway.cli.local.child import Child, ChildSpec
-from gateway.cli.local.console_child import NAME as CONSOLE
-from gateway.cli.local.console_child import console_child
-from gateway.cli.local.gateway_child import Listen, gateway_child
-from gateway.cli.local.judge_child import judge_child
-from gateway.cli.local.ledger_child import ledger_child
 from gateway.cli.local.local_model import NAME as LOCAL
 from gateway.cli.local.local_model import find_gguf, local_child
+from gateway.cli.local.roles import CONSOLE, Listen, Roles
 from gateway.cli.local.state import StateFolder, Up, free_port, why_not_listen
 from gateway.cli.local.store_child import NAME as STORE
 from gateway.cli.local.store_child import store_child
@@ -60,18 +56,19 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
             # Headers, confidence heads and stored answers use this name, so it has to be the served model's.
             _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
+    known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
+    roles = Roles(launch, state, store_url, deployment.ledger.folder or state.path / "ledger", known)
     if deployment.ledger.keep:
-        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
-        specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, known, state))
+        specs.append(roles.keeper())
     if deployment.policies.source == "store":
-        specs.append(judge_child(deployment.ledger.folder, store_url, state))
-    specs.append(gateway_child(listen, listens, launch.config, launch.policies, extra_env, state))
+        specs.append(roles.judge())
+    specs.append(roles.gateway(listen, listens, extra_env))
     console = _console(deployment)
     if console is not None:
         own = deployment.console
-        gateway, keys = own.gateway or listen.url, (own.key_env, own.viewer_key_env, own.gateway_key_env)
+        keys = (own.key_env, own.viewer_key_env, own.gateway_key_env)
         known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
-        specs.append(console_child(launch.config, launch.policies, console, gateway, store_url, known, state))
+        specs.append(replace(roles, known=known).console(console, own.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):

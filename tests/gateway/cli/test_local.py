@@ -22,9 +22,9 @@ from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import BannerFacts, BannerRow, render
 from gateway.cli.local.child import MAX_BACKOFF_S, MAX_LOG_BYTES, Child, ChildSpec, backoff_s, rotate, tail
 from gateway.cli.local.family import Family
-from gateway.cli.local.gateway_child import Listen
 from gateway.cli.local.local_model import find_gguf
 from gateway.cli.local.plan import make_plan
+from gateway.cli.local.roles import Listen
 from gateway.cli.local.state import Up, claim, free_port
 from gateway.cli.local.store_child import store_child
 from gateway.config.launch import Launch
