@@ -1,7 +1,7 @@
 """Run `tierline policy`: check, test, compare, replay, apply and roll back the policies of surfaces.
 
-Each action is a module of this folder with a DESCRIPTION, EXAMPLES, `add_options(parser)` and `run(args)`. Only the
-chosen one is imported, since some need DuckDB or numpy.
+Each action is a module of this folder, or one of `_verbs`, with a DESCRIPTION, EXAMPLES, `add_options(parser)` and
+`run(args)`. Only the chosen one is imported, since some need DuckDB or numpy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ACTIONS: Final = {
     "judge": "judge the candidates that are being tried, until stopped; `tierline up` does so by itself",
     "schema": "print the JSON Schema of policy files, with which editors complete and check them",
 }
-"""What each action does, by its name, in the order of `--help`. The module has the name, with _ for each -."""
+"""What each action does, by its name, in the order of `--help`."""
+_VERBS: Final = ("promote", "pause", "resume", "rollback", "remove")
 
 _EXAMPLES = """examples:
   tierline policy lint                              check the policies shipped with Tierline
@@ -87,4 +88,6 @@ def add_options(action: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _module(action: str) -> Any:
-    return import_module(f"{__name__}.{action.replace('-', '_')}")
+    if action in _VERBS:
+        return import_module(f"{__name__}._verbs").VERBS[action]
+    return import_module(f"{__name__}.{action}")

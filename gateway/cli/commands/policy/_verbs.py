@@ -1,0 +1,133 @@
+"""Run the changes of a surface in force: `tierline policy promote`, `pause`, `resume`, `rollback` and `remove`.
+
+Each is one call of the registry, with the revision that it was decided on, and takes a surface, who and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands.policy._registry import add_change_flags, author_of, change, deployment_of
+
+if TYPE_CHECKING:
+    from gateway.registry.records import InForce
+    from gateway.registry.registry import PolicyRegistry
+
+
+class _Make(Protocol):
+    def __call__(
+        self, args: argparse.Namespace, registry: PolicyRegistry, state: InForce, *, by: str, message: str
+    ) -> Awaitable[InForce]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A change of one surface: `done` is how its report begins, `removed` whether it takes a removed surface too."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+    done: str
+    make: _Make
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Its own options, and what argparse is told of each."""
+    removed: bool = False
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the surface, its own options, and those of every change."""
+        parser.add_argument("surface", metavar="SURFACE", help="the surface")
+        for name, how in self.options.items():
+            parser.add_argument(name, **how)
+        add_change_flags(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Make the change and report it."""
+        author = author_of(args)
+        make: Callable[[PolicyRegistry, InForce], Awaitable[InForce]] = lambda registry, state: self.make(  # noqa: E731
+            args, registry, state, by=author, message=args.message
+        )
+        return change(args, make, self.done, removed=self.removed)
+
+
+async def _roll_back(
+    args: argparse.Namespace, registry: PolicyRegistry, state: InForce, *, by: str, message: str
+) -> InForce:
+    prefix = args.to and args.to.removeprefix(f"{args.surface}@")
+    to = await registry.version(args.surface, prefix) if prefix else None
+    return await registry.rollback(args.surface, state.revision, by=by, message=message, to=to)
+
+
+async def _remove(
+    args: argparse.Namespace, registry: PolicyRegistry, state: InForce, *, by: str, message: str
+) -> InForce:
+    # Workers say themselves what their default surface is; where none runs, the config does.
+    if (args.config is not None or not await registry.replicas()) and (
+        deployment_of(args).default_surface == args.surface
+    ):
+        raise CommandError(
+            f"{args.surface} is the config's default surface: what asks for `auto` goes there. Name another as "
+            "`default_surface` first"
+        )
+    return await registry.remove(
+        args.surface, state.revision, by=by, message=message, with_candidate=args.with_candidate
+    )
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "promote": Verb(
+        """Take the candidate of a surface to the next share of its `rollout`; after the last, or with --full, put
+it in force for all. From evaluate or shadow the next step is the first share.""",
+        """examples:
+  tierline policy promote chat -m "the figures are good"           the next step
+  tierline policy promote chat -m "the fair begins" --full         for all, now""",
+        "promoted",
+        lambda args, registry, state, **why: (registry.promote if args.full else registry.step)(
+            args.surface, state.revision, **why
+        ),
+        {"--full": {"action": "store_true", "help": "for all at once, whatever steps are left"}},
+    ),
+    "pause": Verb(
+        """Hold the candidate of a surface at its present share. A surface without one is frozen: until `resume`,
+nothing but a rollback is taken. A paused candidate is still judged, and taken back if a guard is crossed.""",
+        """examples:
+  tierline policy pause chat -m "wait for the new prices"
+  tierline policy resume chat -m "they are in" """,
+        "paused",
+        lambda args, registry, state, **why: registry.pause(args.surface, state.revision, **why),
+    ),
+    "resume": Verb(
+        "End a pause: the candidate's step begins anew, and a frozen surface takes changes again.",
+        """examples:
+  tierline policy resume chat -m "the new prices are in" """,
+        "resumed",
+        lambda args, registry, state, **why: registry.resume(args.surface, state.revision, **why),
+    ),
+    "rollback": Verb(
+        """Drop the candidate of a surface. Without one, put the version before in force again, on all workers
+within a second; each further rollback goes one version further back. A frozen surface can be rolled back too, and one
+that was removed comes back.""",
+        """examples:
+  tierline policy rollback chat -m "goodput fell"             the candidate, else the version in force
+  tierline policy rollback chat --to f00d -m "goodput fell"   to a version, by the beginning of its hash""",
+        "rolled back",
+        _roll_back,
+        {"--to": {"metavar": "VERSION", "help": "the version to put in force, by a prefix of its hash"}},
+        removed=True,
+    ),
+    "remove": Verb(
+        """Take a surface out of force, on all workers within a second: requests that name it, or one of its
+aliases, get a 404. Its versions and its history stay in the store, and `tierline policy rollback` brings it back.
+Answers of it that the cache holds are not served; `tierline cache purge --surface NAME` deletes them. Refused for the
+default surface, for the last one, for a frozen one, and for one with a candidate unless --with-candidate.""",
+        """examples:
+  tierline policy remove voice -m "the pilot is over"
+  tierline policy remove voice --with-candidate -m "the pilot is over"    with what is being tried there
+  tierline policy rollback voice -m "it goes on"                          bring it back""",
+        "removed",
+        _remove,
+        {"--with-candidate": {"action": "store_true", "help": "drop the candidate that is being tried, too"}},
+    ),
+}
