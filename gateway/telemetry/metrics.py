@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from math import nan
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -64,14 +65,23 @@ GOODPUT: Final = "goodput"
 _GROUPS: Final = {None: "undrawn", False: "routed", True: "held_out"}
 """Values of the label `group`, by `Ledger.holdout`."""
 
-# By hop name, the attributes that become the labels of its counter, after the surface.
+# A request's metrics, and the fields of its ledger that they are made of: milliseconds, and amounts, of which those
+# above 0 are added. prometheus-client raises for a negative amount, and a backend may report one.
+_TIMES: Final = (("duration", "total_ms"), ("overhead", "overhead_ms"), ("ttft", "ttft_ms"), ("tpot", "tpot_ms"))
+_AMOUNTS: Final = ("tokens_in", "tokens_out", "cost_usd", "wasted_usd", "counterfactual_usd")
+_times_of: Final = attrgetter(*(field for _, field in _TIMES))
+_amounts_of: Final = attrgetter(*_AMOUNTS)
+
+# By hop name, the counter of the hop, and the attributes that become its labels, after the surface.
 _COUNTED: Final = {
-    names.CACHE_EXACT: (names.CACHE_OUTCOME, names.CACHE_REASON),
-    names.CACHE_SEMANTIC: (names.CACHE_OUTCOME, names.CACHE_REASON),
-    names.CACHE_FOLLOW: (names.CACHE_OUTCOME,),
-    names.CACHE_WRITE: (names.CACHE_OUTCOME, names.CACHE_REASON),
-    names.ATTEMPT: (names.TIER, names.BACKEND, names.OUTCOME),
+    names.CACHE_EXACT: ("lookups", (names.CACHE_OUTCOME, names.CACHE_REASON)),
+    names.CACHE_SEMANTIC: ("lookups", (names.CACHE_OUTCOME, names.CACHE_REASON)),
+    names.CACHE_FOLLOW: ("coalesced", (names.CACHE_OUTCOME,)),
+    names.CACHE_WRITE: ("writes", (names.CACHE_OUTCOME, names.CACHE_REASON)),
+    names.ATTEMPT: ("attempts", (names.TIER, names.BACKEND, names.OUTCOME)),
 }
+_MARKS: Final = frozenset({names.HEDGE, names.COST_UNKNOWN, names.STAGE, names.CHECK_MS})
+"""Attributes of those hops that are counted by themselves."""
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
 _SERVER_ERROR: Final = 500
@@ -127,50 +137,38 @@ class Metrics(MetricSet):
             self.workers_configured.set(1)
         self.build.labels(version("tierline")).set(1)
 
-    def observe(self, trace: Trace, ledger: Ledger) -> None:  # noqa: PLR0912  (each call would count per request)
+    def observe(self, trace: Trace, ledger: Ledger) -> None:
         """Count one finished request: its ledger, attempts, cache lookups and cache write."""
         key = (ledger.surface, ledger.path, ledger.tier, ledger.backend, _length(trace, ledger))
         series = self._series.get(key) or self._series_of(key)
         tally, observed = self._tally, self._observed
         tally[series.requests.get(ledger.status) or self._requests_of(series, ledger.status)] += 1
-        observed[series.duration].append(ledger.total_ms / 1000)
-        observed[series.overhead].append(ledger.overhead_ms / 1000)
-        if ledger.ttft_ms is not None:
-            observed[series.ttft or self._ttft_of(series)].append(ledger.ttft_ms / 1000)
-        if ledger.tpot_ms is not None:
-            observed[series.tpot or self._tpot_of(series)].append(ledger.tpot_ms / 1000)
-        estimated, fault = ledger.answer_estimated, ""
+        for place, time_ms in enumerate(_times_of(ledger)):
+            if time_ms is not None:
+                observed[series.times[place] or self._time_of(series, place)].append(time_ms / 1000)
+        for counter, amount in zip(series.amounts, amounts := _amounts_of(ledger), strict=True):
+            if amount and amount > 0:
+                tally[counter] += amount
+        estimated, fault = ledger.answer_estimated or ledger.cost_unknown, ""
         for call in ledger.calls:
             self._called(series.surface, call)
             estimated = estimated or (call.estimated and call.cost_usd > 0)
             fault = fault or ("" if call.wasted else call.fault)
-        if ledger.attempts:
-            self._spend(series, ledger)
-        if (alone_usd := ledger.counterfactual_usd) is not None and alone_usd >= 0:
-            tally[series.counterfactual] += alone_usd
-            if not estimated and not ledger.cost_unknown and (cost_usd := ledger.cost_usd) >= 0:
-                saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
-                count, cost, alone, cost_squared, alone_squared, product = saving
-                tally[count] += 1
-                tally[cost] += cost_usd
-                tally[alone] += alone_usd
-                tally[cost_squared] += cost_usd * cost_usd
-                tally[alone_squared] += alone_usd * alone_usd
-                tally[product] += cost_usd * alone_usd
-        if ledger.slo:
-            self._check(series, ledger.slo, fault)
-        elif ledger.status >= _SERVER_ERROR and ledger.arm != PLAYGROUND:
-            tally[series.goodput_requests] += 1  # rejected before its objectives were known
+        *_, cost, _, alone = amounts
+        if alone is not None and not estimated and cost >= 0 and alone >= 0:
+            saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
+            for counter, amount in zip(saving, (1, cost, alone, cost * cost, alone * alone, cost * alone), strict=True):
+                tally[counter] += amount
+        if ledger.slo or (ledger.status >= _SERVER_ERROR and ledger.arm != PLAYGROUND):
+            self._check(series, ledger, fault)
         for hop in trace.hops:
-            if (labels := _COUNTED.get(hop.name)) is None:
+            if (counted := _COUNTED.get(hop.name)) is None:
                 continue
             attributes = hop.attributes
-            hop_key = (hop.name, series.surface, *map(attributes.get, labels))
+            hop_key = (hop.name, series.surface, *map(attributes.get, counted[1]))
             tally[self._hops.get(hop_key) or self._resolve(hop_key)] += 1
-            if names.HEDGE in attributes or names.COST_UNKNOWN in attributes:
-                self._count_attempt(hop, series.surface, ledger)
-            elif names.STAGE in attributes or names.CHECK_MS in attributes:
-                self._decided(series.surface, attributes)
+            if not _MARKS.isdisjoint(attributes):
+                self._count_marks(hop, series.surface, ledger)
         if ledger.error == _OVERLOADED:
             self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
 
@@ -377,14 +375,9 @@ class Metrics(MetricSet):
         series = self._series[key] = _Series(self._child, self, key)
         return series
 
-    def _ttft_of(self, series: _Series) -> Histogram:
-        histogram: Histogram = self._child(self.ttft, series.key)
-        series.ttft = histogram
-        return histogram
-
-    def _tpot_of(self, series: _Series) -> Histogram:
-        histogram: Histogram = self._child(self.tpot, series.key)
-        series.tpot = histogram
+    def _time_of(self, series: _Series, place: int) -> Histogram:
+        histogram: Histogram = self._child(getattr(self, _TIMES[place][0]), series.key)
+        series.times[place] = histogram
         return histogram
 
     def _requests_of(self, series: _Series, status: int) -> Counter:
@@ -401,10 +394,16 @@ class Metrics(MetricSet):
     def _count(self, counter: Counter, labels: _Key, amount: float = 1) -> None:
         self._tally[self._labelled.get((counter, labels)) or self._child(counter, labels)] += amount
 
-    def _check(self, series: _Series, slo: Mapping[str, bool], fault: str) -> None:
-        """Count which objectives a request met, and whether it was good. `fault`: the structural one of its answer."""
+    def _check(self, series: _Series, ledger: Ledger, fault: str) -> None:
+        """Count which objectives a request met, and whether it was good. `fault`: the structural one of its answer.
+
+        One without objectives was rejected before they were known.
+        """
         tally, missed = self._tally, []
-        for objective, met in slo.items():
+        tally[series.goodput_requests] += 1
+        if not ledger.slo:
+            return
+        for objective, met in ledger.slo.items():
             pair = series.objectives.get(objective)
             if pair is None:
                 labels = series.surface, objective
@@ -414,7 +413,6 @@ class Metrics(MetricSet):
             if not met:
                 tally[pair[1]] += 1
                 missed.append(objective)
-        tally[series.goodput_requests] += 1
         if is_good(missed, series.path, fault):
             tally[series.goodput_good] += 1
 
@@ -428,41 +426,25 @@ class Metrics(MetricSet):
         if call.outcome in REJECTED:
             self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
-    def _count_attempt(self, hop: Hop, surface: str, ledger: Ledger) -> None:
-        """Count a hedge by how it ended, and a call whose price is not known."""
+    def _count_marks(self, hop: Hop, surface: str, ledger: Ledger) -> None:
+        """Count a hedge by how it ended, a call of unknown price, and what decided on a semantic lookup's neighbour."""
         attributes = hop.attributes
         if attributes.get(names.HEDGE):
             self._count(self.hedges, (surface, _raced(hop, ledger)))
         if names.COST_UNKNOWN in attributes:
             self._count(self.unpriced, (attributes.get(names.TIER), attributes.get(names.BACKEND)))
-
-    def _decided(self, surface: str, lookup: Mapping[str, Any]) -> None:
-        """Count what decided on a semantic lookup's best neighbour, and how long the cross-encoder took for it."""
-        if (stage := lookup.get(names.STAGE)) is not None:
-            self._count(self.stages, (surface, stage, lookup.get(names.CACHE_OUTCOME)))
-        if (check_ms := lookup.get(names.CHECK_MS)) is not None:
+        if (stage := attributes.get(names.STAGE)) is not None:
+            self._count(self.stages, (surface, stage, attributes.get(names.CACHE_OUTCOME)))
+        if (check_ms := attributes.get(names.CHECK_MS)) is not None:
             self._observed[self.checks].append(check_ms / 1000)
-
-    def _spend(self, series: _Series, ledger: Ledger) -> None:
-        tally = self._tally
-        for counter, amount in (
-            (series.tokens_in, ledger.tokens_in),
-            (series.tokens_out, ledger.tokens_out),
-            (series.cost, ledger.cost_usd),
-            (series.wasted, ledger.wasted_usd),
-        ):
-            if amount > 0:  # prometheus-client raises for a negative amount, and a backend may report one
-                tally[counter] += amount
 
     def _resolve(self, key: _Key) -> Counter:
         hop, surface, *values = key
         labels = (surface, *map(_stable, values))
-        metric = {names.ATTEMPT: self.attempts, names.CACHE_WRITE: self.writes, names.CACHE_FOLLOW: self.coalesced}
-        counter: Counter
-        if hop in metric:
-            counter = self._child(metric[hop], labels)
-        else:
-            counter = self._child(self.lookups, (surface, hop, *labels[1:]))
+        metric = _COUNTED[hop or ""][0]
+        if metric == "lookups":
+            labels = (surface, hop, *labels[1:])
+        counter: Counter = self._child(getattr(self, metric), labels)
         if len(self._hops) < _MOST_CACHED:
             self._hops[key] = counter
         return counter
@@ -472,8 +454,8 @@ class _Series:
     """Hold the series of one combination of surface, path, tier, backend and length of the prompt."""
 
     __slots__ = (
-        "cost", "counterfactual", "duration", "goodput_good", "goodput_requests", "key", "objectives", "overhead",
-        "path", "requests", "savings", "surface", "tier", "tokens_in", "tokens_out", "tpot", "ttft", "wasted",
+        "amounts", "goodput_good", "goodput_requests", "key", "objectives", "path", "requests", "savings", "surface",
+        "tier", "times",
     )  # fmt: skip
 
     def __init__(self, child: Callable[[Any, _Key], Any], metrics: Metrics, key: _Key) -> None:
@@ -485,17 +467,23 @@ class _Series:
         """By `Ledger.holdout`."""
         self.objectives: dict[str, tuple[Counter, Counter]] = {}
         """By objective: the counters of requests and of misses."""
-        self.duration: Histogram = child(metrics.duration, key)
-        self.ttft: Histogram | None = None
-        self.tpot: Histogram | None = None
+        self.times: list[Histogram | None] = [
+            child(metrics.duration, key),
+            child(metrics.overhead, (surface, path, prompt)),
+            None,
+            None,
+        ]
+        """As in _TIMES; None until there is such a time."""
         self.goodput_requests: Counter = child(metrics.goodput_requests, key)
         self.goodput_good: Counter = child(metrics.goodput_good, key)
-        self.overhead: Histogram = child(metrics.overhead, (surface, path, prompt))
-        self.tokens_in: Counter = child(metrics.tokens, (surface, tier, "in"))
-        self.tokens_out: Counter = child(metrics.tokens, (surface, tier, "out"))
-        self.cost: Counter = child(metrics.cost, (surface, tier))
-        self.wasted: Counter = child(metrics.wasted, (surface,))
-        self.counterfactual: Counter = child(metrics.counterfactual, (surface,))
+        self.amounts: tuple[Counter, ...] = (
+            child(metrics.tokens, (surface, tier, "in")),
+            child(metrics.tokens, (surface, tier, "out")),
+            child(metrics.cost, (surface, tier)),
+            child(metrics.wasted, (surface,)),
+            child(metrics.counterfactual, (surface,)),
+        )
+        """As in _AMOUNTS."""
 
 
 def _length(trace: Trace, ledger: Ledger) -> str:
