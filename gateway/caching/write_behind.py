@@ -37,12 +37,17 @@ if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
     from gateway.telemetry.trace import Hop, Trace
+    from routing.confidence.judge import Evidence
     from routing.embedding.embedder import Vector
 
 log = logging.getLogger("tierline.write_behind")
 
 _QUEUE: Final = 1024
 _LINGER_S: Final = 0.01
+
+_Whole = Callable[[], Mapping[str, Any] | None]
+"""Return an answer once it has ended; None if it is not whole."""
+_Draw = Callable[["RequestContext", "Vector | None", _Whole, "Evidence | None"], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -78,37 +83,42 @@ class WriteBehind(BatchTask[Finished]):
         """Return the reply of a served answer. An answer that may be stored is in `ResponseCache.pending` as soon as it
         is whole, so that equal requests of this worker find it before it is in the store.
         """
-        answer, pending = served.answer, self._cache.pending
+        answer = served.answer
         if request.trace.captures:
             request.trace.answer = partial(_text_of, answer)
+        draws = self._draws(request) if request.policy.learn or self._shadows.policies.current.rolling else ()
         may_store = served.may_store and plan.write and not plan.reason
-        counts = request.ledger.arm != PLAYGROUND
-        shadow = self._shadows.drawn(request) if counts and self._shadows.policies.current.rolling else None
-        judged = shadow is not None and self._shadows.judge_of(request, shadow) is not None
-        drawn = counts and (learn := request.policy.learn) is not None and self._comparer.draws(learn)
+        whole: _Whole = _nothing
         if isinstance(answer, LiveStream):
-            write = None
-            if shadow is not None and not judged:
-                self._shadows.offer(request, vector, shadow, lambda: None)
-            if may_store or drawn or judged:
+            if may_store or any(reads_it for reads_it, _ in draws):
                 whole = answer.remember()
-                write = _pending_write(request, plan, vector, whole) if may_store else None
-                if drawn:
-                    self._comparer.draw(request, vector, whole, None)
-                if shadow is not None and judged:
-                    self._shadows.offer(request, vector, shadow, whole)
-            if write is not None:
-                answer.on_whole = partial(pending.add, write)
-            return Reply(events=answer.events(), write=write, stream=answer)
-        completion = answer.value
-        if drawn:
-            self._comparer.draw(request, vector, lambda: completion, answer.evidence)
+            reply = Reply(events=answer.events(), stream=answer)
+        else:
+            completion = answer.value
+            whole = lambda: completion  # noqa: E731
+            may_store = may_store and answer.sound
+            reply = Reply(body=answer.body)
+        for _, draw in draws:
+            draw(request, vector, whole, None if isinstance(answer, LiveStream) else answer.evidence)
+        if may_store:
+            reply.write = write = _pending_write(request, plan, vector, whole)
+            if isinstance(answer, LiveStream):
+                answer.on_whole = partial(self._cache.pending.add, write)
+            else:
+                self._cache.pending.add(write)
+        return reply
+
+    def _draws(self, request: RequestContext) -> list[tuple[bool, _Draw]]:
+        """Return what chance draws this answer for: whether it reads the whole answer, and what to hand it to."""
+        if request.ledger.arm == PLAYGROUND:
+            return []
+        draws: list[tuple[bool, _Draw]] = []
+        shadow = self._shadows.drawn(request)
+        if (learn := request.policy.learn) is not None and self._comparer.draws(learn):
+            draws.append((True, self._comparer.draw))
         if shadow is not None:
-            self._shadows.offer(request, vector, shadow, lambda: completion)
-        write = _pending_write(request, plan, vector, lambda: completion) if may_store and answer.sound else None
-        if write is not None:
-            pending.add(write)
-        return Reply(body=answer.body, write=write)
+            draws.append((self._shadows.judge_of(request, shadow) is not None, partial(self._shadows.offer, shadow)))
+        return draws
 
     def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None) -> None:
         """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
@@ -194,6 +204,10 @@ class WriteBehind(BatchTask[Finished]):
             finished.shared.stored(written=written)
 
 
+def _nothing() -> None:
+    """Return None: the whole of a stream that nothing keeps."""
+
+
 def _text_of(answer: JsonAnswer | LiveStream) -> str:
     return answer.text if isinstance(answer, LiveStream) else text_of(answer.value)
 
@@ -202,7 +216,7 @@ def _pending_write(
     request: RequestContext,
     plan: CachePlan,
     vector: Vector | None,
-    completion: Callable[[], Mapping[str, Any] | None],
+    completion: _Whole,
 ) -> PendingWrite:
     """Return the write of an answer, built once it has ended: `completion` returns the whole of it, or None."""
     ledger, root = request.ledger, request.trace.root

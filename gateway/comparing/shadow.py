@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from policies.loader import RollingPolicy
     from policies.model import Policy
     from routing.confidence.agreement import Cosine
+    from routing.confidence.judge import Evidence
     from routing.embedding.embedder import Vector
 
 log = logging.getLogger("tierline.shadow")
@@ -121,7 +122,14 @@ class ShadowRunner:
         """Return whose judge compares the answers: the candidate's, or else that of the policy that served."""
         return rolling.policy.learn or request.policy.learn
 
-    def offer(self, request: RequestContext, vector: Vector | None, rolling: RollingPolicy, whole: Whole) -> None:
+    def offer(
+        self,
+        rolling: RollingPolicy,
+        request: RequestContext,
+        vector: Vector | None,
+        whole: Whole,
+        _evidence: Evidence | None,
+    ) -> None:
         """Run a request that was drawn once it is over; `whole` is asked only where there is a judge."""
         learn = self.judge_of(request, rolling)
         drawn = _Drawn(request, vector, rolling.policy, learn, None if learn is None else whole)

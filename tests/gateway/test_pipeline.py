@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from cache.semantic.cross_encoder import CrossEncoder, Pair
-from gateway.caching import write_behind
 from gateway.caching.lookups import ExactLookup
 from gateway.telemetry import reader
 from tests.support.app import in_process
@@ -92,41 +91,6 @@ async def test_the_secret_of_the_cache_hides_its_keys(
     assert not await kept("another")
     assert not await kept("")
     assert await kept("one")
-
-
-async def test_a_full_write_queue_costs_the_write_alone(
-    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where writes pile up, an answer goes out and its request is recorded, but the answer is not kept."""
-    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
-        monkeypatch.setattr(write_behind, "_QUEUE", 0)
-        dropped = await app.ask("hello")
-        assert dropped.headers["x-tierline-path"] == "direct"
-        async with asyncio.timeout(30):
-            while (record := await reader.find(app.steps.store, dropped.headers["x-request-id"])) is None:
-                await asyncio.sleep(0.002)
-        (write,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.write"]
-        assert (write["attributes"]["tierline.cache.outcome"], write["error"]) == ("dropped", "queue_full")
-        assert not await app.stored("hello")
-        monkeypatch.undo()
-        assert (await app.ask("hello")).headers["x-tierline-path"] == "direct"
-        await app.kept("hello")
-
-
-async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
-    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look that finds nothing in the store takes the right to make the answer; a hit elsewhere gives it back."""
-    monkeypatch.setattr(write_behind, "_LINGER_S", 0.3)
-    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
-        fresh = await app.ask("hello", {"cache-control": "no-cache"})
-        assert fresh.headers["x-tierline-path"] == "direct"
-        hit = await app.ask("hello")
-        assert hit.headers["x-tierline-path"] == "cache-exact"
-        leases = app.steps.coalescer.exchange.leases
-        await eventually(lambda: leases.held == 0, 5, "the release")
-        await app.kept("hello")
-        assert leases.held == 0
 
 
 async def test_a_hit_found_after_the_lookup_is_in_the_trace(

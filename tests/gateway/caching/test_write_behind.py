@@ -1,0 +1,164 @@
+"""Step 11 over a real application and store: what is written and recorded of a reply, and what is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cache.planning.plan import CachePlan
+from cache.write import CacheWrite, PendingWrite
+from gateway.caching import write_behind
+from gateway.request.reply import AnswerEnd, Reply
+from gateway.telemetry import reader
+from policies.caching import CachePolicy
+from routing.features import Features
+from tests.gateway.telemetry.requests_made import escalated
+from tests.support.app import InProcess, in_process
+from tests.support.gateway import CHAT, config
+from tests.support.store import LocalStore
+from tests.support.upstream import Upstream
+from tests.support.wait import eventually
+
+
+async def recorded(app: InProcess, request_id: str) -> Mapping[str, Any]:
+    """The record of a request, once it is in the store."""
+    async with asyncio.timeout(30):
+        while (record := await reader.find(app.steps.store, request_id)) is None:
+            await asyncio.sleep(0.002)
+    return orjson.loads(record)  # type: ignore[no-any-return]
+
+
+async def test_a_full_write_queue_costs_the_write_alone(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where writes pile up, an answer goes out and its request is recorded, but the answer is not kept."""
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        monkeypatch.setattr(write_behind, "_QUEUE", 0)
+        dropped = await app.ask("hello")
+        assert dropped.headers["x-tierline-path"] == "direct"
+        record = await recorded(app, dropped.headers["x-request-id"])
+        (write,) = [hop for hop in record["hops"] if hop["name"] == "cache.write"]
+        assert (write["attributes"]["tierline.cache.outcome"], write["error"]) == ("dropped", "queue_full")
+        assert not await app.stored("hello")
+        monkeypatch.undo()
+        assert (await app.ask("hello")).headers["x-tierline-path"] == "direct"
+        await app.kept("hello")
+
+
+async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that finds nothing in the store takes the right to make the answer; a hit elsewhere gives it back."""
+    monkeypatch.setattr(write_behind, "_LINGER_S", 0.3)
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        fresh = await app.ask("hello", {"cache-control": "no-cache"})
+        assert fresh.headers["x-tierline-path"] == "direct"
+        hit = await app.ask("hello")
+        assert hit.headers["x-tierline-path"] == "cache-exact"
+        leases = app.steps.coalescer.exchange.leases
+        await eventually(lambda: leases.held == 0, 5, "the release")
+        await app.kept("hello")
+        assert leases.held == 0
+
+
+async def test_every_request_is_recorded_once(upstream: Upstream, store: LocalStore, tmp_path: Path) -> None:
+    """One without a reply at once; one whose answer others still read at that answer's end."""
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        finish = app.steps.write_behind.finish
+        finish(*escalated("req-alone"), None)
+        await recorded(app, "req-alone")
+        finish(*escalated("req-shared"), Reply(shared_end=(end := AnswerEnd())))
+        finish(*escalated("req-after"), None)
+        await recorded(app, "req-after")
+        assert await reader.find(app.steps.store, "req-shared") is None
+        end.end(None)
+        await recorded(app, "req-shared")
+        finish(*escalated("req-late"), Reply(shared_end=end))  # the answer is over when its last reader is done
+        await recorded(app, "req-late")
+        records = [orjson.loads(blob)["ledger"]["request_id"] async for blob in reader.newest(app.steps.store)]
+        assert sorted(name for name in records if name.startswith("req-")) == [
+            "req-after", "req-alone", "req-late", "req-shared",
+        ]  # fmt: skip
+
+
+async def test_what_is_open_when_the_process_stops_is_recorded(
+    upstream: Upstream, store: LocalStore, tmp_path: Path
+) -> None:
+    """A request whose answer others still read at the stop is in the store like any other."""
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        app.steps.write_behind.finish(*escalated("req-open"), Reply(shared_end=AnswerEnd()))
+    async with in_process(tmp_path / "again", upstream.url, store_url=store.url) as app:
+        await recorded(app, "req-open")
+
+
+async def test_a_write_that_cannot_be_built_costs_no_other(
+    upstream: Upstream, store: LocalStore, tmp_path: Path
+) -> None:
+    """Of one batch, an answer that cannot be put together is refused, and the others are written."""
+
+    def broken() -> CacheWrite | None:
+        raise ValueError("such JSON cannot be encoded")
+
+    def unfinished() -> CacheWrite | None:
+        return None
+
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        for name, make in (("req-broken", broken), ("req-unfinished", unfinished)):
+            write = PendingWrite(CachePlan(CachePolicy(), "chat", "chat@1", {}, Features("", 1, 2), ""), make)
+            app.steps.write_behind.finish(*escalated(name), Reply(write=write))
+        await app.ask("hello")
+        await app.kept("hello")
+        for name in ("req-broken", "req-unfinished"):
+            hops = (await recorded(app, name))["hops"]
+            assert hops[-1]["attributes"] == {
+                "tierline.cache.outcome": "refused",
+                "tierline.cache.reason": "unfinished",
+            }
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_an_answer_is_drawn_for_whoever_reads_it(
+    upstream: Upstream, hosted_upstream: Upstream, store: LocalStore, tmp_path: Path, stream: bool
+) -> None:
+    """A policy that learns from every answer draws whole ones and streams alike, once each, and stores them too."""
+    learning = CHAT + "learn: {share: 100%, judge: judge, max_usd_per_day: 1}\n"
+    tiers = config(upstream.url, hosted_upstream.url)["tiers"]
+    judge = {"name": "judge", "base_url": hosted_upstream.url, "model": "judge", "price": {"input": 1, "output": 1}}
+    tiers.append({"name": "judges", "backends": [judge]})
+    async with in_process(
+        tmp_path,
+        upstream.url,
+        hosted_upstream.url,
+        store_url=store.url,
+        policies={"chat": learning},
+        settings={"tiers": tiers},
+    ) as app:
+
+        def drawn() -> float:
+            samples = app.steps.metrics.comparisons.collect()[0].samples
+            return sum(sample.value for sample in samples if sample.name.endswith("_total"))
+
+        await app.ask("asked", stream=stream)
+        await eventually(lambda: drawn() > 0, 10, "the comparison")
+        await asyncio.sleep(0.05)
+        assert drawn() == 1
+        await app.kept("asked")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ttft_s", "total_s", "pace"),
+    [
+        (21, 1.0, 3.0, 10.0),
+        (1, 1.0, 3.0, None),  # nothing came after the first token
+        (21, None, 3.0, None),  # the answer came whole
+        (21, 3.0, 3.0, None),  # all of it came at once
+    ],
+)
+def test_the_pace_of_a_stored_stream(tokens: int, ttft_s: float | None, total_s: float, pace: float | None) -> None:
+    """Tokens after the first, by the time after the first; none where there is no such time."""
+    assert write_behind._tokens_per_s(tokens, ttft_s, total_s) == pace
