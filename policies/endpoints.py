@@ -28,7 +28,7 @@ class EmbeddingsEndpoint(Section):
 
 
 class Endpoints(Section):
-    """Who answers what is not a chat: names of services in the deployment's config; None for nobody.
+    """Who answers what is not a chat: names of services in the deployment's config; None where no service does.
 
     `images` and the others stand for all paths under that name: `audio` for `/v1/audio/speech` and the rest. Uploads
     belong to `files`. Without a service for `completions` (`/v1/completions`) these are asked as chats.

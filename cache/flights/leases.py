@@ -179,8 +179,8 @@ class Leases:
 def can_serve(theirs: Lease, deadline: float) -> bool:
     """Return whether a request with this deadline, in `time.monotonic()` seconds, may join another worker's flight."""
     _, _, terms = theirs.holder.partition(b":")
-    until, _, roomy = terms.partition(b":")
-    if roomy == b"1":
+    until, _, full_deadline = terms.partition(b":")
+    if full_deadline == b"1":
         return True
     left_s = deadline - time.monotonic()
     return until.isdigit() and int(until) / 1000 >= time.time() + left_s
@@ -191,7 +191,7 @@ def _lease_of(flight: Flight) -> Lease:
     lease: Lease | None = flight.memo.get("lease")
     if lease is None:
         until = time.time() + flight.deadline - time.monotonic()
-        holder = b"%b:%d:%d" % (flight.ident.encode(), until * 1000, flight.roomy)
+        holder = b"%b:%d:%d" % (flight.ident.encode(), until * 1000, flight.full_deadline)
         lease = flight.memo["lease"] = Lease(f"{flight.key}:l", holder)
     return lease
 

@@ -62,8 +62,9 @@ class Landing:
 class Flight:
     """One answer and its readers. `deadline` is in `time.monotonic()` seconds.
 
-    `roomy`: it has the surface's full deadline, not a client's shorter one, so any request may join. `first_due`: time,
-    on the same clock, until which its producer tries to have a first token; None if no client requested one.
+    `full_deadline`: it has the surface's full deadline, not a client's shorter one, so any request may join.
+    `first_due`: time, on the same clock, until which its producer tries to have a first token; None if no client
+    requested one.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Flight:
         key: str,
         deadline: float,
         *,
-        roomy: bool,
+        full_deadline: bool,
         first_due: float | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
@@ -79,11 +80,11 @@ class Flight:
         self.ident = f"{WORKER}-{next(_numbers)}"
         """Its name, unique among all workers."""
         self.deadline = deadline
-        self.roomy = roomy
+        self.full_deadline = full_deadline
         self.first_due = first_due
         self.head: AnswerHead | None = None
         self.landing: Landing | None = None
-        self.departed = False
+        self.started = False
         """Whether the flight has started, so that its deadline is fixed."""
         self.remote = False
         """Whether another worker produces the answer."""
@@ -123,11 +124,11 @@ class Flight:
             return False
         if first_due is not None and self.head is None and (self.first_due is None or first_due < self.first_due):
             return False
-        return not self.departed or self.roomy or deadline <= self.deadline
+        return not self.started or self.full_deadline or deadline <= self.deadline
 
     def subscribe(self, deadline: float = 0.0) -> Subscription:
         """Add a reader at the answer's beginning."""
-        if not self.departed:
+        if not self.started:
             self.deadline = max(self.deadline, deadline)
         subscription = Subscription(self)
         self._subscriptions.add(subscription)

@@ -53,7 +53,7 @@ WINDOW = 50_000
 ENOUGH = 1_000
 """Number of labels of candidates above the threshold that the sampling aims for in a window."""
 LEAST_LABELS = 100
-"""With fewer labels in all, the strict threshold holds."""
+"""Fewest labels of a surface before its threshold may leave the strict one."""
 _RECENT = 5_000  # requests that tell how often candidates reach the threshold now
 _PRIOR = 20.0  # candidates: so many more must reach it before a difference between now and then counts
 _MANY = 0.1  # largest share sampled of candidates above the threshold

@@ -60,9 +60,9 @@ SELECT tenant, request_id, d.surface, d.holdout, score FROM (
     ) GROUP BY tenant, request_id
 ) JOIN drawn d ON hash(tenant, request_id) = d.key
 """
-"""Those of them of whose answers somebody said something since `$from_ms`."""
+"""SQL of the drawn requests that were rated or judged since `$from_ms`."""
 SLOT_MS: Final = 3 * 3600 * 1000
-"""Of the summaries."""
+"""Milliseconds of the request times that one row of the summaries covers."""
 INPUTS: Final = Summary(
     "inputs",
     f"""SELECT surface, entry_ms - entry_ms % {SLOT_MS} AS slot_ms, kind,
@@ -99,7 +99,7 @@ FROM (SELECT surface, sum(routed) AS routed, sum(held_out) AS held_out,
         arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis FROM ruled GROUP BY surface) r
 LEFT JOIN bases b ON b.id = r.basis
 """
-"""The same of each surface, with that basis and the ladder in it."""
+"""SQL of one row per surface: requests routed and held out, the latest basis of decisions, and its ladder."""
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
 """Ask the archive in SQL: DuckDB in memory, over the Parquet segments and the hot file.
 
-Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `shadows` (requests that were run
-once more for nobody; in no other view), `feedback` (the latest on each request alone; `feedback_all` has every entry),
-`labels` (of two tiers' answers), `shadow_labels` (of the served answer and of that of a candidate in shadow mode),
-`bases` (`id`, `basis` as JSON), and `segments` (`table`, `file`, and why it is `damaged` and left out, else NULL). A
-query may read these files and nothing else: not the network, and no other file.
+Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `shadows` (requests that were
+run again under a candidate, whose answers no client got; in no other view), `feedback` (the latest on each request
+alone; `feedback_all` has every entry), `labels` (of two tiers' answers), `shadow_labels` (of the served answer and of
+that of a candidate in shadow mode), `bases` (`id`, `basis` as JSON), and `segments` (`table`, `file`, and why it is
+`damaged` and left out, else NULL). A query may read these files and nothing else: not the network, and no other file.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from gateway.backends.http_backend import (
 from gateway.backends.quota import Quota
 from gateway.backends.refused_fields import RefusedFields
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
+from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.dialects.messages.models import facts_of
-from gateway.dialects.messages.replies import MessageChunks, completion_of
 from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.system_text import without_billing_line

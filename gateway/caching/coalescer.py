@@ -319,8 +319,8 @@ class CoalescedRequest:
     def _new_flight(self) -> Flight:
         request = self._request
         limit_s = request.options.deadline_s
-        roomy = limit_s is None or limit_s >= request.policy.slo.deadline
-        return Flight(self._flight_key, request.deadline, roomy=roomy, first_due=request.ttft_deadline)
+        full_deadline = limit_s is None or limit_s >= request.policy.slo.deadline
+        return Flight(self._flight_key, request.deadline, full_deadline=full_deadline, first_due=request.ttft_deadline)
 
 
 class RecentKeys:

@@ -129,7 +129,7 @@ class Follower:
 
     def _late(self) -> None:
         flight = self._flight
-        if flight.departed and flight.deadline <= self._request.deadline and self._request.budget_s() > -_GRACE_S:
+        if flight.started and flight.deadline <= self._request.deadline and self._request.budget_s() > -_GRACE_S:
             # The leader has the same deadline, and its error in the answer is preferred.
             self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
         else:

@@ -70,7 +70,7 @@ class Leader(Sharing):
         self._keep = keep
         self._end = AnswerEnd()
         self._subscription = flight.subscribe()
-        flight.departed = True
+        flight.started = True
         request.client.on_left = self._client_left
 
     def __exit__(

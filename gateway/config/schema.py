@@ -690,7 +690,7 @@ class Deployment(Section):
     responses: ResponsesConfig = ResponsesConfig()
     tenants: Mapping[Name, TenantConfig] = {}
     admin: Admin | None = None
-    """None for no admin API."""
+    """Where the admin API listens; None without one."""
     access: Access = Access()
     console: ConsoleConfig = ConsoleConfig()
     warnings: tuple[Problem, ...] = ()

@@ -20,9 +20,9 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
 from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
 from gateway.console.assets import Assets
+from gateway.console.attempt_races import loss_of
 from gateway.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, form_of
-from gateway.console.race import PromptRaces
-from gateway.console.races import loss_of
+from gateway.console.prompt_race import PromptRaces
 from gateway.console.render import Renderer
 from gateway.console.svg import (
     bands,
@@ -32,7 +32,7 @@ from gateway.console.svg import (
     histogram,
     lines,
     plots,
-    race,
+    prompt_race,
     ribbon,
     shares,
     small,
@@ -113,7 +113,7 @@ class ConsoleApp:
             {
                 "svg": waterfall,
                 "bands": bands,
-                "racing": race,
+                "racing": prompt_race,
                 "flows": flows,
                 "heats": heat,
                 "ribbon": ribbon,

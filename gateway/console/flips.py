@@ -93,9 +93,9 @@ class ConversationSums:
     tokens_again: int
     usd_again: float
     unknown: int
-    """Flips and moves of which nobody says what was cached."""
+    """Flips and moves for which no backend reported cached tokens."""
     usd_unpriced: int
-    """Those of which the tokens are known and the price is not."""
+    """Flips and moves whose cached tokens are known, at an unknown price."""
     lost_reasoning: int
     """Turns that were asked without the reasoning of earlier ones."""
     cached_share: float | None

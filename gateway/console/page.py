@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.archive.live import LiveArchive
     from gateway.config.schema import Deployment
     from gateway.console.gateway_client import GatewayClient
-    from gateway.console.race import PromptRaces
+    from gateway.console.prompt_race import PromptRaces
     from gateway.console.render import Renderer
     from policies.loader import PolicySource
 

@@ -23,7 +23,14 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.console.page import PageError, PolicyPlaces, whole_in
 from gateway.console.policy_check import CheckedText, PolicyChecker
-from gateway.console.thresholds import RecordedRequests, Threshold, against_record, beside, recorded_of, thresholds_of
+from gateway.console.thresholds import (
+    RecordedRequests,
+    Threshold,
+    against_record,
+    recorded_of,
+    thresholds_of,
+    with_earlier,
+)
 from gateway.registry.apply import How, apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
@@ -117,7 +124,7 @@ class PolicyDesk:
             raise NoSuchPolicy(str(error)) from None
 
     async def examined(self, surface: str, text: str, before: str) -> dict[str, Any]:
-        """Return what there is to say about a text beside another: `findings`, `thresholds` and `changes`.
+        """Return what there is to say about a text with_earlier another: `findings`, `thresholds` and `changes`.
 
         `before` is mostly the text in force. Raises QueryError.
         """
@@ -131,7 +138,7 @@ class PolicyDesk:
         shown = edited if edited.policy is not None else old
         thresholds = _thresholds(shown, recorded)
         if shown is edited and not same:
-            thresholds = beside(thresholds, _thresholds(old, recorded))
+            thresholds = with_earlier(thresholds, _thresholds(old, recorded))
         more = against_record(edited.policy, edited.document, recorded) if edited.policy and edited.document else []
         if edited.policy and edited.document and old.policy and not same:
             unguarded = unguarded_quality(difference(old.policy, edited.policy), edited.policy)
@@ -203,7 +210,7 @@ class PolicyDesk:
                 "With `policies: {source: store}` in the config, this page applies it."
             )
         if not message.strip():
-            raise NotApplied("Say why: the reason stands in the history, and beside each line that it sets.")
+            raise NotApplied("Say why: the reason stands in the history, and with_earlier each line that it sets.")
         with self._checker.file_of(text, f"{Path(surface).name}.yaml") as file:
             try:
                 applied = await apply_file(

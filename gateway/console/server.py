@@ -23,7 +23,7 @@ from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 from gateway.console.gateway_client import GatewayClient
 from gateway.console.page import PolicyPlaces
-from gateway.console.race import PromptRaces
+from gateway.console.prompt_race import PromptRaces
 from gateway.request.load_shedding import LoadShedder
 from gateway.server.connection_limits import ConnectionLimits
 

@@ -113,12 +113,12 @@ class StoreStanding:
     risks: Sequence[PublishedRisk] = ()
     breached_since: Mapping[str, float] = field(default_factory=dict)
     loads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By backend, the calls in flight and waiting of all workers."""
+    """Calls in flight and waiting of all workers, by backend."""
     readiness: Mapping[str, Any] = field(default_factory=dict)
     """The body of one worker's `/readyz`; empty where there is none, for the reason in `silence`."""
     silence: str = ""
     degraded_since: Mapping[str, float] = field(default_factory=dict)
-    """By line of `/readyz`, since when it is known."""
+    """Time since which a line of `/readyz` is known, by line."""
 
 
 class StandingReader:

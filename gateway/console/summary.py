@@ -21,7 +21,7 @@ _BY_PATH: Final[Mapping[str, str]] = {
     "hedged": "{} won against a late attempt",
     "passthrough": "The request was passed on to {} as it was",
 }
-"""What is known where no hops were recorded."""
+"""Sentences by path for requests without recorded hops."""
 _MUCH: Final = 0.2
 """Share of the total time from which a wait in a queue is told, where a limit was missed."""
 _ERROR: Final = 400

@@ -19,7 +19,7 @@ SPANS: Final[Mapping[str, int]] = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h"
 BUCKETS: Final = 60
 CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
 _KEPT_S: Final[Mapping[int, float]] = {360_000: 25 * 3600.0, 60_000: 2 * 3600.0}
-"""By slot in milliseconds, how far back segments are summarised."""
+"""How far back segments are summarised, by slot in milliseconds."""
 _SLOTS_MS: Final = (*_KEPT_S, 15_000, 1000)
 _GIVEN_HEALTH: Final = "list_transform(given.health, one -> one.unavailable)"
 

@@ -135,7 +135,7 @@ def against_record(policy: Policy, document: Document, recorded: RecordedRequest
     return [document.locate(finding) for finding in lint_against(policy, _evidence(policy, recorded))]
 
 
-def beside(edited: Sequence[Threshold], before: Sequence[Threshold]) -> list[Threshold]:
+def with_earlier(edited: Sequence[Threshold], before: Sequence[Threshold]) -> list[Threshold]:
     """Return the thresholds of an edit, each with the values in force, and what they say, where those are others."""
     known = dict(zip(_names(before), before, strict=True))
     found = []

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gateway.console.attempt_races import Race, races_of
 from gateway.console.critical_path import PathSegment, critical_path
 from gateway.console.policy_keys import PolicyKey, policy_keys
-from gateway.console.races import Race, races_of
 from gateway.telemetry import names
 from gateway.telemetry.reasons import explain
 from policies.quantities import milliseconds
@@ -47,9 +47,9 @@ class Bar:
     queue_ms: float
     """Of an attempt: how long it waited for its backend before it was called, from its start on."""
     first_ms: float | None
-    """Of an attempt: from the request's start to its first token."""
+    """Milliseconds from the request's start to the attempt's first token."""
     verdict_ms: float | None
-    """Of an attempt: from the request's start until it was judged."""
+    """Milliseconds from the request's start until the attempt was judged."""
     clause: str
     """The key of the policy that decided the hop; empty if none did."""
     line: int | None

@@ -14,7 +14,7 @@ from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
-from gateway.request.conversation import conversation_of
+from gateway.request.conversation_id import conversation_of
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names

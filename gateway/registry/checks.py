@@ -58,7 +58,7 @@ class FileDrift:
     source: PolicySource
     _seen: Snapshot = field(default_factory=dict)
     _versions: dict[str, tuple[str, str] | str] = field(default_factory=dict)
-    """By file name: surface and version, or why it cannot be read."""
+    """Surface and version of each file by its name, or why it cannot be read."""
 
     def look(self, states: Mapping[str, InForce]) -> tuple[str, ...]:
         """Return one sentence for each file that differs."""

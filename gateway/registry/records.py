@@ -118,7 +118,7 @@ class Replica:
     name: str
     """Its host and process id."""
     revision: int
-    """Of the whole registry, as it was when this worker read it last."""
+    """Revision of the whole registry that this worker read last."""
     surfaces: Mapping[str, str]
     rolling: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""

@@ -22,7 +22,7 @@ class KeyTries:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._due: OrderedDict[str, float] = OrderedDict()
-        """By address, the time at which its wrong keys are forgotten."""
+        """Time at which the wrong keys of an address are forgotten, by address."""
 
     def check(self, address: str) -> None:
         """Raise RateLimited, with Retry-After, if the address has sent too many wrong keys: then look at none of it."""

@@ -34,7 +34,7 @@ class Evaluation:
     """Requests that no tier of the candidate could answer."""
     same: int = 0
     same_escalated: int = 0
-    """Those of `same` whose answer escalated, under the policy in force."""
+    """Requests of `same` whose answer escalated under the policy in force."""
     elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Requests that would start on another tier, by both tiers."""
     examples: list[str] = field(default_factory=list)

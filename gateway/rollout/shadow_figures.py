@@ -46,7 +46,7 @@ class ShadowFigures:
     def lines(self) -> Iterator[str]:
         """Yield the figures as a person reads them."""
         failed = f", {self.failed} of them failed" if self.failed else ""
-        yield f"{self.requests} requests run again{failed}, {dollars(self.usd)}; nobody got the answers"
+        yield f"{self.requests} requests run again{failed}, {dollars(self.usd)}; no client got the answers"
         if self.pairs:
             yield f"quality  {paired_quality(self.pairs)}"
         elif self.judged:

@@ -112,7 +112,7 @@ class SharedText:
         self._folder = folder
         self._known: set[str] = set()
         self._families: dict[str, tuple[str, dict[str, _Group]]] = {}
-        """By the metric's name: its header, and its series by their labels as JSON."""
+        """Header and series of each metric by its name; the series by their labels as JSON."""
 
     def slices(self) -> Iterator[str]:
         """Return the text in parts; the first ones are empty, while the files are read."""

@@ -53,7 +53,7 @@ class CallAccount:
     ttft_ms: float | None
     total_ms: float
     start_ms: float = 0.0
-    """From the start of the request to the start of the call."""
+    """Milliseconds from the start of the request to the start of the call."""
     confidence: float | None = None
     basis: str = ""
     """What the confidence is (`routing.confidence.judge.Basis`); empty if the answer was not judged."""
@@ -148,7 +148,7 @@ class Ledger:
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
     conversation: str = ""
-    """Name that the turns of a chat share (`gateway.request.conversation`); empty for what is not a chat."""
+    """Name that the turns of a chat share (`gateway.request.conversation_id`); empty for what is not a chat."""
     kept: str = "head"
     """Why its hops are recorded: `head`, or what tail sampling keeps them for (see `telemetry.sampling`); empty if they
     are not. Set when the request is recorded."""
@@ -168,7 +168,7 @@ class Ledger:
 
 
 SHADOW: Final = "shadow"
-"""Arm of a request that was run once more under a candidate policy, for nobody."""
+"""Arm of a request that was run again under a candidate policy; no client got the answer."""
 PLAYGROUND: Final = "playground"
 """Arm of a request that somebody sent to try a policy (`x-tierline-try`)."""
 UNCOUNTED: Final = (SHADOW, PLAYGROUND)

@@ -192,7 +192,7 @@ class MetricSet:
             "learn_usd", "Cost in US dollars of comparisons; in no client's ledger.", "surface", "part"
         )
         self.shadows = self._counter(
-            "shadows", "Requests drawn to be run under a candidate, for nobody.", "surface", "outcome"
+            "shadows", "Requests run again under a candidate, whose answers no client gets.", "surface", "outcome"
         )
         self.shadow_cost = self._counter(
             "shadow_usd", "Cost in US dollars of shadows; in no client's ledger.", "surface"

@@ -43,7 +43,7 @@ class CallLimit:
         self._adaptive = AdaptiveLimit(most) if adaptive else None
         self._ttft, self._whole = Baseline(), Baseline()
         self._in_flight_of: dict[str, tuple[float, int]] = {}
-        """By sibling worker: when it last reported, and its calls in flight."""
+        """When a sibling worker last reported, and its calls in flight, by worker."""
 
     def observe(self, tokens_in: int, seconds: float, in_flight: int, now: float, *, whole: bool) -> int:
         """Take in a call's time to its first token, or to the whole answer, while `in_flight` calls were under way."""

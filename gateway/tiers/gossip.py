@@ -90,9 +90,9 @@ class Gossip:
         news: dict[str, dict[str, Any]] = {}
         for name, endpoint in self._endpoints.items():
             state = endpoint.state(now)
-            gist = _gist_of(state)
-            if state.get("latency") or self._told.get(name, _IDLE) != gist or (beat and gist != _IDLE):
-                self._told[name] = gist
+            brief = _brief_of(state)
+            if state.get("latency") or self._told.get(name, _IDLE) != brief or (beat and brief != _IDLE):
+                self._told[name] = brief
                 news[name] = state
         if beat and news:
             self._told_at = now
@@ -203,7 +203,7 @@ def _name_of(config: BackendConfig) -> str:
 _IDLE: tuple[Any, ...] = (0, 0, None, False)
 
 
-def _gist_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
+def _brief_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the part of a state whose change is published: everything but the values that change with time alone."""
     ejection = state.get("ejection")
     return (

@@ -122,9 +122,9 @@ class Tier:
             if not batch and (open_ := [endpoint for endpoint in self._configured if endpoint.unhindered]):
                 return self._choose(open_, ask, now).place(ask, now, 0.0, retry=False)
         usable = self._usable(ask.tokens_in)
-        roomy = [endpoint for endpoint in usable if endpoint.has_room(batch=batch, now=now)]
-        if roomy:
-            return self._choose(_fresh(roomy, failed), ask, now).place(ask, now, 0.0, retry=bool(failed))
+        with_room = [endpoint for endpoint in usable if endpoint.has_room(batch=batch, now=now)]
+        if with_room:
+            return self._choose(_fresh(with_room, failed), ask, now).place(ask, now, 0.0, retry=bool(failed))
         if not usable:
             raise Saturated(f"no backend of {self.name} may be called now", self.pause_s(ask.tokens_in))
         nearest = min(_fresh(usable, failed), key=lambda endpoint: endpoint.predicted_wait_s(batch=batch))

@@ -153,7 +153,7 @@ class StaticEmbedder:
     name = "wordllama-256"
     whole_chars = MAX_CHARS
     lengths = (64, 128, 256)
-    """Those of its matryoshka training."""
+    """Dimensions at which its vectors may be cut: the model was trained on each of these prefixes."""
 
     def __init__(self, tokenizer: Tokenizer, halves: NDArray[np.int16]) -> None:
         """`halves` are the bits of the float16 matrix, one row for each token; all must be finite."""

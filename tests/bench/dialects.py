@@ -25,9 +25,9 @@ import orjson
 from gateway.chat.completions import assemble, chunks_of
 from gateway.dialects.completions import CompletionsClient
 from gateway.dialects.messages.backend import messages_request
+from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.dialects.messages.client import chat_body
 from gateway.dialects.messages.models import facts_of
-from gateway.dialects.messages.replies import MessageChunks, completion_of
 from gateway.dialects.messages.writer import MessageEvents, message_of
 from gateway.dialects.native import NATIVE, Native
 from gateway.dialects.reasoning import maker_of
@@ -36,8 +36,8 @@ from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.reading import chat_body as responses_body
 from gateway.dialects.responses.reading import entries_of
-from gateway.dialects.responses.replies import ItemIds, ResponseHead, whole_response
 from gateway.dialects.responses.reply import completion_of as response_completion
+from gateway.dialects.responses.response_object import ItemIds, ResponseHead, whole_response
 from gateway.server.server import settle
 
 REQUEST_US: Final = 60.0

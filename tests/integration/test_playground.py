@@ -19,7 +19,7 @@ from gateway.console.access import ConsoleAccess, Role
 from gateway.console.app import ConsoleApp
 from gateway.console.gateway_client import GatewayClient
 from gateway.console.page import PolicyPlaces
-from gateway.console.race import PromptRaces
+from gateway.console.prompt_race import PromptRaces
 from tests.support.gateway import CHAT, Gateway, secrets_of, serve
 from tests.support.ports import free_port
 from tests.support.store import UNHURRIED, LocalStore, local_store

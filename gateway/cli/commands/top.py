@@ -44,7 +44,7 @@ _SPANS: Final = {900.0: "15m", 3600.0: "1h", 21600.0: "6h", 86400.0: "24h"}
 _EVERY_S: Final = 1.0
 _SLACK: Final = 10.0
 """The store's time limits are for requests; this reader may wait longer."""
-_ROOMY: Final = 118
+_WIDE: Final = 118
 """Columns from which on there is room for all of a row."""
 _BAR: Final = 16
 _PATHS: Final = (
@@ -152,7 +152,7 @@ def screen(data: Mapping[str, Any], width: int) -> RenderableType:
         Text(""),
     ]
     if surfaces:
-        parts.append(_surfaces(surfaces, roomy=width >= _ROOMY))
+        parts.append(_surfaces(surfaces, wide=width >= _WIDE))
     else:
         parts.append(Text(f"No request in the last {data['span']}. Send one, and it is here within a second."))
     return Group(*parts)
@@ -163,47 +163,47 @@ def _need(need: Any) -> Text:
     return Text(f"! {_plain(need.what)}{since}. {need.todo}", style="red" if need.level == "bad" else "yellow")
 
 
-def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, roomy: bool) -> Table:
+def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
     headings = ["surface", "req/s", "goodput", "burn", "TTFT p95", "hits", "escal.", "$/1,000"]
-    if roomy:
+    if wide:
         headings[2:2] = ["busy", "requests"]
         headings.append("paths")
     rows = table(*headings)
-    if roomy:
+    if wide:
         rows.columns[-1].justify = "left"
     for one in surfaces:
         burns = one["burn"] is not None and one["burn"] > 1
         cells: list[str | Text] = [
-            _name(one, roomy=roomy),
+            _name(one, wide=wide),
             f"{one['per_second']:.1f}",
             Text(NONE if one["goodput"] is None else percent(one["goodput"]), style="red" if burns else ""),
             Text(NONE if one["burn"] is None else f"{one['burn']:.1f}", style="red" if burns else ""),
-            _ttft(one["ttft_p95"], one["ttft_limit"], roomy=roomy),
+            _ttft(one["ttft_p95"], one["ttft_limit"], wide=wide),
             percent(one["paths"]["hits"]),
             percent(one["paths"]["escalated"]),
             f"{dollars(round(one['per_1000'], 4))}{'+?' if one['cost_unknown'] else ''}",
         ]
-        if roomy:
+        if wide:
             cells[2:2] = [f"{one['in_flight']:.1f}", f"{one['requests']:,}"]
             cells.append(_bar(one["paths"]))
         rows.add_row(*cells)
     return rows
 
 
-def _name(surface: Mapping[str, Any], *, roomy: bool) -> Text:
+def _name(surface: Mapping[str, Any], *, wide: bool) -> Text:
     name = Text(_plain(surface["surface"]))
     for chip in surface["chips"]:
         if chip.kind == "canary":
-            name.append(f" {_plain(chip.text)}" if roomy else " canary", style="magenta")
+            name.append(f" {_plain(chip.text)}" if wide else " canary", style="magenta")
     for tier in surface["unavailable"]:
         name.append(f" {_plain(tier)} down", style="red")
     return name
 
 
-def _ttft(value: float | None, limit: float | None, *, roomy: bool) -> Text:
+def _ttft(value: float | None, limit: float | None, *, wide: bool) -> Text:
     if value is None:
         return Text(NONE)
-    beside = f" of {milliseconds(limit)}" if limit is not None and roomy else ""
+    beside = f" of {milliseconds(limit)}" if limit is not None and wide else ""
     return Text(f"{milliseconds(value)}{beside}", style="red" if limit is not None and value > limit else "")
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from markupsafe import Markup
 
+from gateway.console.attempt_races import loss_of
 from gateway.console.critical_path import PathSegment
-from gateway.console.races import loss_of
 from gateway.console.svg import joined, share, tag
 from gateway.console.svg.ribbon import ribbon
 from gateway.console.timeline import Bar, Ghost, Timeline

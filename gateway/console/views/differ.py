@@ -104,7 +104,7 @@ DIMENSIONS: Final[Mapping[str, tuple[str, str]]] = {
     "holdout": ("Held out", "CASE WHEN holdout THEN 'held out' WHEN NOT holdout THEN 'routed' ELSE '' END"),
     "hour": ("Hour of the day, UTC", "lpad(((entry_ms // 3600000) % 24)::VARCHAR, 2, '0')"),
 }
-"""By name: its title, and the SQL of a request's value."""
+"""Title of each trait, and the SQL of a request's value of it, by name."""
 _NONE: Final = "none"
 _MOST_VALUES: Final = 6
 """Values shown of each dimension, those that differ most."""

@@ -67,7 +67,7 @@ SELECT kind, call_tier AS tier, sum(calls) AS calls, sum(usd) AS usd, sum(tokens
 GROUP BY ALL ORDER BY usd DESC, tokens DESC
 """
 _CHOSEN_OF: Final[Mapping[str, Sequence[str]]] = {"owners": ("tenant",), "money": ("surface", "tier", "model")}
-"""By summary, the columns whose values the page offers."""
+"""Columns whose values the page offers, by summary."""
 _BASES: Final = """
 SELECT surface, arg_max(basis, latest_ms) AS basis FROM {sums} WHERE surface <> '' GROUP BY surface ORDER BY surface
 """
@@ -147,7 +147,7 @@ class NetSaving:
     high: float
     requests: int
     share: float | None
-    """Of what the strongest tier would have cost."""
+    """Saving as a share of what the strongest tier would have cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from policies.model import Policy
 from routing.decision_basis import DecisionBasis
 
 _FEWEST_RATINGS: Final = 20
-"""Of each arm, without which no quality against the held-out is shown."""
+"""Fewest rated answers per arm before its quality is shown against the held-out."""
 _DEFAULT_SPANS: Final = ("1h", "6h", "24h")
 """Where no span is asked for: the first that has a request. If all of an hour's are of 15 minutes, these."""
 _Z: Final = 1.959964

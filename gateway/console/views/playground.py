@@ -20,9 +20,9 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from cache.store.base import Store, StoreUnavailable
 from gateway.console.access import Role
 from gateway.console.page import Action, BadQuery, Page, PageError, PolicyPlaces, Sources, form_of, whole_in
-from gateway.console.race import KEPT_S, LaneChoice, Prompt, PromptRace, RaceLane, TooManyRaces
+from gateway.console.prompt_race import KEPT_S, LaneChoice, Prompt, PromptRace, RaceLane, TooManyRaces
 from gateway.console.render import utc
-from gateway.console.svg.race import Segment
+from gateway.console.svg.prompt_race import Segment
 from gateway.console.timeline import Bar, timeline_of
 from gateway.console.views.request import record_of
 from gateway.registry.registry import PolicyRegistry, RegistryError

@@ -127,7 +127,7 @@ class _LatestTry:
 
     key: tuple[str, str, int | None]
     began_s: float
-    """In seconds of the monotonic clock."""
+    """When it was read, in seconds of the monotonic clock."""
     making: asyncio.Future[PolicyTry]
 
     @property

@@ -101,7 +101,7 @@ class MessagesClient:
         self._model: str | None = None
         """The model that was asked for. Replies name it: Claude Code takes out the thinking of any other model."""
         self._messages: list[dict[str, Any]] = []
-        """Those of the translated body."""
+        """The messages of the translated body, each a dict of the chat API."""
 
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`."""

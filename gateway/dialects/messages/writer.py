@@ -11,7 +11,7 @@ import orjson
 from gateway.chat.completions import Assembler
 from gateway.chat.normalised import STOPPED_BY, new_completion_id
 from gateway.chat.usage import count_in, part_of
-from gateway.dialects.messages.replies import TEXT_CHARS
+from gateway.dialects.messages.backend_replies import TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details

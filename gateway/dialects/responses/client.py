@@ -22,7 +22,7 @@ from gateway.dialects.responses.reading import (
     unsupported,
     wrong_type,
 )
-from gateway.dialects.responses.replies import ItemIds, ResponseHead, response_of_item, whole_response
+from gateway.dialects.responses.response_object import ItemIds, ResponseHead, response_of_item, whole_response
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 

@@ -33,7 +33,7 @@ from gateway.dialects.responses.items import (
     usage_object,
     without_encrypted,
 )
-from gateway.dialects.responses.replies import (
+from gateway.dialects.responses.response_object import (
     Names,
     ResponseHead,
     failure_of,

@@ -87,7 +87,7 @@ async def test_without_a_store_there_are_no_leases() -> None:
 
 
 def flight(key: str, worker: str = "") -> Flight:
-    one = Flight(key, time.monotonic() + 10, roomy=True)
+    one = Flight(key, time.monotonic() + 10, full_deadline=True)
     one.ident = f"{worker}{one.ident}"
     return one
 

@@ -17,8 +17,8 @@ HEAD = AnswerHead("req-1", True, "direct", "local", "one", "small", 0.9)
 DONE = Landing("done")
 
 
-def flight(key: str = "k", roomy: bool = True, most_bytes: int = 1 << 20) -> Flight:
-    return Flight(key, time.monotonic() + 10, roomy=roomy, most_bytes=most_bytes)
+def flight(key: str = "k", full_deadline: bool = True, most_bytes: int = 1 << 20) -> Flight:
+    return Flight(key, time.monotonic() + 10, full_deadline=full_deadline, most_bytes=most_bytes)
 
 
 async def all_of(subscription: Subscription) -> bytes:
@@ -110,12 +110,12 @@ async def test_a_hurried_flight_takes_only_the_more_hurried() -> None:
     """Who has more time than the answer's maker would be cut off too soon. Until it departs it may be given more."""
     flights = Flights()
     now = time.monotonic()
-    one = Flight("k", now + 1, roomy=False)
+    one = Flight("k", now + 1, full_deadline=False)
     flights.launch(one)
     assert flights.joinable("k", now + 5) is one
     one.subscribe(now + 5)
     assert one.deadline == now + 5
-    one.departed = True
+    one.started = True
     assert flights.joinable("k", now + 5) is one
     assert flights.joinable("k", now + 6) is None
     one.land(Landing("failed"))
@@ -125,7 +125,7 @@ async def test_a_hurried_flight_takes_only_the_more_hurried() -> None:
 async def test_a_wish_for_an_early_first_token_waits_for_nobody_slower() -> None:
     """It joins who is due as early, or what has begun; without such a wish anybody is joined."""
     now = time.monotonic()
-    calm, due = flight(), Flight("k", now + 10, roomy=True, first_due=now + 1)
+    calm, due = flight(), Flight("k", now + 10, full_deadline=True, first_due=now + 1)
     assert not calm.takes(now + 1, now + 0.5)
     assert not due.takes(now + 1, now + 0.5)
     assert due.takes(now + 1, now + 2)

@@ -15,8 +15,8 @@ from gateway.backends.base import ALIVE, BackendRequest, BadStatus, ContextExcee
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import Quota
 from gateway.chat.completions import assemble
+from gateway.dialects.messages.backend_replies import MessageChunks
 from gateway.dialects.messages.client import chat_body
-from gateway.dialects.messages.replies import MessageChunks
 from gateway.dialects.reasoning import maker_of
 from tests.support.raw_upstream import raw_upstream
 from tests.support.strict_messages import StrictMessages, error, events_of, redacted, text, thinking, tool_use

@@ -25,7 +25,7 @@ def reading_of(flight: Flight, client: Client) -> Follower:
 
 async def told(*events: bytes, landing: Landing) -> tuple[list[bytes], str]:
     """What a follower's client gets of such a flight, and how its record says that it ended."""
-    flight = Flight("key", time.monotonic() + 10, roomy=True)
+    flight = Flight("key", time.monotonic() + 10, full_deadline=True)
     reading = reading_of(flight, Client(None, 60.0))
     flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
     for event in events:
@@ -54,7 +54,7 @@ async def test_a_break_without_a_word_is_told_all_the_same() -> None:
 
 async def test_a_body_that_never_comes_is_told() -> None:
     """A stream that waits for the body of another worker ends with an error event when that worker is gone."""
-    flight = Flight("key", time.monotonic() + 10, roomy=True)
+    flight = Flight("key", time.monotonic() + 10, full_deadline=True)
     reading = reading_of(flight, Client(None, 60.0))
     flight.begin(AnswerHead("other", False, "direct", "a", "a", "m"))
     reply = await reading.answer()
@@ -68,7 +68,7 @@ async def test_a_body_that_never_comes_is_told() -> None:
 
 async def test_a_backend_that_is_slow_is_no_stall_of_the_client() -> None:
     """A follower that reads all there is waits for more without a limit of its own, and hears how the answer ended."""
-    flight, client = Flight("key", time.monotonic() + 10, roomy=True), Client(None, 0.05)
+    flight, client = Flight("key", time.monotonic() + 10, full_deadline=True), Client(None, 0.05)
     reading = reading_of(flight, client)
     flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
     events = reading.rest()
@@ -85,7 +85,7 @@ async def test_a_backend_that_is_slow_is_no_stall_of_the_client() -> None:
 
 async def test_a_client_that_does_not_read_is_dropped() -> None:
     """An event that is left unread for as long as the stall limit ends the reading."""
-    flight, client = Flight("key", time.monotonic() + 10, roomy=True), Client(None, 0.05)
+    flight, client = Flight("key", time.monotonic() + 10, full_deadline=True), Client(None, 0.05)
     reading = reading_of(flight, client)
     flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
     events = reading.rest()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.chat.usage import Usage, hide_cache, standardise, usage_of
-from gateway.dialects.messages.replies import chat_usage
+from gateway.dialects.messages.backend_replies import chat_usage
 from gateway.dialects.messages.writer import messages_usage
 from gateway.dialects.responses.items import usage_object
 from gateway.dialects.responses.reply import usage_of as usage_of_response

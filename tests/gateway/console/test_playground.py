@@ -10,9 +10,9 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.config.schema import ConsoleConfig
 from gateway.console.gateway_client import GatewayClient, GatewayFailure, ReplyPart
-from gateway.console.race import LaneChoice, Prompt, PromptRace, PromptRaces, TooManyRaces
+from gateway.console.prompt_race import LaneChoice, Prompt, PromptRace, PromptRaces, TooManyRaces
 from gateway.console.server import CannotServeConsole, gateway_of
-from gateway.console.svg.race import arrivals, segments
+from gateway.console.svg.prompt_race import arrivals, segments
 from gateway.console.views.playground import race_data
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.ports import free_port

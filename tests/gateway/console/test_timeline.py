@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gateway.console.races import loss_of
+from gateway.console.attempt_races import loss_of
 from gateway.console.replaced import replaced_in
 from gateway.console.svg import ribbon, waterfall
 from gateway.console.timeline import timeline_of

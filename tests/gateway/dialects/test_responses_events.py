@@ -16,7 +16,7 @@ from gateway.dialects.native import NATIVE
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.items import details_of_item, reasoning_item
 from gateway.dialects.responses.reading import chat_body
-from gateway.dialects.responses.replies import ItemIds, ResponseHead, response_of_item, whole_response
+from gateway.dialects.responses.response_object import ItemIds, ResponseHead, response_of_item, whole_response
 from tests.support.response_events import check_response, checked, events_of
 
 Json = dict[str, Any]

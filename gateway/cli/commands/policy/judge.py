@@ -16,7 +16,7 @@ from gateway.archive.query import ask, opened
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
-from gateway.rollout.judge import CanaryJudge
+from gateway.rollout.canary_judge import CanaryJudge
 
 DESCRIPTION = (
     "Judge the candidates that are being tried: take them back, or a step further, by the `rollout` block of each. "

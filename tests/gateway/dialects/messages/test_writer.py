@@ -13,7 +13,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 
 from gateway.caching.replay import in_pieces
 from gateway.chat.completions import Assembler, chunks_of
-from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of
+from gateway.dialects.messages.backend_replies import MessageChunks, chat_usage, completion_of
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_id, message_of, messages_usage
 from gateway.dialects.native import NATIVE

@@ -23,7 +23,7 @@ from gateway.cli.commands.policy.judge import earlier
 from gateway.registry.checks import checked
 from gateway.registry.records import JUDGE, InForce, Mode
 from gateway.registry.registry import PolicyRegistry
-from gateway.rollout.judge import CanaryJudge, labels_of
+from gateway.rollout.canary_judge import CanaryJudge, labels_of
 from gateway.telemetry import label
 from gateway.telemetry.ledger import TRACES
 from policies.loader import PolicySource, made_policy

@@ -28,7 +28,7 @@ _RECORD_S: Final = 5.0
 
 
 class TooManyRaces(Exception):
-    """No further race is begun now; the message says why."""
+    """Raised when no further race may begin now; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class LaneChoice:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked in both lanes."""
+    """The prompt that both lanes send."""
 
     text: str
     system: str = ""

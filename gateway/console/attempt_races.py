@@ -26,7 +26,7 @@ class Race:
 
     kind: str
     numbers: Sequence[int]
-    """Of its hops, attempts first, each in the order in which they began."""
+    """The request's hops, attempts first, each in the order in which they began."""
     winner: int | None
     """The hop whose text the client got; None if nobody's."""
     text: str
