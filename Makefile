@@ -17,6 +17,7 @@ NODE_TEST := tests/integration/node
 BROWSER := tests/browser
 EDITOR := gateway/console/editor
 CLIENTS := tests/clients
+COVERING := $(addprefix tests/,routing cache policies faults integration gateway/cascade gateway/caching gateway/http)
 CLIENT_VENVS := build/clients/openai2 build/clients/openai3
 EXPORT_VENV := build/export-venv
 WHEEL_VENV := build/wheel-venv
@@ -87,6 +88,14 @@ bench: $(VENV)/.dev ## Measure against a direct call and bare proxies (ARGS="--h
 .PHONY: budgets
 budgets: $(VENV)/.dev ## Count what each path of a request costs, and hold it against its limits (ARGS="--help")
 	@$(BIN)/python -m tests.bench.budgets $(ARGS)
+
+# The tests run slower than they do elsewhere, so what fails here says nothing, but that less was covered.
+.PHONY: coverage
+coverage: $(VENV)/.dev $(NODE_TEST)/node_modules/.installed ## Measure which branches of what decides the tests take, and hold that against its floors
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FOLDER=$(CURDIR)/build/coverage OPENBLAS_NUM_THREADS=1 \
+		$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not long" $(COVERING) || true
+	@COVERAGE_FOLDER=$(CURDIR)/build/coverage $(BIN)/python -m tests.bench.covered $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(VENV)/.dev ## Measure LiteLLM, Portkey and TensorZero in the same rounds (ARGS="--quick")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import budgets, ratchets
+from tests.bench import budgets, covered, ratchets
 
 
 def test_nothing_has_grown() -> None:
@@ -73,3 +73,19 @@ def test_a_miss_passes_the_pipeline_and_no_command(tmp_path: Path) -> None:
         often = budgets.modules_of_a_miss(ours)
     assert {"gateway.pipeline", "gateway.cascade.runner", "cache.response_cache", "routing.decide"} <= set(often)
     assert not any(module.startswith("gateway.cli") for module in often)
+
+
+def test_branches_that_are_taken_no_more_are_named() -> None:
+    """The percents are of each package's branches, rounded down; one below its floor is a line."""
+    report = {
+        "files": {
+            "cache/read.py": {"summary": {"covered_branches": 1, "num_branches": 3}},
+            "cache/store/base.py": {"summary": {"covered_branches": 1, "num_branches": 3}},
+            "gateway/cascade/call.py": {"summary": {"covered_branches": 2, "num_branches": 2}},
+            "gateway/pipeline.py": {"summary": {"covered_branches": 0, "num_branches": 9}},
+        }
+    }
+    percents = covered.percents_of(report, ["cache", "gateway/cascade"])
+    assert percents == {"cache": 33.3, "gateway/cascade": 100.0}
+    (line,) = covered.fallen(percents, {"cache": 33.4, "gateway/cascade": 100.0})
+    assert line.startswith("cache: 33.3% of the branches taken, 33.4% is the floor")
