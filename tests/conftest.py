@@ -77,6 +77,24 @@ def group_of(nodeid: str) -> str:
     return _GROUPS.get(file.rpartition("/")[2], file)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Make the tests of random cases as large as one likes."""
+    parser.addoption("--times", type=float, default=1.0, help="try so many times the random cases of `make test`")
+    parser.addoption("--seed", type=int, default=1, help="the seed of random cases (default: 1)")
+
+
+@pytest.fixture
+def times(request: pytest.FixtureRequest) -> float:
+    """How many times the random cases of `make test` are to be tried."""
+    return float(request.config.getoption("--times"))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of random cases."""
+    return int(request.config.getoption("--seed"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each pytest process whole files, and whole groups of files."""
@@ -89,8 +107,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest; give all the time that it takes to what is made larger."""
+    if config.getoption("--times") > 1:
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0), append=False)
     places = {group: place for place, group in enumerate(TOGETHER)}
 
     def place(item: pytest.Item) -> tuple[int, list[bool]]:

@@ -1,4 +1,4 @@
-"""Ten thousand broken answers, as far as they can be tried without a gateway; `tests.bench.broken` has one."""
+"""Broken answers, as far as they can be tried without a gateway; `tests/integration/test_broken.py` has one."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from gateway.backends import service
 from gateway.backends.base import BadStatus, Unreachable
 from gateway.backends.service import ServiceClient
 from gateway.http.routes import passthrough
-from tests.bench.passed_on import run
 from tests.integration.endpoints import EndpointsSetup
+from tests.integration.passed_on import run
 from tests.support.account import Account
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
@@ -357,10 +357,11 @@ async def test_a_full_service_is_waited_for_and_then_overloaded(monkeypatch: pyt
         await client.aclose()
 
 
-async def test_random_exchanges_arrive_as_they_were_sent(running: EndpointsSetup) -> None:
-    """A sample of `python -m tests.bench.passed_on`, in both directions, byte for byte."""
-    assert await run(running.gateway.origin, range(60)) == []
-    assert len(running.account.calls) == 60
+async def test_random_exchanges_arrive_as_they_were_sent(running: EndpointsSetup, times: float, seed: int) -> None:
+    """Sixty of them, in both directions, byte for byte; `--times 167` sends ten thousand."""
+    count = round(60 * times)
+    assert await run(running.gateway.origin, range(seed, seed + count)) == []
+    assert len(running.account.calls) == count
 
 
 def client_at(url: str) -> ServiceClient:

@@ -17,7 +17,7 @@ import pytest
 from cache.administration import Administration
 from cache.store.redis_store import RedisStore
 from gateway.telemetry.reader import find
-from tests.support.gateway import CHAT, Gateway, serve
+from tests.support.gateway import CHAT, Gateway, config, environment, running, serve, write_deployment
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import eventually
@@ -56,9 +56,10 @@ async def ask(
     stream: bool = False,
     model: str = "chat",
     headers: dict[str, str] | None = None,
+    begun: asyncio.Event | None = None,
     **more: Any,
 ) -> Answer:
-    """One request and what came of it; a stream that breaks off is not `whole`."""
+    """One request and what came of it; a stream that breaks off is not `whole`. `begun` is set by its first bytes."""
     body = {"model": model, "messages": [{"role": "user", "content": question}], "stream": stream, **more}
     read, whole = b"", True
     sent = {"authorization": "Bearer key-of-one"} | (headers or {})
@@ -66,6 +67,8 @@ async def ask(
         try:
             async for part in response.content.iter_any():
                 read += part
+                if begun is not None:
+                    begun.set()
         except aiohttp.ClientPayloadError:
             whole = False
         if stream and response.status == 200:
@@ -112,6 +115,24 @@ def gw(_flying: Gateway, store: LocalStore, local_upstream: Upstream, hosted_ups
 
 def client() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60))
+
+
+@pytest.mark.long
+async def test_a_thousand_at_once_over_four_workers_are_one_call(
+    store: LocalStore, local_upstream: Upstream, tmp_path: Path
+) -> None:
+    """Behind one port, with the store between the workers: each gets the whole answer, in the form it asked for."""
+    local_upstream.default = Reply(tokens=WORDS, before_first_s=2.0, between_s=0.01)
+    write_deployment(tmp_path, config(local_upstream.url, None, store.url), POLICIES)
+    with running(tmp_path, environment(), "--workers", "4") as gateway:
+        async with client() as session:
+            warm = [ask(session, gateway, f"warm {number % 8}") for number in range(64)]
+            await asyncio.gather(*warm)
+            local_upstream.requests.clear()
+            asked = question()
+            answers = await asyncio.gather(*(ask(session, gateway, asked, stream=n % 2 == 0) for n in range(1000)))
+    assert len(local_upstream.requests) == 1
+    assert {(answer.status, answer.text, answer.whole) for answer in answers} == {(200, TEXT, True)}
 
 
 @pytest.mark.parametrize("kind", ["json", "stream", "mixed"])
@@ -424,7 +445,13 @@ async def test_the_makers_process_may_be_killed(replicas: Replicas, local_upstre
     async with client() as session:
         leader = asyncio.create_task(ask(session, replicas.one, asked, stream=True))
         await asyncio.to_thread(local_upstream.wait_for, 1)
-        followers = [asyncio.create_task(ask(session, replicas.other, asked, stream=s)) for s in (True, False)]
+        begun = asyncio.Event()
+        followers = [
+            asyncio.create_task(ask(session, replicas.other, asked, stream=True, begun=begun)),
+            asyncio.create_task(ask(session, replicas.other, asked)),
+        ]
+        if shown:
+            await begun.wait()
         await asyncio.sleep(0.7)
         local_upstream.default = Reply(text=TEXT)
         replicas.one.process.kill()

@@ -1,4 +1,4 @@
-"""Fuzz every path of the published documents: `python -m tests.bench.fuzz_published [--requests 12000] [--seed 1]`.
+"""Fuzz every path of the published documents.
 
 OpenAI's OpenAPI document, and Anthropic's for `/v1/messages` and the models, say what can be asked and what every reply
 looks like (see tests/support/published_api.py). A gateway process with a store gets requests over sockets. Behind it
@@ -19,32 +19,28 @@ valid is not looked at. Held against the gateway:
 
     no status of 500 or more, no traceback in its log, a reply to every request
     every reply, and every event of a stream, is valid by the document's schema of its path
-    every error has the document's envelope: OpenAI's, or Anthropic's below /v1/messages
+    every error has the document's envelope: OpenAI's, or Anthropic's below /v1/messages and with `anthropic-version`
 
-A 503 of a gateway, or its store, that is late on a busy machine is asked again. The exit code is 1 where anything was
-wrong.
+A 503 of a gateway, or its store, that is late on a busy machine is asked again.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
-import sys
-import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
 
-from tests.bench.fields import OUT
-from tests.bench.fuzz import NAMED, broken
+from tests.gateway.dialects.fields import OUT
+from tests.gateway.http.fuzz import NAMED, broken
 from tests.support.gateway import Gateway, serve
 from tests.support.plain_http import PlainAnswer, PlainClient, PlainReply, PlainServer
 from tests.support.published_api import PublishedOperation, published
@@ -84,7 +80,6 @@ _AT_ONCE: Final = 6
 _RESENT: Final = 20
 _LATE: Final = (b"server_is_overloaded", b"state_unavailable")
 """Codes of a gateway, or its store, that has no time on a busy machine."""
-_SHOWN: Final = 20
 _ENVELOPE: Final = frozenset({"message", "type", "param", "code"})
 _BINARY: Final = "application/octet-stream"
 _REPEATED: Final[Json] = {
@@ -437,7 +432,8 @@ def _check_error(request: FuzzRequest, answer: PlainAnswer) -> None:
     assert answer.headers.get("content-type", "").startswith("application/json"), answer.headers
     value = orjson.loads(answer.body)
     # What is no HTTP has no path, so that its reply knows no dialect.
-    is_anthropic = request.target.startswith("/v1/messages") and b"not a valid HTTP request" not in answer.body
+    is_asked = request.target.startswith("/v1/messages") or "anthropic-version" in request.headers
+    is_anthropic = is_asked and b"not a valid HTTP request" not in answer.body
     _validate("anthropic" if is_anthropic else "openai", "ErrorResponse", value)
     if not is_anthropic:
         assert value.keys() == {"error"} and value["error"].keys() == _ENVELOPE, value
@@ -513,7 +509,7 @@ def _validate(publisher: str, schema: Any, value: Any) -> None:
         raise AssertionError(f"at {place!r}: {error.message[-110:]} in {json.dumps(value)[:1400]}")
 
 
-def run(requests: int, seed: int, folder: Path, *, progress: bool = False) -> FuzzedPublished:
+def run(requests: int, seed: int, folder: Path) -> FuzzedPublished:
     """Send so many random requests, and check the replies."""
     fuzzed = FuzzedPublished()
     with local_store() as store, ScriptedProviders().server as server:
@@ -526,20 +522,18 @@ def run(requests: int, seed: int, folder: Path, *, progress: bool = False) -> Fu
         policies = {name: _POLICY.format(name=name, tier=name) for name in OUT}
         policies["service"] = _POLICY.format(name="service", tier="openai") + _BY_SERVICE
         with serve(folder, server.url, store_url=store.url, policies=policies, settings=settings) as gateway:
-            asyncio.run(_send_all(requests, FuzzRequests(seed), gateway, fuzzed, progress=progress))
+            asyncio.run(_send_all(requests, FuzzRequests(seed), gateway, fuzzed))
             if "Traceback" in (log := gateway.log()):
                 fuzzed.wrong.append(log[log.index("Traceback") :][:3000])
     return fuzzed
 
 
-async def _send_all(
-    count: int, requests: FuzzRequests, gateway: Gateway, fuzzed: FuzzedPublished, *, progress: bool
-) -> None:
+async def _send_all(count: int, requests: FuzzRequests, gateway: Gateway, fuzzed: FuzzedPublished) -> None:
     made = zip(range(count), requests, strict=False)
 
     async def client() -> None:
         connection = PlainClient(gateway.port)
-        for number, request in made:
+        for _, request in made:
             try:
                 answer = await _sent(connection, request, fuzzed)
             except (OSError, EOFError, TimeoutError, ValueError) as error:
@@ -550,8 +544,6 @@ async def _send_all(
             check(request, answer, fuzzed)
             if answer.status == 200 and request.kind == "valid" and answer.body.startswith(b'{"id":"resp_'):
                 requests.ids.append(orjson.loads(answer.body)["id"])
-            if progress and number % 1000 == 999:
-                print(f"{number + 1:,} of {count:,}", file=sys.stderr)
         connection.close()
 
     await asyncio.gather(*(client() for _ in range(_AT_ONCE)))
@@ -565,37 +557,3 @@ async def _sent(connection: PlainClient, request: FuzzRequest, fuzzed: FuzzedPub
         fuzzed.resent += 1
         await asyncio.sleep(0.2)
     return answer
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=12_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--refused", action="store_true", help="say why valid requests were refused")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        fuzzed = run(args.requests, args.seed, Path(folder), progress=not args.json)
-    if args.json:
-        print(json.dumps(asdict(fuzzed)))
-        return 1 if fuzzed.wrong else 0
-    for name, counts in (("kind", fuzzed.kinds), ("path", fuzzed.paths)):
-        print(name)
-        for one, statuses in sorted(counts.items()):
-            print(f"  {one:48} " + ", ".join(f"{count:,} x {status}" for status, count in sorted(statuses.items())))
-    if args.refused:
-        print("valid requests that were refused")
-        for why, count in fuzzed.refused.most_common():
-            print(f"{count:6,} {why}")
-    print(f"{fuzzed.requests:,} requests, {fuzzed.events:,} events, {fuzzed.resent:,} asked again")
-    print(f"wrong: {len(fuzzed.wrong):,}")
-    for why, count in fuzzed.why.most_common():
-        print(f"{count:6,} {why}")
-    for wrong in fuzzed.wrong[:_SHOWN]:
-        print(f"  {wrong}")
-    return 1 if fuzzed.wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,28 +1,19 @@
-"""`python -m tests.bench.passed_on [--requests N] [--seed S] [--json]`: does what is passed on arrive as it was sent?
+"""Random requests that are passed on to a service: does each arrive as it was sent?
 
 Random requests of all kinds (methods, paths, queries, types, bodies in pieces, with and without a length) go through a
-gateway to a service that knows what must arrive, and checks it byte for byte; the client does so with the replies. The
-exit code is 1 if anything differs.
+gateway to a service that knows what must arrive, and checks it byte for byte; the client does so with the replies.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import aiohttp
 from yarl import URL
 
-from tests.integration.endpoints import setup
-from tests.support.account import Account
 from tests.support.seeded import SeededExchange, seeded
-from tests.support.store import local_store
 
 _AT_ONCE: Final = 16
 
@@ -62,30 +53,3 @@ async def _pieces(exchange: SeededExchange) -> AsyncIterator[bytes]:
     for part in exchange.parts:
         yield part
         await asyncio.sleep(0)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.passed_on", description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(arguments)
-    seeds = range(args.seed, args.seed + args.requests)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        local_store() as store,
-        Account() as account,
-        setup(Path(folder), account.url, account, store) as running,
-    ):
-        differences = asyncio.run(run(running.gateway.origin, seeds))
-    if args.json:
-        print(json.dumps({"requests": args.requests, "differ": len(differences), "differences": differences[:20]}))
-    else:
-        print(f"{args.requests} requests passed on, {len(differences)} differ")
-        print("\n".join(differences[:20]))
-    return 1 if differences else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

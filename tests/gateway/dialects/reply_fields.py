@@ -1,4 +1,4 @@
-"""Prove that no field of a reply is lost in silence: `python -m tests.bench.reply_fields [--into NAME] [--out NAME]`.
+"""Translate every field of the published replies for clients of every dialect, to see that none is lost in silence.
 
 Every field of the published replies (chat completions and responses by OpenAI's SDK, messages by Anthropic's), with
 every value of its literals and every type of part and item, is what a backend sends: in a small whole reply of its own,
@@ -12,15 +12,14 @@ no socket between. What the client gets is compared with what it gets without th
     no place  the client's API has no place for it: see RULES
     nothing   it says what is said without it: see RULES
 
-What is none of these is printed, and the exit code is 1. The rules are printed with the number of fields of each.
+What is none of these is `lost`.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,11 +38,18 @@ from gateway.dialects.completions import CompletionsClient
 from gateway.dialects.messages.client import MessagesClient
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.client import ResponsesClient
-from tests.bench.pairs import USAGE, WORDS, all_pairs, message_item, run_bench, text_part, whole_message, whole_response
+from tests.gateway.dialects.pairs import (
+    USAGE,
+    WORDS,
+    all_pairs,
+    message_item,
+    text_part,
+    whole_message,
+    whole_response,
+)
 from tests.support.dialect_streams import chat_stream, message_stream, response_stream
 from tests.support.field_variants import ABSENT, MARK, Json, Variant, variants_of
 
-RESULTS: Final = ("kept", "told", "error", "own", "no place", "nothing", "none")
 _TEXT: Final[Json] = {"type": "text", "text": "yes"}
 _WHOLE: Final[dict[str, Json]] = {
     "openai": {
@@ -94,11 +100,6 @@ class Rule:
     out: str = ".*"
     told: str = ".*"
     """One for the types around the field, and its value."""
-
-    @property
-    def named(self) -> str:
-        """The rule in words."""
-        return f"{self.out} -> {self.into}: {self.path}: {self.why}"
 
     def holds(self, into: str, out: str, variant: Variant) -> bool:
         """Return whether a field is one of these."""
@@ -272,7 +273,6 @@ class Cell:
     into: str
     out: str
     counts: Counter[str] = field(default_factory=Counter)
-    rules: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
 
 
@@ -348,25 +348,21 @@ async def cell_of(into: str, out: str, *, every: int = 1) -> Cell:
     bases: dict[bytes, bytes | None] = {}
     for variant in list(variants_for(out))[::every]:
         for stream in (False, True):
-            result, why = await _result(into, out, variant, bases, stream=stream)
+            result = await _result(into, out, variant, bases, stream=stream)
             cell.counts[result] += 1
             if result == "none":
-                cell.lost.append(f"{'stream' if stream else 'whole'} {variant.path}{variant.told}{why}")
-            elif why:
-                cell.rules[why] += 1
+                cell.lost.append(f"{'stream' if stream else 'whole'} {variant.path}{variant.told}")
     return cell
 
 
-async def _result(
-    into: str, out: str, variant: Variant, bases: dict[bytes, bytes | None], *, stream: bool
-) -> tuple[str, str]:
-    """Return what became of a field, and the rule that it falls under."""
+async def _result(into: str, out: str, variant: Variant, bases: dict[bytes, bytes | None], *, stream: bool) -> str:
+    """Return what became of a field."""
     try:
         got = await _reply(into, out, variant.value, stream=stream)
     except BackendError:
-        return "error", ""
+        return "error"
     if variant.is_text and MARK.encode() in got:
-        return "kept", ""
+        return "kept"
     key = b"%d%b" % (stream, orjson.dumps(variant.base))
     if key not in bases:
         try:
@@ -374,11 +370,11 @@ async def _result(
         except BackendError:
             bases[key] = None
     if _VOLATILE.sub(b"", got) != bases[key]:
-        return "told", ""
+        return "told"
     for rule in RULES:
         if rule.holds(into, out, variant):
-            return rule.result, rule.named
-    return "none", ""
+            return rule.result
+    return "none"
 
 
 def variants_for(out: str) -> Iterator[Variant]:
@@ -423,21 +419,3 @@ async def run(folder: Path, into: Collection[str], out: Collection[str], *, ever
         return await cell_of(one, other, every=every)
 
     return await all_pairs(pair, [*into], [*out])
-
-
-def _show(cells: Sequence[Cell]) -> None:
-    print(f"{'out':10} {'in':12}" + "".join(f"{name:>9}" for name in RESULTS))
-    for cell in cells:
-        print(f"{cell.out:10} {cell.into:12}" + "".join(f"{cell.counts[name]:9,}" for name in RESULTS))
-    rules = sum((cell.rules for cell in cells), Counter[str]())
-    for rule in RULES:
-        print(f"{rules[rule.named]:7,}  {rule.result:9} {rule.named}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return the exit code."""
-    return run_bench(__doc__, run, OUT, _show, lambda cell: cell.lost, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

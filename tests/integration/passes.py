@@ -1,4 +1,4 @@
-"""Prove that chat completions pass through unchanged: `python -m tests.bench.passes [--requests 10000] [--seed 1]`.
+"""Random chat completions and replies, and whether they pass through a gateway unchanged.
 
 Random requests go over sockets through a gateway process to a scripted model server that records their bytes and
 answers with random replies, half of them streams. Both are made from the types of OpenAI's SDK (all fields of the
@@ -14,23 +14,18 @@ reply's bytes; each event's bytes. The gateway may change this and nothing else:
     stream    the usage's own chunk, sent only to a client that asked for it (compared by its values), and for such a
               client `"usage":null` in the chunks that lack it; comment lines
 
-Ids, models, times and fingerprints of replies are the server's. The exit code is 1 where anything differs.
+Ids, models, times and fingerprints of replies are the server's.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import json
 import random
 import re
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +59,6 @@ _SEAL: Final = re.compile(rb"tl1\.[0-9a-f]{8}\.[0-9a-f]{16}\.")
 _UNKNOWN: Final = ("top_k", "min_p", "chat_template_kwargs", "guided_json", "x_new", "\u00fcn\u00efcode", "extra body")
 _ENDS: Final = ("stop", "length", "tool_calls", "content_filter")
 _TENANT: Final = b"default"
-_SHOWN: Final = 10
 
 
 @dataclass
@@ -291,7 +285,7 @@ def _first(wanted: bytes, got: bytes) -> str:
     return f"at {place}: wanted {wanted[begin : place + 60]!r}, got {got[begin : place + 60]!r}"
 
 
-def run(requests: int, seed: int, folder: Path, *, progress: bool = False) -> Passed:
+def run(requests: int, seed: int, folder: Path) -> Passed:
     """Send so many random requests through a gateway, and compare."""
     passed = Passed()
     cases: dict[int, Case] = {}
@@ -305,15 +299,13 @@ def run(requests: int, seed: int, folder: Path, *, progress: bool = False) -> Pa
         backend = {"base_url": server.url, "model": "small", "roles": "any", **ABLE}
         settings = {"tiers": [{"name": "local", "backends": [backend]}]}
         with serve(folder, server.url, policies={"chat": POLICY}, settings=settings) as gateway:
-            asyncio.run(_send_all(requests, Cases(seed), cases, gateway.port, passed, progress))
+            asyncio.run(_send_all(requests, Cases(seed), cases, gateway.port, passed))
             if (log := gateway.log()) and "Traceback" in log:
                 passed.different.append(log[log.index("Traceback") :][:2000])
     return passed
 
 
-async def _send_all(
-    requests: int, made: Cases, cases: dict[int, Case], port: int, passed: Passed, progress: bool
-) -> None:
+async def _send_all(requests: int, made: Cases, cases: dict[int, Case], port: int, passed: Passed) -> None:
     numbers = iter(range(requests))
 
     async def client() -> None:
@@ -322,34 +314,6 @@ async def _send_all(
             case = cases[number] = made.next(number)
             compare(case, await connection.ask("/v1/chat/completions", case.sent), passed)
             del cases[number]
-            if progress and number % 1000 == 999:
-                print(f"{number + 1:,} of {requests:,}", file=sys.stderr)
         connection.close()
 
     await asyncio.gather(*(client() for _ in range(_AT_ONCE)))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(arguments)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        passed = run(args.requests, args.seed, Path(folder), progress=True)
-    if args.json:
-        print(json.dumps(asdict(passed)))
-    else:
-        print(f"{passed.requests:,} requests in {time.monotonic() - began:.0f} s, equal field by field but for")
-        print(f"what is rewritten ({passed.same_bytes:,} in the same bytes); {passed.whole:,} whole replies and")
-        print(f"{passed.events:,} events of {passed.streams:,} streams, equal byte for byte but for {passed.sealed:,}")
-        print(f"with sealed reasoning. Refused: {passed.refused.total():,}. Different: {len(passed.different):,}.")
-        for line in [*passed.different[:_SHOWN], *(f"{n} x {why}" for why, n in passed.refused.most_common(_SHOWN))]:
-            print(f"  {line}")
-    return 1 if passed.different or passed.refused else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Prove that no field is dropped in silence: `python -m tests.bench.fields [--into NAME] [--out NAME] [--json]`.
+"""Send every field of the published requests to backends of every dialect, to see that none is dropped in silence.
 
 Every field of the published requests (chat completions, responses and text completions by OpenAI's SDK, messages by
 Anthropic's), with every value of its literals and every type of part, item and tool, is sent in a small request of its
@@ -15,15 +15,14 @@ without the field, or with another value where it is required. Each field must b
     nothing   its value asks for what would be done without it, or it says nothing to a model: see RULES
 
 Each value of a literal must make a request of its own: a value that makes the same one as another was changed. What is
-none of these is printed, and the exit code is 1. The rules are printed with the number of fields that each stood for.
+none of these is `left_out`.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,14 +35,13 @@ from openai.types.completion_create_params import CompletionCreateParamsNonStrea
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from routing.features import SERVICE_TIERS
-from tests.bench.pairs import (
+from tests.gateway.dialects.pairs import (
     PATHS,
     USAGE,
     all_pairs,
     gateway_of,
     headers_of,
     message_item,
-    run_bench,
     text_part,
     whole_message,
     whole_response,
@@ -71,7 +69,6 @@ OUT: Final[dict[str, Json]] = {
     "anthropic-new": {"kind": "anthropic", "model": "claude-opus-4-8", "capabilities": [*_HOSTED]},
 }
 """What backends speak: of Anthropic's models, one that thinks with a budget, one with fewer efforts than the newest."""
-RESULTS: Final = ("kept", "told", "refused", "unfit", "listed", "honoured", "nothing", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +85,6 @@ class Rule:
     """A regular expression for the client's dialect; '' for any."""
     out: str = ""
     """One for the backend's."""
-
-    @property
-    def named(self) -> str:
-        """The rule in words."""
-        return f"{self.path}{self.value and ' = '}{self.value}: {self.why}"
 
     def holds(self, into: str, out: str, path: str, value: str) -> bool:
         """Return whether a field at a value is one of these."""
@@ -156,8 +148,6 @@ class Cell:
     into: str
     out: str
     counts: Counter[str] = field(default_factory=Counter)
-    rules: Counter[str] = field(default_factory=Counter)
-    """How many fields each rule of RULES stood for, by its reason."""
     left_out: list[str] = field(default_factory=list)
 
 
@@ -191,12 +181,10 @@ class Matrix:
             cell.counts[result] += 1
             if result == "none":
                 cell.left_out.append(f"{variant.path}{variant.told}{why}")
-            elif why:
-                cell.rules[why] += 1
         return cell
 
     async def _result(self, into: str, out: str, variant: Variant) -> tuple[str, str]:
-        """Return what became of a variant, and why: the reason of the rule that it falls under, or what was seen."""
+        """Return what became of a variant, and what was seen where that is `none`."""
         body, base = (_body(into, out, variant, value) for value in (variant.value, variant.base))
         seen = await self._ask(into, out, body)
         path = variant.path
@@ -225,7 +213,7 @@ class Matrix:
             found = f": the same request as for {same}"
         for rule in RULES:
             if rule.holds(into, out, path, value):
-                return rule.result, rule.named
+                return rule.result, ""
         return "none", found
 
     async def _without(self, into: str, out: str, base: Json) -> _Seen:
@@ -384,21 +372,3 @@ async def run(folder: Path, into: Collection[str], out: Collection[str], *, ever
             return await sender.cell(one, other, every=every)
 
         return await all_pairs(pair, [*into], [*out])
-
-
-def _show(cells: Sequence[Cell]) -> None:
-    print(f"{'in':12} {'out':14}" + "".join(f"{name:>9}" for name in RESULTS))
-    for cell in cells:
-        print(f"{cell.into:12} {cell.out:14}" + "".join(f"{cell.counts[name]:9,}" for name in RESULTS))
-    rules = sum((Counter(cell.rules) for cell in cells), Counter[str]())
-    for rule in RULES:
-        print(f"{rules[rule.named]:7,}  {rule.result:9} {rule.named}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return the exit code."""
-    return run_bench(__doc__, run, OUT, _show, lambda cell: cell.left_out, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.scopes [--pairs N] [--store URL] [--seed N] [--json]`: is anybody served another's answer?
+"""Random look-ups of a thousand tenants: is anybody served another's answer?
 
 A thousand tenants, some in teams, with names made to be confused, ask the same few questions on several surfaces and
 under several policies. Each look-up is a pair: one who asks, and an entry to the very same question that lies in the
@@ -6,21 +6,17 @@ store for another. Look-ups are exact ones and semantic ones in turn, many at a 
 cancelled in the middle of it: a reply that was left on a connection must never be read by the next who uses it.
 
 Counted are answers that the asker may not see, and entries that came under a wrong key (a reply out of step). Both must
-be 0; the exit code is 1 where they are not. Without --store an embedded Valkey is started.
+be 0.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import random
-import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,10 +30,8 @@ from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
-from tests.support.store import local_store
 
 TENANTS = 1_000
-FULL, QUICK = 1_000_000, 20_000
 _QUESTIONS = 40
 _TEAMS = 50
 _FORMS = ("{0}", "{0}:", "tenant:{0}", "team:{0}", "{0}\0{0}")
@@ -63,11 +57,6 @@ class Report:
     out_of_step: int
     outcomes: dict[str, int]
     seconds: float
-
-    @property
-    def safe(self) -> bool:
-        """Whether nobody saw what was not theirs."""
-        return self.across == 0 and self.out_of_step == 0
 
 
 class _World:
@@ -182,37 +171,3 @@ async def _perhaps_cancelled(asked: Any, chance: random.Random) -> Lookup | None
 
 def _drawn(world: _World, chance: random.Random) -> tuple[str, int, int]:
     return chance.choice(world.tenants), chance.randrange(len(world.policies)), chance.randrange(_QUESTIONS)
-
-
-async def _at(url: str, pairs: int, seed: int) -> Report:
-    store = RedisStore.from_url(url)
-    try:
-        return await run(store, pairs, seed)
-    finally:
-        await store.aclose()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it; 0 when nobody was served what was not theirs, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.scopes", description="Is a scope ever crossed?")
-    parser.add_argument("--pairs", type=int, default=FULL, metavar="N", help=f"look-ups (default {FULL:,})")
-    parser.add_argument("--store", metavar="URL", help="a Redis-protocol server (default: an embedded Valkey)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    asked = parser.parse_args(arguments)
-    with contextlib.ExitStack() as stack:
-        url = asked.store or stack.enter_context(local_store()).url
-        report = asyncio.run(_at(url, asked.pairs, asked.seed))
-    if asked.json:
-        print(json.dumps(asdict(report)))
-    else:
-        print(
-            f"{report.pairs:,} pairs over {TENANTS:,} tenants, {report.cancelled:,} cancelled, in {report.seconds} s: "
-            f"{report.across} served across scopes, {report.out_of_step} out of step, {report.own:,} of their own; "
-            + ", ".join(f"{count:,} {name}" for name, count in sorted(report.outcomes.items()))
-        )
-    return 0 if report.safe else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,16 +1,13 @@
-"""Pairs of dialects: what the benches share that put clients of each dialect before backends of each."""
+"""Pairs of dialects: what the tests share that put clients of each dialect before backends of each."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from tests.support.app import InProcess, in_process
 from tests.support.plain_http import PlainReply, PlainServer
@@ -28,15 +25,12 @@ WORDS: Final[Json] = {"role": "user", "content": "hello"}
 USAGE: Final[Json] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
-class Counted(Protocol):
-    """What a bench found out about a pair, a dataclass."""
-
-    into: str
-    out: str
-
-
 _Any = TypeVar("_Any")
-_Counted = TypeVar("_Counted", bound=Counted)
+
+
+def summed(counts: Iterable[Counter[str]]) -> Counter[str]:
+    """Return the counts of all pairs together."""
+    return sum(counts, Counter())
 
 
 def headers_of(into: str) -> dict[str, str]:
@@ -104,30 +98,3 @@ async def all_pairs(pair: Callable[[str, str], Awaitable[_Any]], into: Sequence[
         return [await pair(name, one) for name in into]
 
     return [result for results in await asyncio.gather(*map(column, out)) for result in results]
-
-
-def run_bench(
-    doc: str | None,
-    run: Callable[..., Awaitable[list[_Counted]]],
-    out: Collection[str],
-    show: Callable[[Sequence[_Counted]], None],
-    faults: Callable[[_Counted], Sequence[str]],
-    arguments: Sequence[str] | None,
-) -> int:
-    """Read a bench's arguments, run it, print what it found, and return the exit code: 1 if any pair has faults."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--into", choices=PATHS, action="append", help="only clients of this dialect")
-    parser.add_argument("--out", choices=out, action="append", help="only backends of this dialect")
-    parser.add_argument("--every", type=int, default=1, help="each so many'th case only")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(run(Path(folder), args.into or [*PATHS], args.out or [*out], every=args.every))
-    if args.json:
-        print(json.dumps([asdict(one) for one in found]))  # type: ignore[call-overload]
-    else:
-        show(found)
-        for one in found:
-            for fault in faults(one):
-                print(f"{one.into} -> {one.out}: {fault}")
-    return 1 if any(faults(one) for one in found) else 0

@@ -1,4 +1,4 @@
-"""Ask every endpoint at random, by the published schemas: `python -m tests.bench.fuzz [--requests 5000] [--seed 1]`.
+"""Ask every endpoint at random, by the published schemas.
 
 Requests are made from the types of OpenAI's SDK and, for `/v1/messages`, of Anthropic's, which are generated from the
 providers' OpenAPI documents. Half of them are broken: a random member, at any depth, is removed, or replaced by any
@@ -11,18 +11,13 @@ JSON value. They are sent to a gateway in this process before scripted backends 
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import base64
 import copy
-import json
 import logging
 import random
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +36,7 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter, ValidationError
 
-from tests.bench.fields import OUT, matrix
+from tests.gateway.dialects.fields import OUT, matrix
 from tests.support.response_events import CLASSES
 from tests.support.sdk_types import RandomValues
 
@@ -68,7 +63,6 @@ NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
 """Values of fields that would be refused at once with most others."""
 _STREAMED: Final = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions")
 _ENVELOPE: Final = {"message", "type", "param", "code"}
-_SHOWN: Final = 20
 
 
 @dataclass
@@ -202,28 +196,3 @@ def _check_listed(path: str, answer: Any, fuzzed: Fuzzed) -> None:
             check(answer.json())
     except (AssertionError, ValidationError, ValueError, KeyError) as error:
         fuzzed.wrong.append(f"{path} {answer.status_code}: {error}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        fuzzed = asyncio.run(run(args.requests, args.seed, Path(folder)))
-    if args.json:
-        print(json.dumps(asdict(fuzzed)))
-    else:
-        for path, statuses in sorted(fuzzed.statuses.items()):
-            told = ", ".join(f"{count:,} x {status}" for status, count in sorted(statuses.items()))
-            print(f"{path:28} {told}")
-        print(f"wrong: {len(fuzzed.wrong):,}")
-        for one in fuzzed.wrong[:_SHOWN]:
-            print(f"  {one}")
-    return 1 if fuzzed.wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,18 +1,17 @@
-"""Cut streams at every byte, for each dialect of clients before each of backends: `python -m tests.bench.cuts`.
+"""Cut streams at every byte, for each dialect of clients before each of backends.
 
 A scripted model server ends a stream of reasoning, text and a tool call after so many bytes: by closing the connection,
 or by a proper end of the HTTP reply, as proxies do. The client must get the whole answer with its end (only where all
 of it had come), or an error: as the reply's status where nothing was sent yet, else as the stream's last event. Counted
 as wrong: a stream that ends with neither, one that ends well without the whole answer, a status of 500, one after the
-head was sent, a reply that is not over within ten seconds. The exit code is 1 if there is any.
+head was sent, a reply that is not over within ten seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.tiers.breaker import Breaker
-from tests.bench.pairs import (
+from tests.gateway.dialects.pairs import (
     PATHS,
     USAGE,
     WORDS,
@@ -29,7 +28,6 @@ from tests.bench.pairs import (
     gateway_of,
     headers_of,
     message_item,
-    run_bench,
     text_part,
     whole_message,
     whole_response,
@@ -214,19 +212,3 @@ async def run(folder: Path, into: Collection[str], out: Collection[str], *, ever
             return await cuts.pair(one, other, every=every)
 
         return await all_pairs(pair, [*into], [*out])
-
-
-def _show(pairs: Sequence[Pair]) -> None:
-    print(f"{'in':12} {'out':12} {'cuts':>7} {'whole':>7} {'error':>7} {'status':>7} {'wrong':>7}")
-    for pair in pairs:
-        counts = "".join(f"{pair.ends[name]:8,}" for name in ("whole", "error", "status", "wrong"))
-        print(f"{pair.into:12} {pair.out:12}{pair.ends.total():8,}{counts}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return the exit code."""
-    return run_bench(__doc__, run, OUT, _show, lambda pair: pair.wrong, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

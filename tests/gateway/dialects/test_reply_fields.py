@@ -3,13 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.bench import reply_fields
-from tests.bench.reply_fields import INTO, OUT, cell_of, run
+from tests.gateway.dialects import reply_fields
+from tests.gateway.dialects.pairs import summed
+from tests.gateway.dialects.reply_fields import INTO, OUT, cell_of, run
 
 
-async def test_no_field_of_a_reply_is_lost_in_silence(tmp_path: Path) -> None:
-    """A sample of what `python -m tests.bench.reply_fields` does with every field."""
-    cells = await run(tmp_path, [*INTO], [*OUT], every=97)
+async def test_no_field_of_a_reply_is_lost_in_silence(tmp_path: Path, times: float) -> None:
+    """A sample of them; `--times 97` translates every field."""
+    cells = await run(tmp_path, [*INTO], [*OUT], every=max(1, round(97 / times)))
+    print(summed(cell.counts for cell in cells))
     assert [(cell.into, cell.out, cell.lost) for cell in cells if cell.lost] == []
     assert len(cells) == len(INTO) * len(OUT)
 
