@@ -21,8 +21,8 @@ from pathlib import Path
 from gateway.archive.query import opened
 from offline.replay.run import Replayed, replay
 from policies.model import Policy
-from tests.bench.replay_files import write_ledger
-from tests.bench.replay_world import World, policy
+from tests.support.ledger_files import write_ledger
+from tests.support.scripted_world import World, policy
 
 
 def timed(folder: Path, candidate: Policy, check: int | None) -> tuple[Replayed, float]:

@@ -30,8 +30,8 @@ from gateway.archive.query import opened
 from offline.measures.intervals import wilson
 from offline.replay.figures import FigureChange
 from offline.replay.run import Replayed, replay
-from tests.bench.replay_files import write_ledger
-from tests.bench.replay_world import World, policy
+from tests.support.ledger_files import write_ledger
+from tests.support.scripted_world import World, policy
 
 CANDIDATES: Final[Sequence[Mapping[str, Any]]] = (
     {"confidence": 0.75},

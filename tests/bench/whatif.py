@@ -35,8 +35,8 @@ from offline.replay.run import replay
 from policies.loader import made_policy
 from policies.numbers import numbers_of
 from policies.yaml_source import parse_yaml
-from tests.bench.replay_files import write_ledger
-from tests.bench.replay_world import TIERS, World, policy
+from tests.support.ledger_files import write_ledger
+from tests.support.scripted_world import TIERS, World, policy
 
 _BACKENDS: Final = "[{kind: scripted, script: [{reply: {text: Hello.}}]}]"
 _STORE: Final = "redis://127.0.0.1:1"

@@ -27,9 +27,9 @@ from policies.model import Policy
 from routing.decide import decide
 from routing.decision_basis import DecisionBasis
 from routing.decision_record import unnamed
-from tests.bench.replay_files import write_ledger
 from tests.bench.replay_truth import truth_of
-from tests.bench.replay_world import World, policy
+from tests.support.ledger_files import write_ledger
+from tests.support.scripted_world import World, policy
 
 N = 900
 OLDEST_S = 1_767_225_620.0

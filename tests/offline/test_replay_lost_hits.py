@@ -14,9 +14,9 @@ from offline.replay.history import Read, read_history
 from offline.replay.lost_hits import LostHits, as_asked, lost_hits
 from offline.replay.records import LedgerReader, Which
 from offline.replay.run import replay
-from tests.bench.replay_files import write_ledger
 from tests.bench.replay_truth import truth_of
-from tests.bench.replay_world import World, policy
+from tests.support.ledger_files import write_ledger
+from tests.support.scripted_world import World, policy
 
 N = 900
 CANDIDATE = policy(semantic=False)

@@ -13,7 +13,7 @@ from routing.decide import Clamp, DecisionInput, TierHealth
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
-from tests.bench.why_not import Tally, check
+from tests.offline.smallest_change import Tally, check
 
 EVERYTHING = frozenset({"tools", "json", "vision"})
 
@@ -162,11 +162,12 @@ def test_a_tier_must_exist_and_not_be_the_start() -> None:
         why_not(rules, given(), "hosted")
 
 
-def test_random_decisions_flip_by_the_smallest_change() -> None:
-    """A short sample of `python -m tests.bench.why_not`."""
-    tally = Tally()
-    for seed in range(25):
-        check(seed, 12, tally)
+def test_random_decisions_flip_by_the_smallest_change(times: float, seed: int) -> None:
+    """Twenty-five of them, a few changes tried for each; `--times 400` decides 10,000 and tries more."""
+    tally, count = Tally(), round(25 * times)
+    for number in range(seed, seed + count):
+        check(number, 12 if times == 1 else 30, tally)
+    print(f"{tally.wrong_decisions} of {tally.decisions} wrong; {tally.tried} changes tried; {dict(tally.counts)}")
     assert tally.failures == []
-    assert tally.decisions == 25
+    assert tally.decisions == count
     assert {name for name, outcome in tally.counts if outcome == "1"} == {"request", "policy", "world"}

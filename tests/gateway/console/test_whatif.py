@@ -19,10 +19,10 @@ from gateway.console import kept_figures
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.page import PolicyPlaces
-from tests.bench.replay_files import write_ledger
-from tests.bench.replay_world import World, policy
 from tests.gateway.console.test_app import TIERS
 from tests.gateway.telemetry.conftest import server, store
+from tests.support.ledger_files import write_ledger
+from tests.support.scripted_world import World, policy
 
 __all__ = ["server", "store"]
 

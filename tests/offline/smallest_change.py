@@ -1,4 +1,4 @@
-"""`python -m tests.bench.why_not [--n N] [--brute N] [--seed N] [--json]`: is it the smallest change, and does it flip?
+"""Random decisions, and whether the change that `why_not` names for each is the smallest that flips it.
 
 Random policies (2 to 4 tiers, rules from the grammar), requests and states of the tiers are decided; for every tier at
 which a request does not start, `offline.explain.why_not` names the smallest change of each class. Checked of each:
@@ -8,19 +8,14 @@ smallest   no change of fewer things, or of as many by less, found by trying val
 none       where no change is said to exist, no change that is tried does it
 
 What is tried is made here, from the facts of a request and the parts of a rule, not by the code that is checked: all
-changes on a grid of every constant, its two sides and the middles between, or --brute of them, drawn, where they are
-more. The exit code is 1 where one of these fails.
+changes on a grid of every constant, its two sides and the middles between, or `brute` of them, drawn, where they are
+more.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
 import math
 import random
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,8 +24,6 @@ from itertools import combinations, pairwise, product
 from typing import Any
 
 from offline.explain.why_not import Flip, Impossible, start_of, why_not
-from offline.measures.intervals import wilson
-from offline.progress import progress
 from policies.expression import KINDS, Expression
 from policies.model import DeployedTier, Policy
 from routing.decide import Clamp, DecisionInput, TierHealth
@@ -38,7 +31,6 @@ from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
 
-FULL, BRUTE = 10_000, 30
 TIERS = ("tiny", "small", "large", "huge")
 CAPABILITIES = ("tools", "json", "vision")
 VERSION = "abcdef0"
@@ -618,46 +610,3 @@ def _problem(
         if start_of(made(policy, other), given_by(other)) == target:
             return f"{changes} does it, and it said {said}"
     return ""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw, check and print; 1 where a check fails."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.why_not", description="Checks why-not.")
-    parser.add_argument("--n", type=int, default=FULL, metavar="N", help=f"random decisions (default: {FULL})")
-    parser.add_argument("--brute", type=int, default=BRUTE, metavar="N", help=f"changes tried (default: {BRUTE})")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    args = parser.parse_args(arguments)
-    tally, began, told = Tally(), time.process_time(), 0
-    quiet = args.json or not sys.stderr.isatty()
-    with contextlib.suppress(KeyboardInterrupt), progress(quiet=quiet) as on_progress:
-        for seed in range(args.seed, args.seed + args.n):
-            check(seed, args.brute, tally)
-            on_progress("deciding", seed - args.seed + 1, args.n)
-            if tally.decisions % 500 == 0:
-                print(f"{tally.decisions} decided, {tally.wrong_decisions} wrong", file=sys.stderr, flush=True)
-            while told < len(tally.failures):
-                print(tally.failures[told], file=sys.stderr, flush=True)
-                told += 1
-    share = 1 - tally.wrong_decisions / tally.decisions
-    low, high = wilson(share, tally.decisions)
-    if args.json:
-        counts = {f"{name} {what}": number for (name, what), number in sorted(tally.counts.items())}
-        print(json.dumps({"decisions": tally.decisions, "right": share, "interval": [low, high], "counts": counts,
-                          "tried": tally.tried, "failures": tally.failures}, indent=2))  # fmt: skip
-        return 1 if tally.failures else 0
-    print(f"{tally.decisions} random decisions, {tally.counts.total()} changes asked for, {tally.tried} tried in turn")
-    print(f"right in {share:.2%} of the decisions (95% interval {low:.2%} to {high:.2%})")
-    for name in CLASSES:
-        row = {what: number for (one, what), number in sorted(tally.counts.items()) if one == name}
-        print(f"  {name:<8} " + "  ".join(f"{_named(what)}: {number}" for what, number in row.items()))
-    print(f"{time.process_time() - began:.0f} s of CPU time")
-    return 1 if tally.failures else 0
-
-
-def _named(what: str) -> str:
-    return f"{what} thing{'s' if what != '1' else ''}" if what.isdigit() else what
-
-
-if __name__ == "__main__":
-    sys.exit(main())
