@@ -44,6 +44,8 @@ _GENERATIONS: Final = f"tierline:{SCHEMA}:generations"
 SEEN_S: Final = 1.0
 """Maximum seconds for which a worker uses the generations it has read, and duration of a purge."""
 _EVERY_S: Final = 0.25
+_UNUSED_S: Final = 0.7
+"""Seconds between two reads that no request was in between of: the next one then still comes within SEEN_S."""
 _RETRY_S: Final = 0.05
 _READ_S: Final = 0.25
 LISTED: Final = f"tierline:{SCHEMA}:scopes"
@@ -148,9 +150,11 @@ class Generations:
         self._alone = _nobody_elses()
         self._known: Mapping[str, int] = {}
         self._until = -1.0
+        self._used = True
 
     def of(self, owner: str, surface: str) -> int:
         """Return the generation of an owner's entries on a surface."""
+        self._used = True
         return generation_of(self._known, owner, surface) if self._clock() <= self._until else self._alone
 
     async def refresh(self) -> bool:
@@ -169,7 +173,8 @@ class Generations:
         """Refresh until cancelled."""
         ok = True
         while True:
-            await asyncio.sleep(_EVERY_S if ok else _RETRY_S)
+            await asyncio.sleep(_RETRY_S if not ok else _EVERY_S if self._used else _UNUSED_S)
+            self._used = False
             try:
                 ok = await self.refresh()
             except Exception:

@@ -11,8 +11,10 @@ is reported once and remembered until it is corrected.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from policies.errors import ConfigError
@@ -106,18 +108,37 @@ class PolicyReloader:
         """Do nothing: there is nothing to close."""
 
     async def run(self) -> None:
-        """Check and reload until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(self._pause_s)
+        """Check in a thread and reload here, until cancelled. The event loop has no work while nothing changes."""
+        cancelled = threading.Event()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="tierline-policies")
+        try:
+            while True:
+                changed = await asyncio.get_running_loop().run_in_executor(thread, self._next_change, cancelled)
+                if changed is not None:
+                    await self._reload(changed)
+        finally:
+            cancelled.set()
+            thread.shutdown(wait=False)
 
     async def look(self) -> None:
         """Check the files once; reload them if they have changed since the last load but not since the last check."""
-        now, cost_s = await asyncio.to_thread(self._snapshot)
+        if (changed := await asyncio.to_thread(self._changed)) is not None:
+            await self._reload(changed)
+
+    def _next_change(self, cancelled: threading.Event) -> Snapshot | None:
+        """Check until the files' state is to be loaded, and return it; None if cancelled before."""
+        while (changed := self._changed()) is None and not cancelled.wait(self._pause_s):
+            pass
+        return changed
+
+    def _changed(self) -> Snapshot | None:
+        """Check the files once; return their state if it is to be loaded, and set the pause before the next check."""
+        began = time.thread_time()
+        now = self.source.snapshot()
+        cost_s = time.thread_time() - began
         rests, self._last = now == self._last, now
         self._pause_s = max(self._interval_s, cost_s / _SHARE) if rests else self._interval_s
-        if rests and now != self._read:
-            await self._reload(now)
+        return now if rests and now != self._read else None
 
     async def _reload(self, seen: Snapshot) -> None:
         loaded, failure = await asyncio.to_thread(self._load, seen)
@@ -132,11 +153,6 @@ class PolicyReloader:
             self.failure = None
             self.current = loaded
             self._on_success(loaded)
-
-    def _snapshot(self) -> tuple[Snapshot, float]:
-        """Return the files' present state, and the CPU seconds that reading it took."""
-        began = time.thread_time()
-        return self.source.snapshot(), time.thread_time() - began
 
     def _load(self, seen: Snapshot) -> tuple[PolicySet | None, ConfigError | None]:
         try:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
 
 _FORCED_S: Final = 2.0
+_DATE_S: Final = 1.0
 
 
 class Server(uvicorn.Server):
@@ -63,6 +64,14 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._signals: set[int] = set()
         self._listeners: list[Listener] = []
+        self._exit = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Return once the server is to stop; until then bring the Date header up to date every second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_S):
+                    await self._exit.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM. uvicorn installs this from inside its event loop, so there always is one."""
@@ -78,11 +87,13 @@ class Server(uvicorn.Server):
             # A signal handler may interrupt the loop anywhere, so it leaves the timer to the loop's next turn.
             loop.call_soon_threadsafe(loop.call_later, self.lifespan.state["limits"].drain, self._take_no_more)
         else:
-            self._take_no_more()
+            self.should_exit = True
+            loop.call_soon_threadsafe(self._exit.set)
 
     def _take_no_more(self) -> None:
-        """Have uvicorn close the listeners at its next tick, a tenth of a second later at most."""
+        """Have `main_loop` end, after which uvicorn closes the listeners."""
         self.should_exit = True
+        self._exit.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and accept connections from these sockets."""

@@ -131,6 +131,17 @@ class Endpoint:
         )
 
     @property
+    def rests(self) -> bool:
+        """Whether it has no call, no ejection, no quota to wait for and no latency to report. Cheap to read."""
+        return (
+            not self.in_flight
+            and not self.queue.size
+            and self.breaker.ejection is None
+            and not self.quota.tight
+            and not self.latency.has_news
+        )
+
+    @property
     def shown(self) -> str:
         """Its load and state in words, for the trace of a request that another endpoint got."""
         state = f"{self.config.name}: {self.in_flight} of {self.capacity} in flight, {self.queue.size} waiting"

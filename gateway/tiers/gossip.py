@@ -89,12 +89,14 @@ class Gossip:
         beat = now - self._told_at >= _HEARTBEAT_S
         news: dict[str, dict[str, Any]] = {}
         for name, endpoint in self._endpoints.items():
+            if not beat and endpoint.rests and self._told.get(name, _IDLE) == _IDLE:
+                continue
             state = endpoint.state(now)
             brief = _brief_of(state)
             if state.get("latency") or self._told.get(name, _IDLE) != brief or (beat and brief != _IDLE):
                 self._told[name] = brief
                 news[name] = state
-        if beat and news:
+        if beat:
             self._told_at = now
         return news
 

@@ -172,6 +172,11 @@ class LatencyModel:
         self._cache[key] = (now + _SLOPE_CACHED_S, value)
         return value
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `report` would return samples."""
+        return bool(self._fresh or self._unreported)
+
     def report(self, now: float) -> dict[str, list[int]]:
         """Return the samples since the last report: `n`, a flat list of (key, count) pairs; empty if there are none."""
         self._settle(now)

@@ -198,7 +198,7 @@ class Counting:
         elif (known := _root.get(None)) is not None:
             return known
         else:
-            task = asyncio.current_task()
+            task = _task()
             whose = REQUESTS if task is not None and task.get_name() in _BATCHES else CLOCK
         _root.set(whose)
         return whose
@@ -255,8 +255,13 @@ class Counting:
 
 
 def _lingers() -> bool:
-    task = asyncio.current_task()
+    task = _task()
     return task is not None and task.get_name() in _LINGERING
+
+
+def _task() -> asyncio.Task[Any] | None:
+    """Return the current task. `asyncio.current_task` is a Python function here, which would count itself."""
+    return asyncio.tasks._current_tasks.get(asyncio.get_running_loop())  # type: ignore[attr-defined, no-any-return]
 
 
 _HERE: Final = globals()
