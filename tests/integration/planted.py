@@ -1,4 +1,4 @@
-"""Where planted keys and prompts are found that must not be there: `python -m tests.bench.planted [--requests N]`.
+"""Where planted keys and prompts are found that must not be there.
 
 Requests carry words that occur nowhere else: in their messages, tools and metadata, in the client's key and headers, in
 the answers of the models, in the errors of backends that quote prompt and key, and in the deployment's own key of its
@@ -8,19 +8,14 @@ the log, `/metrics`, `/docs`, `/openapi.json`, the health pages, each error repl
 has, as HTML and as JSON, for each of these requests. An error reply may quote what its own request said, as OpenAI's
 do; it may not quote a key, or another request.
 
-Capture is off, as by default. With `--capture` it is on, and the prompts must be found, which shows that the search
-finds what is there. The exit code is 1 where anything was found (or, with `--capture`, nothing).
+Capture is off, as by default. Where it is on, the prompts must be found, which shows that the search finds what is
+there.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,7 +26,7 @@ import redis
 
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES
-from tests.bench.console_pages import replies
+from tests.gateway.console.every_page import replies
 from tests.gateway.telemetry.collector import Collector
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore, local_store
@@ -199,20 +194,3 @@ async def _console(folder: Path, store_url: str, requests: int) -> Counter[str]:
     statuses = ", ".join(f"{count} with {status}" for status, count in sorted(asked.items()))
     print(f"asked the console for {asked.total()} pages: {statuses}")
     return counts
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=1000, metavar="N", help="how many (default: 1000)")
-    parser.add_argument("--capture", action="store_true", help="capture texts, to see that the search finds them")
-    options = parser.parse_args(arguments)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        counts = found(options.requests, capture=options.capture, folder=Path(folder))
-    print("\n".join(f"{place:<16}{count:>8} found" for place, count in counts.items()))
-    print(f"{sum(counts.values())} in all, in {time.monotonic() - began:.0f} s")
-    return int(bool(sum(counts.values())) != options.capture)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

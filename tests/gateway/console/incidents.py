@@ -1,4 +1,4 @@
-"""Find what is wrong by the console alone: `python -m tests.bench.incidents [--only TEXT]`, `--serve NAME`.
+"""Find what is wrong by the console alone.
 
 Twenty incidents (`incident_list`) are seeded: each is a gateway of its own over scripted models, with another surface
 that is well beside the one that is not. Then a reader that knows no incident goes from the start page to an answer, by
@@ -11,16 +11,11 @@ the one that was complained about), to the hop that stands out, and to the line 
     uncached  the first lookup in the cache
 
 A hop that names no key was sent there by the route, whose line it then is. An answer is right if hop and line are those
-of the incident. `--serve` opens the console over one incident for a person, and prints the complaint alone. The exit
-code is 1 where fewer than 18 of 20 are right.
+of the incident.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,17 +33,15 @@ from gateway.config.launch import Launch
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.page import PolicyPlaces
-from gateway.console.server import serve_console
 from gateway.console.views.request import line_of_key, nearest_line
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
-from tests.bench.incident_list import INCIDENTS, POLICY, Incident
+from tests.gateway.console.incident_list import POLICY, Incident
 from tests.support.gateway import Gateway, config, serve
 from tests.support.store import local_store
 from tests.support.upstream import Upstream
 from tests.support.wait import until
 
-AIM: Final = 18
 _REQUESTS: Final = 12
 _LONG: Final = "Please consider all that was said before about the matter at hand, and more besides, at some length. "
 _LISTS: Final[Mapping[str, Sequence[str]]] = {
@@ -234,51 +227,3 @@ def is_right(incident: Incident, one: Seeded, answer: Answer) -> bool:
     lines = line_of_key(one.policy)
     wanted = {nearest_line(lines, key) for key in incident.keys}
     return answer.hop.startswith(incident.hop) and answer.line is not None and answer.line in wanted
-
-
-def run(incidents: Sequence[Incident], folder: Path) -> int:
-    """Seed and read each incident; print what came of it, and return how many answers are right."""
-    right = 0
-    for number, incident in enumerate(incidents):
-        place = folder / str(number)
-        place.mkdir()
-        with seeded(incident, place) as one:
-            answer = asyncio.run(read(one, incident.kind))
-            good = is_right(incident, one, answer)
-        right += good
-        said = one.policy.splitlines()[answer.line - 1].strip() if answer.line else "no line"
-        print(
-            f"{'right' if good else 'WRONG':<6}{incident.name:<34}{answer.hop}, {said}"
-            f"   ({answer.pages} pages, {answer.seconds:.1f} s"
-            f"{', flagged on the start page' if answer.flagged else ''})",
-            flush=True,
-        )
-    print(f"{right} of {len(incidents)} are right")
-    return right
-
-
-def open_for_a_person(incident: Incident, folder: Path) -> None:
-    """Serve the console over one incident until Ctrl-C, and say the complaint alone."""
-    with seeded(incident, folder) as one:
-        about = f" It was request {one.request_id}." if incident.kind == "wrong" else ""
-        print(f"{incident.complaint}{about}\nWhich hop shows why, and which line of the policy is it?", flush=True)
-        places = places_of(one)
-        asyncio.run(serve_console(places, places.deployment.console.model_copy(update={"port": 0}), {}))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="TEXT", help="only those whose name has this text")
-    parser.add_argument("--serve", metavar="NUMBER", type=int, help="open the console over one, from 1 to 20")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        if options.serve:
-            open_for_a_person(INCIDENTS[options.serve - 1], Path(folder))
-            return 0
-        chosen = [one for one in INCIDENTS if options.only in one.name]
-        right = run(chosen, Path(folder))
-    return int(right < min(AIM, len(chosen)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
