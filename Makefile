@@ -20,7 +20,6 @@ CLIENTS := tests/clients
 COVERING := $(addprefix tests/,routing cache policies faults integration gateway/cascade gateway/caching gateway/http)
 CLIENT_VENVS := build/clients/openai2 build/clients/openai3
 EXPORT_VENV := build/export-venv
-WHEEL_VENV := build/wheel-venv
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -74,6 +73,7 @@ lint: $(VENV)/.dev ## ruff, mypy and import-linter
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "ruff format would change files: make format"; exit 1; }
 	@$(BIN)/mypy
+	@$(BIN)/mypy hatch_build.py
 	@layers=$$($(BIN)/lint-imports --no-logo) || { echo "$$layers"; exit 1; }
 
 .PHONY: format
@@ -120,15 +120,8 @@ test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder
 	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/offline/test_cross_encoder_training.py $(ARGS)
 
 .PHONY: test-wheel
-test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for what it must carry
-	@rm -rf build/wheel $(WHEEL_VENV)
-	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
-	@$(PYTHON) -m venv $(WHEEL_VENV)
-	@$(WHEEL_VENV)/bin/pip install --quiet --no-deps --no-index build/wheel/tierline-*.whl
-	@$(BIN)/python -m tests.support.wheel build/wheel/tierline-*.whl
-	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); cd build; \
-		PYTHONPATH=$$site wheel-venv/bin/tierline --help > /dev/null; \
-		PYTHONPATH=$$site wheel-venv/bin/tierline check
+test-wheel: $(VENV)/.dev ## Build the wheel, install it beside others, and use it as people do (ARGS="-k types")
+	@$(BIN)/pytest tests/test_wheel.py $(ARGS)
 
 .PHONY: editor
 editor: ## Build the policy page's editor from its lock (needs Node; the built file is in the tree)

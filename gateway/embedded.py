@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 import orjson
 
@@ -180,6 +180,32 @@ class Completions:
         """Answer requests with these steps from now on."""
         self._steps, self._bodies = steps, ChatBodies(steps.deployment.limits)
 
+    @overload
+    async def create(
+        self,
+        *,
+        model: str,
+        messages: Any,
+        stream: Literal[False] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Answer: ...
+
+    @overload
+    async def create(
+        self,
+        *,
+        model: str,
+        messages: Any,
+        stream: Literal[True],
+        timeout: float | None = None,  # noqa: ASYNC109
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> AnswerStream: ...
+
     async def create(
         self,
         *,
@@ -190,7 +216,7 @@ class Completions:
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, Any] | None = None,
         **fields: Any,
-    ) -> Any:
+    ) -> Answer | AnswerStream:
         """Return an `Answer`, or with `stream` an `AnswerStream`. Raises RequestFailed.
 
         The arguments are those of the OpenAI SDK, other fields of the request included. `timeout` is in seconds, as
@@ -198,10 +224,8 @@ class Completions:
         """
         if self._steps is None or self._bodies is None:
             raise RuntimeError("use Tierline as a context: async with Tierline() as tierline")
-        given = {"model": model, "messages": messages, "stream": stream, **fields}
+        given = {"model": model, "messages": messages, **({} if stream is None else {"stream": stream}), **fields}
         body = {name: value for name, value in given.items() if type(value).__name__ not in _NOT_GIVEN}
-        if body["stream"] is None:
-            del body["stream"]
         headers = {name.lower(): value for name, value in (extra_headers or {}).items()}
         headers["content-type"] = "application/json"
         if timeout is not None:

@@ -26,7 +26,7 @@ from gateway.cli.commands import CommandError
 from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError, did_you_mean
 
-_OURS = ("gateway", "offline", "routing", "cache", "policies")
+_OURS = ("gateway", "offline", "routing", "cache", "policies", "tierline")
 _WIDTH = 100
 """Longest line, in characters, of a description in a help text."""
 
@@ -41,46 +41,37 @@ _EPILOG = """examples:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    module: str
+    """A command, whose module in `commands` has its name."""
+
     summary: str
     extra: str | None = None
     """Name of the optional dependencies (a pip extra) that it needs; None if it needs none."""
 
 
 COMMANDS = {
-    "up": _Command("gateway.cli.commands.up", "start the store, the local model and the gateway"),
-    "demo": _Command("gateway.cli.commands.demo", "show everything at work: scripted models, traffic, the console"),
-    "serve": _Command("gateway.cli.commands.serve", "start the gateway alone"),
-    "check": _Command("gateway.cli.commands.check", "check the config and the policies for errors"),
-    "policy": _Command(
-        "gateway.cli.commands.policy", "check, test, compare, replay and roll out the policies of surfaces"
-    ),
-    "trace": _Command("gateway.cli.commands.trace", "show the steps of recorded requests, with times and reasons"),
-    "top": _Command("gateway.cli.commands.top", "watch every surface: requests a second, goodput, paths and cost"),
-    "cache": _Command("gateway.cli.commands.cache", "show and purge cached answers"),
-    "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),
-    "prices": _Command("gateway.cli.commands.prices", "say what each backend costs, and who says so"),
-    "console": _Command("gateway.cli.commands.console", "show requests and policies as web pages"),
-    "mcp": _Command(
-        "gateway.cli.commands.mcp", "let an agent find requests, explain decisions and plan changes", extra="mcp"
-    ),
-    "collect": _Command("gateway.cli.commands.collect", "record and grade a model's answers to prompts"),
+    "up": _Command("start the store, the local model and the gateway"),
+    "demo": _Command("show everything at work: scripted models, traffic, the console"),
+    "serve": _Command("start the gateway alone"),
+    "check": _Command("check the config and the policies for errors"),
+    "policy": _Command("check, test, compare, replay and roll out the policies of surfaces"),
+    "trace": _Command("show the steps of recorded requests, with times and reasons"),
+    "top": _Command("watch every surface: requests a second, goodput, paths and cost"),
+    "cache": _Command("show and purge cached answers"),
+    "ledger": _Command("summarise cost, latency and quality of recorded requests"),
+    "prices": _Command("say what each backend costs, and who says so"),
+    "console": _Command("show requests and policies as web pages"),
+    "mcp": _Command("let an agent find requests, explain decisions and plan changes", extra="mcp"),
+    "collect": _Command("record and grade a model's answers to prompts"),
     "train": _Command(
-        "gateway.cli.commands.train",
         "train the difficulty classifier, a confidence head, or the cache's verifier",
         extra="train",
     ),
     "learn": _Command(
-        "gateway.cli.commands.learn",
         "fit routing to a surface's own judged traffic, and propose a policy",
         extra="train",
     ),
-    "calibrate": _Command(
-        "gateway.cli.commands.calibrate", "choose a surface's thresholds from labelled requests", extra="train"
-    ),
-    "eval": _Command(
-        "gateway.cli.commands.eval", "measure routing and the semantic cache on labelled data", extra="train"
-    ),
+    "calibrate": _Command("choose a surface's thresholds from labelled requests", extra="train"),
+    "eval": _Command("measure routing and the semantic cache on labelled data", extra="train"),
 }
 
 
@@ -93,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _stopped_by_signals():
             # Importing makes 100,000 objects and hardly any garbage: at the default threshold, 700, 5% of a start.
             gc.set_threshold(20_000, 20, 50)
-            module = import_module(command.module) if command else None
+            module = import_module(f"{__package__}.commands.{name}") if command else None
             args = _parser(name, module).parse_args(arguments)
             code = int(module.run(args)) if module else Exit.NOT_DONE
             sys.stdout.flush()

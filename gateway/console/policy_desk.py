@@ -314,7 +314,7 @@ async def _run(words: list[str], what: str) -> tuple[int | None, bytes, str]:
     """Run a command of ours; return its exit code, its output, and the end of its errors."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+        sys.executable, "-m", "tierline", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
         limit=_OUTPUT_MOST,
     )  # fmt: skip
     try:

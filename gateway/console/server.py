@@ -26,6 +26,7 @@ from gateway.console.page import PolicyPlaces
 from gateway.console.prompt_race import PromptRaces
 from gateway.request.load_shedding import LoadShedder
 from gateway.server.connection_limits import ConnectionLimits
+from gateway.server.http_protocol import HttpProtocol
 
 _SLACK = 10.0
 """The time limits of the gateway's own operations are for its event loop; pages may wait longer."""
@@ -58,7 +59,7 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
             config.port,
             log_level="warning",
             access_log=False,
-            http="gateway.server.http_protocol:HttpProtocol",
+            http=HttpProtocol,
             ws="none",
             lifespan="off",
             server_header=False,

@@ -168,7 +168,7 @@ def server_of(steps: Steps) -> Server:
 def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
     os.environ[_LAUNCH] = launch.to_text()
     config = _config(
-        "gateway.server.server:worker",
+        f"{__name__}:worker",
         deployment.limits.finish,
         factory=True,
         workers=launch.workers,
@@ -287,7 +287,7 @@ def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="gateway.server.http_protocol:HttpProtocol",
+        http=HttpProtocol,
         ws="none",
         lifespan="on",
         interface="asgi3",

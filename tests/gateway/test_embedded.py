@@ -1,4 +1,4 @@
-"""`gateway.Tierline` answers as the server does, called as the OpenAI SDK is."""
+"""`tierline.Tierline` answers as the server does, called as the OpenAI SDK is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from gateway import Tierline
-from gateway.embedded import RequestFailed
+from tierline import RequestFailed, Tierline
 
 TRIAL = Path(__file__).parents[2] / "deploy" / "trial"
 PARIS = [{"role": "user", "content": "What is the capital of France?"}]

@@ -140,7 +140,7 @@ def test_the_line_to_paste_is_answered_by_the_local_model(whole: Up) -> None:
 
 @pytest.mark.real_model
 @pytest.mark.long
-@pytest.mark.parametrize("word", ["valkey", "local_tier", "gateway serve"])
+@pytest.mark.parametrize("word", ["valkey", "local_tier", "tierline serve"])
 def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
     """After kill -9 of any child another one runs in its place, and the gateway gets answers from the local model."""
     first = whole.child(word)
@@ -247,7 +247,7 @@ def test_killing_the_supervisor_leaves_nothing_running(start: Start) -> None:
     up = start("--workers", "2", env=NO_MODEL)
     up.told()
     family = up.family()
-    assert sum("gateway serve" in command or "spawn" in command for command in family.values()) >= 3, family
+    assert sum("tierline serve" in command or "spawn" in command for command in family.values()) >= 3, family
     up.process.kill()
     until(lambda: all_gone(family), START_S, f"the end of {family}")
 
@@ -255,7 +255,7 @@ def test_killing_the_supervisor_leaves_nothing_running(start: Start) -> None:
 def test_it_can_be_stopped_while_it_starts(start: Start) -> None:
     """A signal right after the start ends everything, whatever state the children are in."""
     up = start(env=NO_MODEL)
-    until(lambda: up.child("gateway serve"), START_S)
+    until(lambda: up.child("tierline serve"), START_S)
     family = up.family()
     up.process.send_signal(signal.SIGTERM)
     assert up.process.wait(START_S) == 0, up.said()
@@ -289,7 +289,7 @@ def test_connections_wait_while_a_killed_gateway_starts_again(start: Start, tmp_
     env = {"ADMIN_KEY": "the-admins-key"}
     up = start("--config", str(tmp_path / "up.yaml"), "--policies", str(policies(tmp_path)), env=env)
     address = up.told()["url"].removeprefix("http://")
-    killed = up.child("gateway serve")
+    killed = up.child("tierline serve")
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
     until(lambda: not is_alive(killed))
@@ -310,7 +310,7 @@ def test_a_stop_refuses_connections_while_answers_are_finished(start: Start, tmp
     (tmp_path / "up.yaml").write_text(SCRIPTED)
     up = start("--config", str(tmp_path / "up.yaml"), "--policies", str(policies(tmp_path)))
     host, _, port = up.told()["url"].removeprefix("http://").partition(":")
-    gateway = up.child("gateway serve")
+    gateway = up.child("tierline serve")
     assert gateway is not None
     connection = http.client.HTTPConnection(host, int(port), timeout=30)
     body = json.dumps({"model": "chat", "stream": True, "messages": [{"role": "user", "content": "Count."}]})

@@ -8,6 +8,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from gateway.cli import local_tier
 from gateway.cli.local import CannotStart
 from gateway.cli.local.child import ChildSpec, without_secrets
 from gateway.cli.local.http_probe import get
@@ -27,7 +28,7 @@ def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str, 
     """
     gguf, alias = find_gguf(model.gguf)
     port = state.port("local")
-    argv = [sys.executable, "-m", "gateway.cli.local_tier", "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
+    argv = [sys.executable, "-m", local_tier.__name__, "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
     argv += ["--context", str(model.context), "--slots", str(model.slots)]
     argv += ["--threads", str(model.threads)] if model.threads else []
     argv += ["--parent", str(os.getpid())]  # passed, because the parent may end before the child could ask for it

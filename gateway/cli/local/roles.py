@@ -116,7 +116,7 @@ class Roles:
     ) -> ChildSpec:
         return ChildSpec(
             name=name,
-            argv=(sys.executable, "-m", "gateway", *args),
+            argv=(sys.executable, "-m", "tierline", *args),
             env=env or {**without_secrets(os.environ), **self.known, "TIERLINE_STORE_URL": self.store_url},
             log=self.state.log(name),
             is_ready=is_ready,

@@ -340,7 +340,7 @@ class _Jobs:
             words += ["--policies", str(steps.policies.source.directory), "--out", str(file.with_suffix(".plan"))]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+            sys.executable, "-m", "tierline", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
         )
         job = _Job(secrets.token_hex(6), action, time.time(), process)
         self._jobs[job.id] = job

@@ -174,7 +174,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each command and subcommand: no line is longer than 120 characters where the terminal is that wide."""
     monkeypatch.setenv("COLUMNS", "122")
-    parser = cli._parser(name, import_module(COMMANDS[name].module) if name else None)
+    parser = cli._parser(name, import_module(f"gateway.cli.commands.{name}") if name else None)
     own = _subcommands(parser)[name] if name else parser
     for action in policy.ACTIONS if name == "policy" else ():
         policy.add_options(action, _subcommands(own)[action])

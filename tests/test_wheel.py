@@ -1,0 +1,274 @@
+"""The wheel: one importable package, whatever else is installed or lies beside it, with all that it needs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hatch_build
+from tests.support.gateway import ROOT, environment
+from tests.support.wait import until
+
+PACKAGES = {"gateway", "cache"}
+USER = """
+from __future__ import annotations
+
+from typing import reveal_type
+
+import tierline
+from tierline import RequestFailed, Tierline
+
+
+async def answered(text: str) -> str:
+    async with Tierline(config="tierline.yaml", policies="policies") as client:
+        try:
+            answer = await client.chat.completions.create(model="chat", messages=[{"role": "user", "content": text}])
+        except RequestFailed as error:
+            reveal_type(error.status_code)
+            return str(error)
+    reveal_type(answer.headers)
+    reveal_type(await client.chat.completions.create(model="chat", messages=[], stream=True))
+    return str(answer.choices[0].message.content)
+
+
+wrong: int = tierline.Tierline(config=3)
+tierline.nothing
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("from gateway.cli import main", "from tierline.gateway.cli import main"),
+        ("from gateway import a; import cache as b", "from tierline.gateway import a; import tierline.cache as b"),
+        ("from  \\\n  cache.text import (\n    a,\n)", "from  \\\n  tierline.cache.text import (\n    a,\n)"),
+        ("import os, cache.a as a, cache.b as b", "import os, tierline.cache.a as a, tierline.cache.b as b"),
+        ('é = "é"; from cache import a', 'é = "é"; from tierline.cache import a'),
+        ("def f():\n    from cache import a\r\n", "def f():\n    from tierline.cache import a\r\n"),
+        ("from functools import cache", None),
+        ("from . import cache", None),
+        ('SPAN = "cache.write"  # from cache import a', None),
+        ('"""Write\n\nfrom cache import a\n"""', None),
+    ],
+)
+def test_an_import_of_ours_is_prefixed_where_it_stands(text: str, wanted: str | None) -> None:
+    """All else stays as it is: line numbers, line ends, comments, strings and imports of others."""
+    assert hatch_build.rewritten(text.encode(), PACKAGES).decode() == (wanted or text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import gateway.cli",
+        "import cache",
+        "import tests.support as support",
+        "from tools.train import main",
+        'app = "gateway.cli:main"',
+        'app = "cache.write:Writer"',
+        'module = "gateway.cli"',
+        'module = f"gateway.cli.{name}"',
+        'import_module("cache.write")',
+        'files("cache")',
+        'argv = [sys.executable, "-m", "gateway", "serve"]',
+        'run(sys.executable, "-m", "gateway.cli")',
+    ],
+)
+def test_a_name_that_would_be_wrong_in_the_wheel_fails_the_build(tmp_path: Path, line: str) -> None:
+    """Its file and line are named, with what to write instead."""
+    for name in ("gateway/cli.py", "cache/write.py", "tests/support.py", "tools/train.py", "tierline.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "gateway" / "main.py").write_text(f'"""Run gateway.cli."""\n{line}\n')
+    with pytest.raises(hatch_build.OldName, match=r"gateway/main\.py:2: "):
+        hatch_build.write(tmp_path, PACKAGES, tmp_path / "out")
+
+
+def test_words_that_name_no_module_are_left_alone(tmp_path: Path) -> None:
+    """A span, a key of a policy or a tier may have the name of a package."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "write.py").write_text('WORDS = "cache.write", "cache", "gateway", "cache:80"\n')
+    (tmp_path / "tierline.py").touch()
+    hatch_build.write(tmp_path, PACKAGES, tmp_path / "out")
+    assert (tmp_path / "out" / "cache" / "write.py").read_text() == (tmp_path / "cache" / "write.py").read_text()
+
+
+def test_the_checkout_gives_the_same_names() -> None:
+    """What the documents import works beside this tree too, and importing it imports nothing of ours."""
+    program = (
+        "import sys, tierline; print(sorted(set(sys.modules) & {'gateway', 'policies', 'numpy'}));"
+        "from tierline import *; print(Tierline.__module__, RequestFailed.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "gateway.embedded gateway.embedded"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT))
+    return next(folder.glob("tierline-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel, PyPI's `cache` and `routing`, and this environment's libraries."""
+    folder = tmp_path_factory.mktemp("venv")
+    _run(sys.executable, "-m", "venv", str(folder))
+    python = folder / "bin" / "python"
+    _run(str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel))
+    _run(str(python), "-m", "pip", "install", "-q", "--no-deps", "cache", "routing")
+    [site] = folder.glob("lib/python*/site-packages")
+    # A .pth file of a folder named in a .pth file is not read, so this checkout is not seen.
+    (site / "zz_libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A user's folder, whose own files have the names of our folders."""
+    for name in ("gateway", "cache", "routing", "policies", "offline"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was taken for ours')\n")
+    return tmp_path
+
+
+@pytest.mark.long
+def test_it_carries_every_file_in_one_package(wheel: Path) -> None:
+    """Line for line: a stack trace names the lines of the checkout. Nothing is at the top but `tierline`."""
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {name: archive.read(name) for name in archive.namelist()}
+    assert len(carried) == len(set(carried))
+    assert {name.split("/")[0] for name in carried if ".dist-info/" not in name} == {"tierline"}
+    tracked = _run("git", "-C", str(ROOT), "ls-files", *_packages()).splitlines()
+    wrong = []
+    for name in tracked:
+        text, ours = carried.get(f"tierline/{name}"), (ROOT / name).read_bytes()
+        lines = ours.count(b"\n") if name.endswith(".py") else None
+        if text is None or (text != ours if lines is None else text.count(b"\n") != lines):
+            wrong.append(name)
+    assert not wrong and len(tracked) > 600
+    assert {"tierline/py.typed", "tierline/gateway/defaults/tierline.yaml"} <= carried.keys()
+    for name, text in carried.items():
+        if name.endswith(".py"):
+            named = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+            assert not {str(module).split(".")[0] for module in named} & set(_packages()), name
+
+
+@pytest.mark.long
+def test_others_keep_their_names(installed: Path, user: Path) -> None:
+    """`cache` and `routing` of PyPI are what they were; importing `tierline` takes no module of anybody's."""
+    program = """
+import importlib.util, sys
+before = set(sys.modules)
+import tierline
+print(set(sys.modules) - before)
+sys.path.remove("")
+import cache
+print(hasattr(cache, "Cache"), importlib.util.find_spec("routing").origin)
+from tierline import Tierline
+print(Tierline.__module__, {name.split(".")[0] for name in sys.modules} & {"gateway", "policies", "routing"})
+"""
+    lines = _run(str(installed), "-c", program, cwd=user).splitlines()
+    site = next(installed.parents[1].glob("lib/python*/site-packages"))
+    assert lines == ["{'tierline'}", f"True {site}/routing/__init__.py", "tierline.gateway.embedded set()"]
+
+
+@pytest.mark.long
+def test_a_user_has_types(installed: Path, user: Path) -> None:
+    """mypy --strict reads the wheel's own types, and finds the mistakes."""
+    (user / "program.py").write_text(USER)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed), "program.py"],
+        cwd=user,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    told = [line.partition("program.py:")[2] for line in done.stdout.splitlines() if line.startswith("program.py:")]
+    assert [re.sub(r"^\d+: ", "", line) for line in told] == [
+        'note: Revealed type is "int"',
+        'note: Revealed type is "typing.Mapping[str, str]"',
+        'note: Revealed type is "tierline.gateway.embedded.AnswerStream"',
+        'error: Incompatible types in assignment (expression has type "Tierline", variable has type "int")'
+        "  [assignment]",
+        'error: Argument "config" to "Tierline" has incompatible type "int"; expected "str | Path | None"  [arg-type]',
+        'error: Module has no attribute "nothing"  [attr-defined]',
+    ], done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.real_model
+def test_everything_starts_from_it(installed: Path, user: Path) -> None:
+    """`tierline up` starts its children, a request is answered, and the console has its pages and files."""
+    command = str(installed.with_name("tierline"))
+    output, state = user / "output.txt", user / "state"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [command, "up", "--state", str(state), "--port", "0", "--console-port", "0"],
+            cwd=user,
+            env=_environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until(lambda: "Ctrl-C" in output.read_text() or process.poll() is not None, 90, "its banner")
+        assert process.poll() is None, output.read_text()
+        up = json.loads((state / "up.json").read_text())
+        body = {"model": "chat", "max_tokens": 8, "messages": [{"role": "user", "content": "Name a colour."}]}
+        assert json.loads(_fetch(f"{up['url']}/v1/chat/completions", body))["choices"][0]["message"]["content"]
+        page = _fetch(f"{up['console_url']}/now").decode()
+        assert "chat" in page
+        for asset in set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page)):
+            assert _fetch(up["console_url"] + asset)
+        assert str(ROOT) not in output.read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+    assert code == 0, output.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["check"], ["policy", "test"], ["policy", "lint"], ["--help"]], ids=" ".join
+)
+def test_commands_run_from_it(installed: Path, user: Path, arguments: list[str]) -> None:
+    """As `tierline` and as `python -m tierline`, in a folder with files of our names."""
+    said = _run(str(installed.with_name("tierline")), *arguments, cwd=user)
+    assert said
+    if arguments[0].startswith("--"):
+        assert _run(str(installed), "-m", "tierline", *arguments, cwd=user) == said
+
+
+def _packages() -> list[str]:
+    return re.findall(r'"(\w+)"', re.findall(r"^packages = (.*)", (ROOT / "pyproject.toml").read_text(), re.M)[0])
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+
+
+def _run(*command: str, cwd: Path = ROOT) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=_environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _fetch(url: str, body: Any = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return bytes(reply.read())
