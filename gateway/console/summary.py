@@ -193,7 +193,9 @@ def _tier(bar: Bar) -> str:
 
 
 def _error(bar: Bar) -> str:
-    return str(bar.error or bar.attributes.get(names.OUTCOME) or "no reason recorded").replace("_", " ")
+    status = bar.attributes.get(names.UPSTREAM_STATUS)
+    error = str(bar.error or bar.attributes.get(names.OUTCOME) or "no reason recorded").replace("_", " ")
+    return f"{error}: HTTP {status}" if status is not None and status >= 400 else error
 
 
 def _cost(bar: Bar) -> str:
