@@ -16,12 +16,13 @@
     ├── Truncated           a stream that broke before its end                        retryable before the commit
     └── Degenerate          a stream that repeats itself, found after the commit
 
-Foreign exceptions are mapped here once, by the transports; nothing above sees httptools', aiohttp's or httpx2's.
+Foreign exceptions are mapped here once, by the transports; nothing above sees httptools' or httpx2's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
@@ -277,12 +278,27 @@ class Response(Protocol):
         """
 
 
+ERROR_BODY: Final = 64 << 10
+"""Most bytes that are read of an error's body."""
+_ERROR_BODY_S: Final = 1.0
+
+
+async def error_body(response: Response) -> bytes:
+    """Return the start of an error body, or less if it does not arrive: the status matters more."""
+    body = b""
+    with contextlib.suppress(BackendError, TimeoutError):
+        async with asyncio.timeout(_ERROR_BODY_S):
+            while len(body) < ERROR_BODY and (part := await response.chunk()):
+                body += part
+    return body[:ERROR_BODY]
+
+
 class Transport(Protocol):
     """Send POST requests to the URL of one backend."""
 
-    async def send(
+    def send(
         self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         """Return the response, its body unread; raises BackendError.
 
         `headers` is the same unchanged mapping at every call, so that it can be encoded once; `traceparent` is the

@@ -1,4 +1,4 @@
-"""The default transport: an HTTP/1.1 client on httptools, at most a third of aiohttp's CPU time per request.
+"""The default transport: an HTTP/1.1 client on httptools, a thirtieth of httpx2's CPU time per request.
 
 Each connection is one asyncio protocol that carries one request at a time. The parser's callbacks for header fields
 and body bytes are methods of a dict and a list: a reply in one packet costs four Python calls, however long its head.
@@ -12,12 +12,13 @@ import functools
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 import aiohappyeyeballs
 import httptools
-from yarl import URL
 
 from gateway.backends.base import DRAIN_S, BackendError, InvalidReply, Response, TimedOut, Unreachable, in_words
 
@@ -30,6 +31,7 @@ _MAX_BUFFERED: Final = 256 << 10
 """Unread body bytes at which reading from the socket pauses."""
 _LARGE: Final = 64 << 10
 """Size in bytes from which a request may not have been read completely when its answer comes."""
+_PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=-._~"
 _MAX_HEAD: Final = 64 << 10
 """Most bytes in a row that are not body: the head with its 1xx responses, or the trailers."""
 _CLOSED: Final = "the call was closed"
@@ -42,11 +44,19 @@ _TOO_LARGE: Final = "the reply is larger than max_reply"
 class Http1Transport:
     """POST to one URL over at most `max_in_flight` connections; refuse replies of more than `max_reply` bytes.
 
-    https:// verifies certificates against the system's authorities. For proxies and HTTP/2 use Httpx2Transport.
+    `exchange` and `upload` send any other request to the same server. https:// verifies certificates against the
+    system's authorities. For proxies and HTTP/2 use Httpx2Transport.
     """
 
     def __init__(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> None:
-        self._url = URL(url)
+        parts = urlsplit(url)
+        self._is_tls = parts.scheme == "https"
+        usual_port = 443 if self._is_tls else 80
+        self._name = (parts.hostname or "").encode("idna" if not (parts.hostname or "").isascii() else "ascii").decode()
+        self._port = parts.port or usual_port
+        shown = f"[{self._name}]" if ":" in self._name else self._name
+        self._host = shown if self._port == usual_port else f"{shown}:{self._port}"
+        self._path = quote(parts.path, safe=_PATH_CHARACTERS) + (f"?{parts.query}" if parts.query else "")
         self._connect_timeout_s = connect_timeout_s
         self._max_reply = max_reply
         self._headers: Mapping[str, str] | None = None
@@ -62,12 +72,12 @@ class Http1Transport:
         self._addresses: asyncio.Future[list[Any]] | None = None
         self._addresses_until = 0.0
 
-    async def send(
+    def send(
         self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         """See `Transport.send`."""
         if headers is not self._headers:
-            self._head = self._rendered(headers)
+            self._head = self.head("POST", "", {"Accept": "*/*", **headers}) + b"\r\nContent-Length: "
             self._headers = headers
         if tracestate:
             traced = f"{traceparent}\r\ntracestate: {tracestate}".encode()
@@ -76,6 +86,14 @@ class Http1Transport:
             message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, len(body), traceparent.encode(), body)
         else:
             message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        return self.exchange(message)
+
+    async def exchange(self, message: bytes, *, may_repeat: bool = True) -> Response:
+        """Send a whole request, and return the response, its body unread. Raises BackendError.
+
+        If a reused connection ends before the response head, the request is repeated on a new one; where it may not be
+        repeated, that is Unreachable.
+        """
         if self._places and not self._closed:
             self._places -= 1
         else:
@@ -92,8 +110,42 @@ class Http1Transport:
                 raise
             if not response.is_stale:
                 break
+            if not may_repeat:
+                self.free_place()
+                raise Unreachable(_NO_REPLY)
             # A new connection, not one from the pool: the server may have dropped the other idle ones too.
             connection = await self._connect()
+        if not response.status and response.error is not None:
+            raise response.error
+        return response
+
+    async def upload(self, head: bytes, parts: AsyncGenerator[bytes]) -> Response:
+        """Send a request whose body comes in parts, and return the response, its body unread. Raises BackendError.
+
+        `head` ends with its empty line, and the parts are as they go over the wire. The response may come before their
+        end, which then is not awaited; what they raise is raised here. The connection is new, and used only once: one
+        from the pool may be stale, and what was read of the parts cannot be repeated.
+        """
+        if self._places and not self._closed:
+            self._places -= 1
+        else:
+            await self._wait_for_place()
+        connection = await self._connect()
+        response = connection.post(head, self._max_reply, is_last=True)
+        sending = asyncio.create_task(connection.write_all(parts))
+        try:
+            await asyncio.wait({sending, response.waiter}, return_when=asyncio.FIRST_COMPLETED)
+            if not response.waiter.done():
+                sending.result()
+                await response.waiter
+        except BaseException:
+            response.close()
+            raise
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                sending.exception()
         if not response.status and response.error is not None:
             raise response.error
         return response
@@ -110,13 +162,13 @@ class Http1Transport:
             self.free_place()
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round
 
-    def _rendered(self, headers: Mapping[str, str]) -> bytes:
-        """Return the head of every request up to the value of its Content-Length."""
-        fields = {"Host": self._url.host_port_subcomponent or "", "Accept": "*/*", **headers}
-        lines = [f"POST {self._url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    def head(self, method: str, target: str, headers: Mapping[str, str]) -> bytes:
+        """Return the head of a request, without the end of its last line. `target` follows the URL's path."""
+        lines = [f"{method} {self._path + target or '/'} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         if any(not line.isprintable() for line in lines):
             raise InvalidReply("a header of the request holds control characters")
-        return "\r\n".join([*lines, "Content-Length: "]).encode()
+        return "\r\n".join(lines).encode()
 
     async def _wait_for_place(self) -> None:
         if self._closed:
@@ -155,13 +207,12 @@ class Http1Transport:
         sock = await aiohappyeyeballs.start_connection(
             await self._resolved(), happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop
         )
-        is_tls = self._url.scheme == "https"
         # From here on the event loop owns the socket and closes it, even if this call is cancelled.
         _, connection = await loop.create_connection(
             lambda: _Connection(self),
             sock=sock,
-            ssl=verifying_context() if is_tls else None,
-            server_hostname=(self._url.raw_host or "").rstrip(".") if is_tls else None,
+            ssl=verifying_context() if self._is_tls else None,
+            server_hostname=self._name.rstrip(".") if self._is_tls else None,
         )
         return connection
 
@@ -170,7 +221,7 @@ class Http1Transport:
         loop = asyncio.get_running_loop()
         known = self._addresses
         if known is None or (known.done() and (known.exception() or loop.time() > self._addresses_until)):
-            look_up = loop.getaddrinfo(self._url.raw_host, self._url.port, type=socket.SOCK_STREAM)
+            look_up = loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
             known = self._addresses = asyncio.ensure_future(look_up)
             self._addresses_until = loop.time() + _ADDRESSES_S
         return await asyncio.shield(known)
@@ -229,6 +280,7 @@ class _Connection(asyncio.Protocol):
     __slots__ = (
         "_bare",
         "_fields",
+        "_is_last",
         "_parser",
         "_parts",
         "_pool",
@@ -236,6 +288,7 @@ class _Connection(asyncio.Protocol):
         "_sends_much",
         "_transport",
         "_used",
+        "_writable",
         "idle_since",
         "loop",
         "on_body",
@@ -250,7 +303,10 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self._response: _Response | None = None
         self._used = False
+        self._is_last = False
         self._sends_much = False
+        self._writable: asyncio.Future[None] | None = None
+        """Done when the socket takes more of an upload; None while it does."""
         self._bare = 0
         """Bytes received since the last body byte."""
         self._fields: dict[bytes, bytes] = {}
@@ -259,13 +315,22 @@ class _Connection(asyncio.Protocol):
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
 
-    def post(self, message: bytes, max_reply: int) -> _Response:
-        """Send a request, its head and body in one write."""
+    def post(self, message: bytes, max_reply: int, *, is_last: bool = False) -> _Response:
+        """Send a request, its head and body in one write. The connection carries no other after one that `is_last`."""
         self._bare = 0
+        self._is_last = is_last
         self._sends_much = len(message) > _LARGE
         response = self._response = _Response(self, max_reply)
         self._transport.write(message)
         return response
+
+    async def write_all(self, parts: AsyncGenerator[bytes]) -> None:
+        """Write the parts of a body, no faster than the server reads them."""
+        async with aclosing(parts):
+            async for part in parts:
+                self._transport.write(part)
+                if self._writable is not None:
+                    await self._writable
 
     def fail(self, error: BackendError | None) -> None:
         """Close the connection at once, ending the response that it carries, if any, with `error`.
@@ -340,6 +405,14 @@ class _Connection(asyncio.Protocol):
         if may_look and not response.waiter.done():
             response.waiter.set_result(None)
 
+    def pause_writing(self) -> None:
+        self._writable = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
     def eof_received(self) -> None:
         self._ended(None)
 
@@ -380,7 +453,7 @@ class _Connection(asyncio.Protocol):
         # A server that refuses a large request may have answered before reading all of it, and never read the rest. For
         # TLS no transport reports how much is unsent.
         is_sent = not self._transport.get_write_buffer_size() and (response.status < 400 or not self._sends_much)
-        if keep and is_sent:
+        if keep and is_sent and not self._is_last:
             self._used = True
             self.idle_since = self.loop.time()
             self._pool.give_back(self)

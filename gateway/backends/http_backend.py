@@ -6,24 +6,22 @@ into chat completions and their chunks.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import re
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any, Protocol
 
 import orjson
 
 from gateway.backends.base import (
     ALIVE,
+    ERROR_BODY,
     BackendError,
     BackendRequest,
     BadStatus,
@@ -37,10 +35,11 @@ from gateway.backends.base import (
     Transport,
     Truncated,
     Unreachable,
+    error_body,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK, status_in
 from gateway.backends.context_limit import says_too_long
-from gateway.backends.quota import Quota, number_in
+from gateway.backends.quota import Quota, retry_after
 from gateway.backends.refused_fields import (
     ELSEWHERE,
     MOST_LEFT_OUT,
@@ -60,8 +59,6 @@ from gateway.off_loop import off_loop
 
 log = logging.getLogger("tierline.backends")
 
-_ERROR_BODY_LIMIT = 64 << 10
-_ERROR_BODY_S = 1.0
 _PIECE_CHARS = 256 << 10
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -239,7 +236,7 @@ class HttpBackend(ABC):
                     self._refused.remember(left_out)
                 return response, reader, dropped
             try:
-                error = await _error_body(response)
+                error = await error_body(response)
             finally:
                 response.close()
             if self._key:
@@ -251,7 +248,7 @@ class HttpBackend(ABC):
             new = [one for one in found if one.may_be_left_out and one not in left_out]
             if not new or len(left_out) + len(new) > MOST_LEFT_OUT:
                 kind = FieldRefused if any(one.shown in ELSEWHERE for one in found) else BadStatus
-                raise self._named(kind(response.status, error, _retry_after(response)), request)
+                raise self._named(kind(response.status, error, retry_after(response.header)), request)
             left_out += new
 
     def _encoded(
@@ -395,9 +392,9 @@ def error_in_200(error: object, raw: bytes) -> BackendError:
     """
     status = status_in(error)
     if says_too_long(status or 400, raw):
-        return ContextExceeded(status or 400, raw[:_ERROR_BODY_LIMIT])
+        return ContextExceeded(status or 400, raw[:ERROR_BODY])
     if status is not None:
-        return BadStatus(status, orjson.dumps({"error": error})[:_ERROR_BODY_LIMIT])
+        return BadStatus(status, orjson.dumps({"error": error})[:ERROR_BODY])
     named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
     word = f": {named}" if isinstance(named, str) and _WORD.fullmatch(named) else ""
     return InvalidReply(f"an error in a 200{word}")
@@ -412,28 +409,3 @@ def is_type(response: Response, expected: str) -> bool:
 def _wrong_type(response: Response) -> InvalidReply:
     named = (response.header("Content-Type") or "none").partition(";")[0]
     return InvalidReply(f"content type {named}" if _MEDIA_TYPE.fullmatch(named) else "no content type")
-
-
-async def _error_body(response: Response) -> bytes:
-    """Return the start of an error body, or less if it does not arrive: the status matters more."""
-    body = b""
-    with contextlib.suppress(BackendError, TimeoutError):
-        async with asyncio.timeout(_ERROR_BODY_S):
-            while len(body) < _ERROR_BODY_LIMIT and (part := await response.chunk()):
-                body += part
-    return body
-
-
-def _retry_after(response: Response) -> float | None:
-    """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
-    milliseconds = number_in(response.header("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = response.header("Retry-After")
-    seconds = number_in(value)
-    if value is None or seconds is not None:
-        return seconds
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (TypeError, ValueError):
-        return None

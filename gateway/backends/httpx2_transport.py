@@ -14,7 +14,7 @@ from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable,
 
 
 class Httpx2Transport:
-    """Send requests as AiohttpTransport does, with support for HTTP/2 and proxies."""
+    """Send requests as Http1Transport does, over HTTP/2 or through a proxy too."""
 
     def __init__(
         self,
@@ -73,18 +73,17 @@ class Httpx2Transport:
             nonlocal connected
             connected = connected or event.endswith("connect_tcp.started")
 
-        extensions = {"trace": trace}
-        request = self._client.build_request("POST", self._url, headers=headers, content=body, extensions=extensions)
+        # Not `build_request`, which adds the cookies that earlier replies have set, and headers of the library's own.
+        request = partial(httpx2.Request, "POST", self._url, headers={"Accept": "*/*", **headers}, content=body)
         try:
-            return await self._client.send(request, stream=True)
+            return await self._client.send(request(extensions={"trace": trace}), stream=True)
         except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
             if connected or not _ended_without_a_word(error):
                 raise
         # A new connection, not one from the pool: the server may have dropped the other idle ones too.
         if self._poolless is None:
             self._poolless = self._open(limits=httpx2.Limits(max_keepalive_connections=0))
-        request = self._poolless.build_request("POST", self._url, headers=headers, content=body)
-        return await self._poolless.send(request, stream=True)
+        return await self._poolless.send(request(), stream=True)
 
 
 def _ended_without_a_word(error: httpx2.TransportError) -> bool:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Literal
 
 Header = Callable[[str], str | None]
@@ -214,6 +215,21 @@ def _seconds(text: str | None, wall: float) -> float | None:
     try:
         return max(0.0, datetime.fromisoformat(text.strip()).timestamp() - wall)
     except (ValueError, OverflowError):
+        return None
+
+
+def retry_after(header: Header) -> float | None:
+    """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
+    milliseconds = number_in(header("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = header("Retry-After")
+    seconds = number_in(value)
+    if value is None or seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
         return None
 
 

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Final
 
-import aiohttp
-from yarl import URL
-
 from gateway.backends.base import (
-    BackendError,
     BadStatus,
     InvalidReply,
+    Response,
     Saturated,
     TimedOut,
     Truncated,
     Unreachable,
-    in_words,
+    error_body,
 )
-from gateway.backends.quota import number_in
+from gateway.backends.http1_transport import Http1Transport
+from gateway.backends.quota import retry_after
 from gateway.backends.refused_fields import RefusedFields
 
-_ERROR_BODY: Final = 64 << 10
-_ERROR_BODY_S: Final = 1.0
 _WAIT_S: Final = 2.0
 """Longest wait in seconds for one of the service's `max_in_flight` places."""
 _PAUSE_S: Final = 1.0
 """Seconds without a part of a streamed body after which its call gives its place to others."""
-_BUFFER: Final = 1 << 17
+_UNLIMITED: Final = 1 << 30
+_REPEATED: Final = frozenset({"GET", "DELETE"})
+"""Methods whose requests may be sent again where a kept connection turns out to be closed."""
 _IDENTITY: Final = (None, "identity")
 
 
@@ -70,30 +68,22 @@ class _Place:
 class ServiceReply:
     """A reply of status 2xx whose head has come. Close it."""
 
-    def __init__(
-        self, response: aiohttp.ClientResponse, place: _Place, *, max_reply: int, idle_timeout_s: float
-    ) -> None:
+    def __init__(self, response: Response, place: _Place, idle_timeout_s: float) -> None:
         self._response = response
         self._place = place
-        self._left = max_reply
         self._idle_s = idle_timeout_s
-        self._open = True
         self.status = response.status
-        self.headers = response.headers
+        self.header = response.header
 
     async def chunk(self) -> bytes:
         """Return the next bytes, b'' at the end. Raises BackendError."""
         try:
             async with asyncio.timeout(self._idle_s):
-                part = await self._response.content.readany()
+                return await self._response.chunk()
         except TimeoutError as error:
             raise TimedOut("the service was silent for too long") from error
-        except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
-            raise Truncated(in_words(error, "the connection ended before the reply did")) from error
-        self._left -= len(part)
-        if self._left < 0:
-            raise InvalidReply("the reply is larger than max_reply")
-        return part
+        except Unreachable as error:
+            raise Truncated(str(error)) from error
 
     async def read(self) -> bytes:
         """Return the whole body. Raises BackendError."""
@@ -104,14 +94,8 @@ class ServiceReply:
 
     def close(self) -> None:
         """End the call; the connection is kept only if the reply was read to its end. Safe to call twice."""
-        if not self._open:
-            return
-        self._open = False
         self._place.end()
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        self._response.close()
 
 
 class ServiceClient:
@@ -128,17 +112,15 @@ class ServiceClient:
         idle_timeout_s: float,
     ) -> None:
         """Prepare at most `max_in_flight` calls at a time. `idle_timeout_s` is the longest silence of the service."""
-        self._base_url = base_url
         self._key = key or ""
         self._max_in_flight = max_in_flight
-        self._max_reply = max_reply
-        self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_timeout_s
         self._places = asyncio.Semaphore(max_in_flight)
         self.refused = RefusedFields(base_url)
         """The optional fields that the service has refused, and that it is not sent for some hours."""
-        # Created on first use: aiohttp needs a running event loop, and each worker process has its own.
-        self._session: aiohttp.ClientSession | None = None
+        self._transport = Http1Transport(
+            base_url, max_in_flight=_UNLIMITED, connect_timeout_s=connect_timeout_s, max_reply=max_reply
+        )
 
     async def send(
         self,
@@ -167,7 +149,7 @@ class ServiceClient:
                     if clients_path and refusal.blame == "model":
                         refusal.blame = "request"
                     raise refusal
-                if response.headers.get("Content-Encoding") not in _IDENTITY:
+                if response.header("Content-Encoding") not in _IDENTITY:
                     raise InvalidReply("a content encoding that was not asked for")
             except BaseException:
                 response.close()
@@ -175,12 +157,11 @@ class ServiceClient:
         except BaseException:
             place.end()
             raise
-        return ServiceReply(response, place, max_reply=self._max_reply, idle_timeout_s=self._idle_s)
+        return ServiceReply(response, place, self._idle_s)
 
     async def aclose(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
+        await self._transport.aclose()
 
     async def _request(
         self,
@@ -190,99 +171,65 @@ class ServiceClient:
         body: bytes | AsyncIterator[bytes] | None,
         query: str,
         place: _Place,
-    ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s, sock_read=None),
-                auto_decompress=False,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=_BUFFER,
-                skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
-            )
-        url = URL(f"{self._base_url}{path}{'?' if query else ''}{query}", encoded=True)
+    ) -> Response:
         sent = {**headers, "Accept-Encoding": "identity", "User-Agent": "tierline"}
         if self._key:
             sent["Authorization"] = f"Bearer {self._key}"
+        chunked = isinstance(body, AsyncIterator) and "Content-Length" not in sent
         if isinstance(body, AsyncIterator):
-            # A connection of its own: one from the pool may be stale, and what was read of the body cannot be repeated.
             sent["Connection"] = "close"
-        given = _StreamedBody(body, self._idle_s, place) if isinstance(body, AsyncIterator) else None
+            if chunked:
+                sent["Transfer-Encoding"] = "chunked"
+        elif body is not None or method == "POST":
+            sent["Content-Length"] = str(len(body or b""))
+        head = self._transport.head(method, f"{path}{'?' if query else ''}{query}", sent) + b"\r\n\r\n"
         try:
             async with asyncio.timeout(self._idle_s) as limit:
-                data: object = body
-                if given is not None:
-                    data = given.parts(limit)
-                return await self._session.request(method, url, data=data, headers=sent, allow_redirects=False)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            if given is not None and given.error is not None:
-                raise given.error from None
-            raise _failure(error) from (error if isinstance(error, aiohttp.ClientConnectionError) else None)
+                if isinstance(body, AsyncIterator):
+                    parts = _parts(body, limit, self._idle_s, place)
+                    return await self._transport.upload(head, _in_chunks(parts) if chunked else parts)
+                return await self._transport.exchange(head + (body or b""), may_repeat=method in _REPEATED)
+        except TimeoutError as error:
+            raise TimedOut("no answer in time") from error
 
-    async def _refusal(self, response: aiohttp.ClientResponse) -> BadStatus:
+    async def _refusal(self, response: Response) -> BadStatus:
         """Return the error of a status that is not 2xx, with the start of its body, less our key where it quotes it."""
-        body = b""
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError):
-            async with asyncio.timeout(_ERROR_BODY_S):
-                while len(body) < _ERROR_BODY and (part := await response.content.readany()):
-                    body += part
+        body = await error_body(response)
         if self._key:
             body = body.replace(self._key.encode(), b"***")
-        return BadStatus(response.status, body[:_ERROR_BODY], _retry_after_s(response.headers))
+        return BadStatus(response.status, body, retry_after(response.header))
 
 
-class _StreamedBody:
-    """A request body that is streamed from `source`; what that raises is kept in `error`.
-
-    The service's time limit stands still while a part is awaited, and the call's place is lent to others meanwhile.
+async def _parts(
+    source: AsyncIterator[bytes], limit: asyncio.Timeout, idle_s: float, place: _Place
+) -> AsyncGenerator[bytes]:
+    """Yield the parts of a body. The service's time limit stands still while a part is awaited, and the call's place is
+    lent to others meanwhile.
     """
-
-    def __init__(self, source: AsyncIterator[bytes], idle_s: float, place: _Place) -> None:
-        self._source = source
-        self._idle_s = idle_s
-        self._place = place
-        self.error: Exception | None = None
-
-    async def parts(self, limit: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """Yield the parts."""
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    while True:
+        _move(limit, None)
+        pause = loop.call_later(_PAUSE_S, place.lend)
         try:
-            while True:
-                _move(limit, None)
-                pause = loop.call_later(_PAUSE_S, self._place.lend)
-                try:
-                    part = await anext(self._source, None)
-                finally:
-                    pause.cancel()
-                await self._place.take()
-                _move(limit, loop.time() + self._idle_s)
-                if part is None:
-                    return
-                yield part
-        except Exception as error:
-            self.error = error
-            raise
+            part = await anext(source, None)
+        finally:
+            pause.cancel()
+        await place.take()
+        _move(limit, loop.time() + idle_s)
+        if part is None:
+            return
+        yield part
+
+
+async def _in_chunks(parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Frame the parts of a body whose length is not known (RFC 9112, section 7.1)."""
+    async with contextlib.aclosing(parts):
+        async for part in parts:
+            yield b"%x\r\n%b\r\n" % (len(part), part)
+    yield b"0\r\n\r\n"
 
 
 def _move(limit: asyncio.Timeout, when: float | None) -> None:
     """Move a time limit, unless it has ended: the reply may come before the end of the body."""
     with contextlib.suppress(RuntimeError):
         limit.reschedule(when)
-
-
-def _failure(error: Exception) -> BackendError:
-    """Return our error for one of aiohttp's. Its text is not used: it may hold the request's headers, with our key."""
-    if isinstance(error, TimeoutError):  # aiohttp's own time limits are of this class too
-        return TimedOut("no answer in time")
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return Unreachable("the connection was closed before a reply")
-    if isinstance(error, (aiohttp.ClientConnectionError, aiohttp.ClientSSLError)):
-        return Unreachable(in_words(error, "no connection could be made"))
-    return InvalidReply("the reply is not valid HTTP")
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the service asks us to wait; None if it does not say, or as a date."""
-    milliseconds = number_in(headers.get("retry-after-ms"))
-    return number_in(headers.get("Retry-After")) if milliseconds is None else milliseconds / 1000

@@ -67,9 +67,9 @@ OptionalText = Annotated[str | None, BeforeValidator(_none_if_empty)]
 
 
 class Http(Section):
-    """HTTP client for a backend: `http1` (own, on httptools), `aiohttp` (more CPU time), `httpx2` (HTTP/2, proxies)."""
+    """HTTP client for a backend: `http1` (own, on httptools) or `httpx2` (HTTP/2, proxies)."""
 
-    client: Literal["http1", "aiohttp", "httpx2"] = "http1"
+    client: Literal["http1", "httpx2"] = "http1"
     http2: bool = False
     proxy: OptionalText = Field(default=None, repr=False)
     """URL of an http:// or https:// proxy; may hold a password, so it is not printed."""
@@ -77,9 +77,11 @@ class Http(Section):
     @model_validator(mode="before")
     @classmethod
     def _client_fits(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("client") == "aiohttp":
+            raise ValueError("there is no client aiohttp any more: leave it out, http1 does the same for less CPU time")
         if not isinstance(data, Mapping) or not (data.get("http2") or data.get("proxy")):
             return data
-        if data.get("client") in ("http1", "aiohttp"):
+        if data.get("client") == "http1":
             raise ValueError("http2 and proxy need client: httpx2")
         return {**data, "client": "httpx2"}
 

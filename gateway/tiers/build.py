@@ -117,15 +117,6 @@ def _transport(config: BackendConfig) -> Transport:
             connect_timeout_s=config.connect_timeout,
             max_reply=config.max_reply,
         )
-    if config.http.client == "aiohttp":
-        from gateway.backends.aiohttp_transport import AiohttpTransport
-
-        return AiohttpTransport(
-            url,
-            max_in_flight=config.max_in_flight,
-            connect_timeout_s=config.connect_timeout,
-            max_reply=config.max_reply,
-        )
     from gateway.backends.httpx2_transport import Httpx2Transport
 
     return Httpx2Transport(

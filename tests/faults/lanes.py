@@ -114,7 +114,7 @@ def tiers(urls: Mapping[str, str]) -> list[dict[str, Any]]:
 def _backend(kind: str, role: str, url: str) -> dict[str, Any]:
     return {
         **({"context": 512} if role == "small" else {}),
-        "http": {"client": "httpx2" if kind == "other" else "aiohttp"},
+        "http": {"client": "httpx2" if kind == "other" else "http1"},
         "base_url": url,
         "model": role,
         "key_env": "HOSTED_KEY",

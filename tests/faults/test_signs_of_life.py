@@ -24,7 +24,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close
 POLICY = """
 surface: chat
 slo: {{deadline: {deadline}}}
-tiers: [chat-http1, chat-httpx2, chat-aiohttp, claude, thinks]
+tiers: [chat-http1, chat-httpx2, claude, thinks]
 route: {{classifier: none, start: {{chat-http1: otherwise}}}}
 cache: {{exact: {{ttl: 0s}}, coalesce: false}}
 holdout: 0
@@ -87,7 +87,7 @@ def served(stack: ExitStack, store: LocalStore, folder: Any, deadline: str) -> G
     return stack.enter_context(gateway)
 
 
-CLIENTS = ("http1", "httpx2", "aiohttp")
+CLIENTS = ("http1", "httpx2")
 
 
 @pytest.fixture(scope="module")

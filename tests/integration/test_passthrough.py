@@ -14,9 +14,8 @@ import httpx2
 import openai
 import orjson
 import pytest
-from aiohttp import connector
 
-from gateway.backends import service
+from gateway.backends import http1_transport, service
 from gateway.backends.base import BadStatus, Unreachable
 from gateway.backends.service import ServiceClient
 from gateway.http.routes import passthrough
@@ -401,7 +400,8 @@ async def test_a_service_is_called_without_the_environments_proxy(monkeypatch: p
 async def test_a_service_with_the_certificate_of_another_host(tmp_path: Path) -> None:
     """Is not called, though its certificate is trusted."""
     async with self_signed_server(tmp_path) as server:
-        connector._SSL_CONTEXT_VERIFIED.load_verify_locations(server.certificate)
+        http1_transport.verifying_context.cache_clear()
+        http1_transport.verifying_context().load_verify_locations(server.certificate)
         for url, named in ((server.url, True), (server.url.replace("localhost", "127.0.0.1"), False)):
             client = client_at(url)
             try:

@@ -28,7 +28,6 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _LAZY = (
-    "aiohttp",
     "gateway.cli.main",
     "gateway.server.http_protocol",
     "httptools",

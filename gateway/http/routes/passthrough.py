@@ -238,10 +238,10 @@ class _PassedRequest(SideExchange):
         headers: list[Header] = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name in _REPLY_HEADERS
-            if (value := reply.headers.get(name)) is not None and value.isprintable()
+            if (value := reply.header(name)) is not None and value.isprintable()
             if not (hides and name == "content-length")
         ]
-        if reply.headers.get("content-type", "").startswith("text/event-stream"):
+        if (reply.header("content-type") or "").startswith("text/event-stream"):
             headers.append((b"x-accel-buffering", b"no"))
         self.ledger.path = "passthrough"
         await self.start(reply.status, headers, opaque=True)
@@ -264,7 +264,7 @@ async def _parts_of(reply: ServiceReply) -> AsyncIterator[bytes]:
 
 async def _without_cache(reply: ServiceReply) -> AsyncIterator[bytes]:
     """Yield the body of a text completion without what it says of the server's prompt cache, event by event."""
-    if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+    if not (reply.header("content-type") or "").startswith("text/event-stream"):
         yield _hidden(await reply.read())
         return
     parser = EventParser()

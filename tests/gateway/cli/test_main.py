@@ -54,7 +54,7 @@ def test_help_is_quick_and_imports_no_command() -> None:
         "import sys; from gateway.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('pydantic', 'yaml', 'starlette', 'aiohttp', 'numpy') if m in sys.modules])"
+        "print([m for m in ('pydantic', 'yaml', 'starlette', 'httpx2', 'numpy') if m in sys.modules])"
     )
     started = children_cpu_s()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

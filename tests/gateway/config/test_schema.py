@@ -275,11 +275,12 @@ URL_A = "https://a.example/v1"
         ("port: 8000", "port: 8788\nadmin: {key_env: K}", 1, "", "give it another"),
         (
             "price:",
-            "http: {client: aiohttp, http2: true}\n        price:",
+            "http: {client: http1, http2: true}\n        price:",
             11,
             f"{BACKEND}.http",
             "need client: httpx2",
         ),
+        ("price:", "http: {client: aiohttp}\n        price:", 11, f"{BACKEND}.http", "aiohttp any more: leave it out"),
     ],
 )
 def test_what_is_wrong_is_told_with_line_and_key_and_without_secrets(
