@@ -176,10 +176,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Print the version; it is looked up only here, because importlib.metadata is slow to import."""
+    """Print the version; it is looked up only here, as this takes time."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
+        from gateway.version import version
 
-        sys.stdout.write(f"tierline {version('tierline')}\n")
+        sys.stdout.write(f"tierline {version()}\n")
         parser.exit()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Final
+
+from gateway.version import version
 
 Schema = Mapping[str, Any]
 
@@ -362,7 +363,7 @@ def document(title: str, served: Iterable[tuple[str, str]], *, keyed: bool) -> d
         "openapi": "3.1.0",
         "info": {
             "title": title,
-            "version": version("tierline"),
+            "version": version(),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "description": "Every error is the schema `Error`.",
         },

@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import Any, Final
 
 from mcp.server import MCPServer
@@ -23,6 +22,7 @@ from gateway.console.policy_desk import NotApplied
 from gateway.exit_codes import Exit
 from gateway.mcp.tools import AgentTools
 from gateway.registry.registry import RegistryError
+from gateway.version import version
 
 _INSTRUCTIONS: Final = (
     "Tierline routes requests to models in tiers, by a policy per product surface. These tools look at what requests "
@@ -61,7 +61,7 @@ async def serve_tools(places: PolicyPlaces, console_url: str = "") -> None:
 
 def server_of(tools: AgentTools) -> MCPServer:
     """Return the server of these tools."""
-    server = MCPServer("tierline", instructions=_INSTRUCTIONS, version=version("tierline"), log_level="WARNING")
+    server = MCPServer("tierline", instructions=_INSTRUCTIONS, version=version(), log_level="WARNING")
     for tool in (
         tools.surfaces, tools.show_surface, tools.find_requests, tools.show_request, tools.explain_decision,
         tools.policies, tools.show_policy, tools.plan_change,

@@ -23,7 +23,6 @@ from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from importlib.metadata import version
 from math import nan
 from operator import attrgetter
 from pathlib import Path
@@ -47,6 +46,7 @@ from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.goodput import is_good
 from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
+from gateway.version import version
 from routing.cascade import REJECTED
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Metrics(MetricSet):
             self._process = CollectorRegistry()
             ProcessCollector(registry=self._process)
             self.workers_configured.set(1)
-        self.build.labels(version("tierline")).set(1)
+        self.build.labels(version()).set(1)
 
     def observe(self, trace: Trace, ledger: Ledger) -> None:
         """Count one finished request: its ledger, attempts, cache lookups and cache write."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import os
 import sys
 import threading
@@ -36,6 +35,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop, Trace
+from gateway.version import version
 
 Dropped = Callable[[str, int], None]
 """Called with a reason, one of a fixed set of words, and the number of traces lost; may be called from any thread."""
@@ -82,11 +82,10 @@ class OtlpSpans:
         """Open the exporter that the environment asks for. Raises OtlpUnavailable."""
         # The exporter's thread encodes in pure Python; at the default interval it may hold up the event loop for 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
-        version = importlib.metadata.version("tierline")
-        provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)  # reads OTEL_TRACES_SAMPLER*
+        provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)  # reads OTEL_TRACES_SAMPLER*
         self._resource = provider.resource
         self._sampler = provider.sampler
-        self._scope = InstrumentationScope("tierline", version)
+        self._scope = InstrumentationScope("tierline", version())
         self._limit = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, _SPANS_WAITING))
         self._exporter = _Watched(exporter_of_environment(), dropped)
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._limit)
@@ -179,9 +178,9 @@ def _name(hop: Hop) -> str:
     return f"{operation} {hop.attributes.get(names.GEN_AI_REQUEST_MODEL, '')}".rstrip() if operation else hop.name
 
 
-def _resource(version: str) -> Resource:
+def _resource() -> Resource:
     configured = OTELResourceDetector().detect().attributes
-    return Resource.create({"service.name": "tierline", "service.version": version, **configured})
+    return Resource.create({"service.name": "tierline", "service.version": version(), **configured})
 
 
 def _attributes(hop: Hop, ledger: Ledger | None) -> dict[str, Any]:
