@@ -7,7 +7,7 @@ tiers that cannot answer now are left out, and the decision records that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
     """Return the decision for one request. Raises NoTierError."""
     features, health, budget_s, ttft_s = given.features, given.health, given.budget_s, given.ttft_s
     capable, unfit = _capable(policy, given)
-    lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values())
+    lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values()) if policy.unconfigured else ""
     if len(capable) == 1:
         reason = "; ".join([f"{capable[0]} alone is open to it", *unfit.values()])
         return _with_health(capable[0], capable, health, f"{reason}{lacks}")
@@ -180,7 +180,11 @@ def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dic
     """
     clamp, health = given.clamp, given.health
     ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(given.features)
-    unfit = {name: why for name in ladder if (why := health[name].unfit_for(needed, given.room))}
+    unfit: dict[str, str] = {}
+    for name in ladder:
+        one = health[name]
+        if not needed <= one.capabilities or (one.context is not None and given.room > one.context):
+            unfit[name] = one.unfit_for(needed, given.room)
     if not unfit and ladder:
         return ladder, unfit
     capable = tuple(name for name in ladder if name not in unfit)
@@ -291,21 +295,23 @@ def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> s
 
 def _with_health(start: str, capable: tuple[str, ...], health: Mapping[str, TierHealth], reason: str) -> Decision:
     at = capable.index(start)
-    upward = _available(capable[at:], health)
-    downward = _available(reversed(capable[:at]), health) if at else ()
     why = health[start].unavailable
+    upward: list[str] = []
+    downward: list[str] = []
+    missing: list[str] = []
+    for place, name in enumerate(capable):
+        if not health[name].unavailable:
+            (upward if place >= at else downward).append(name)
+        elif place > at:
+            missing.append(name)
     if not upward and not downward:
         # Calling a tier that has failed is better than refusing the request.
-        upward = tuple(name for name in capable[at:] if health[name].failing)
-        downward = tuple(name for name in reversed(capable[:at]) if health[name].failing)
+        upward = [name for name in capable[at:] if health[name].failing]
+        downward = [name for name in capable[:at] if health[name].failing]
         if not upward and not downward:
             raise NoTierError(f"no tier can answer now: {start} is {why}", capable=True)
     stand_in = f"{start} is {why}" if why else ""
-    missing = tuple([name for name in capable[at + 1 :] if health[name].unavailable])
+    down = tuple(reversed(downward))
     if upward:
-        return Decision(upward, downward, reason, stand_in if upward[0] != start else "", False, missing)
-    return Decision(downward[:1], downward[1:], reason, stand_in, True, missing)
-
-
-def _available(names: Iterable[str], health: Mapping[str, TierHealth]) -> tuple[str, ...]:
-    return tuple([name for name in names if not health[name].unavailable])
+        return Decision(tuple(upward), down, reason, stand_in if upward[0] != start else "", False, tuple(missing))
+    return Decision(down[:1], down[1:], reason, stand_in, True, tuple(missing))

@@ -238,7 +238,7 @@ def features_of(body: Mapping[str, Any]) -> Features:
     for message in messages:
         content = message.get("content")
         special = special or type(content) is list or "audio" in message
-        part, shown = text_of(content)
+        part, shown = (content, 0) if type(content) is str else text_of(content)
         tokens += estimated_tokens(part)
         images += shown
         if message["role"] == "user":

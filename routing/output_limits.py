@@ -14,7 +14,8 @@ _TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
 
 def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:
     """Return the body to send, and whether its token limit is the client's own rather than the policy's."""
-    given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None}
+    limited = not body.keys().isdisjoint(_TOKEN_LIMITS)
+    given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None} if limited else {}
     cap = output.max_tokens
     # Backends differ in which of two limits they use, so both are capped; the smaller is taken as the client's.
     own_limit = bool(given) and (cap is None or min(given.values()) <= cap)

@@ -117,14 +117,16 @@ class Quota:
             self._next = (self._next + 1) % len(self._others)
             if header(self._others[self._next].remaining) is not None:
                 self._known.append(self._others.pop(self._next))
-        self._hear_all(header, now)
+        if self._known:
+            self._hear_all(header, now)
 
     def refused(self, header: Header, now: float) -> None:
         """Record the limits in an error reply, reading all headers, because one of them may give the reason."""
         found = [allowance for allowance in self._others if header(allowance.remaining) is not None]
         self._known += found
         self._others = [allowance for allowance in self._others if allowance not in found]
-        self._hear_all(header, now)
+        if self._known:
+            self._hear_all(header, now)
 
     def spent(self, tokens_in: int) -> None:
         """Subtract a call being made, until a reply reports the new remainder."""
@@ -154,11 +156,10 @@ class Quota:
         return longest
 
     def _hear_all(self, header: Header, now: float) -> None:
-        if self._known:
-            for allowance in self._known:
-                self._hear(allowance, header, now)
-            self._paused_until = 0.0  # newer than any sibling's report
-            self._weigh()
+        for allowance in self._known:
+            self._hear(allowance, header, now)
+        self._paused_until = 0.0  # newer than any sibling's report
+        self._weigh()
 
     def _weigh(self) -> None:
         self.tight = self._paused_until > 0 or any(

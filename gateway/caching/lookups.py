@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +20,7 @@ from gateway.caching.futures import fulfil
 from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
+from policies.value_type import value_type
 from routing.embedding.embedder import Embedder, EmbedderKind, Vector
 
 if TYPE_CHECKING:
@@ -77,17 +77,14 @@ class ExactLookup:
         return end_lookup(hop, await (look() if coalesced is None else coalesced.look_up(look)))
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class SemanticSearch:
     """What a search found, and the hop of the lookup under way; without a lookup both are None."""
 
     hop: Hop | None = None
     found: Candidates | Lookup | None = None
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the cross-encoder has to be asked before it is known whether there is a hit."""
-        return isinstance(self.found, Candidates) and self.found.doubtful
+    doubtful: bool = False
+    """Whether the cross-encoder has to be asked before it is known whether there is a hit."""
 
 
 _NO_SEARCH = SemanticSearch()
@@ -108,12 +105,12 @@ class SemanticLookup:
         There is no lookup where there is no vector or the plan forbids semantic hits. Any exception here, a
         cancellation included, ends the `early` attempt.
         """
-        vector = plan.vector_of(vector)
-        if vector is None or plan.why_not_semantic():
+        if plan.why_not_semantic() or (vector := plan.vector_of(vector)) is None:
             return _NO_SEARCH
         hop = request.trace.begin(names.CACHE_SEMANTIC)
         try:
-            return SemanticSearch(hop, await self._cache.search(plan, vector))
+            found = await self._cache.search(plan, vector)
+            return SemanticSearch(hop, found, isinstance(found, Candidates) and found.doubtful)
         except BaseException:
             if early is not None:
                 await early.aclose()

@@ -118,7 +118,7 @@ def own_reasoning(messages: Sequence[Any], maker: Maker) -> tuple[list[Any], boo
     found: dict[int, Any] = {}
     lost = False
     for position, message in enumerate(messages):
-        if _is_plain(message) or MAY_HOLD_REASONING.isdisjoint(message):
+        if MAY_HOLD_REASONING.isdisjoint(message) or _is_plain(message):
             continue
         if any(maker_name(item[name]) is not None for item, name in _signed_texts(message)):
             found[position], lost_here = _of_maker(message, maker)
@@ -233,8 +233,6 @@ def with_short_ids(messages: Sequence[Any]) -> list[Any] | None:
     """Return the messages with ids of tool calls that OpenAI takes, derived from longer ones; None if all are short."""
     changed: dict[int, Any] = {}
     for position, message in enumerate(messages):
-        if _is_plain(message):
-            continue
         if "tool_call_id" in message:
             ident = message["tool_call_id"]
             if isinstance(ident, str) and len(ident) > _LONGEST_ID:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, retry_after
-from gateway.http.messages import explain, overhead_ms, reasons, request_id_of
+from gateway.http.messages import explain, reasons, request_id_of
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.telemetry import names
@@ -55,8 +55,8 @@ class BaseExchange:
     async def run(self) -> None:
         """Answer the request, and leave the rest to `write_behind`, whatever happens."""
         steps = self.steps
-        steps.gate.enter()
-        steps.metrics.request_started()
+        steps.gate.in_hand += 1
+        steps.metrics.open_requests += 1
         try:
             self.reply = reply = await self.answer()
             if reply is not None:
@@ -76,8 +76,8 @@ class BaseExchange:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self.fail(InternalError())
         finally:
-            steps.metrics.request_ended()
-            steps.gate.leave()
+            steps.metrics.open_requests -= 1
+            steps.gate.in_hand -= 1
             self.close()
             steps.write_behind.finish(self.trace, self.ledger, self.reply)
 
@@ -106,7 +106,7 @@ class BaseExchange:
         ledger, root = self.ledger, self.trace.root
         root.end(ledger.error)
         ledger.total_ms = root.seconds * 1000
-        ledger.overhead_ms = overhead_ms(self.trace)
+        ledger.overhead_ms = self.trace.overhead_ms()
         retry = self.headers.get(b"x-stainless-retry-count")
         if retry is not None and retry.isdigit():
             root.attributes[names.CLIENT_RETRY] = int(retry[:3])

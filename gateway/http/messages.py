@@ -46,10 +46,10 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
 
     `openai-processing-ms` is in whole milliseconds from the request to the reply's head, as in OpenAI's API.
     """
-    overhead = overhead_ms(trace)
+    now, root = time.perf_counter_ns(), trace.root
     headers: list[Header] = [
         (b"x-request-id", ledger.request_id.encode("latin-1")),
-        (b"openai-processing-ms", b"%d" % (trace.root.seconds * 1000)),
+        (b"openai-processing-ms", b"%d" % (((root.end_ns or now) - root.start_ns) // 1_000_000)),
     ]
     add = headers.append
     if ledger.surface:
@@ -68,14 +68,15 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
         add((b"x-tierline-similarity", b"%.3f" % ledger.similarity))
     if ledger.dropped:
         add((b"x-tierline-dropped", _dropped(ledger.dropped)))
-    if (limit := trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
+    if (limit := root.attributes.get(names.OUTPUT_LIMIT)) is not None:
         add((b"x-tierline-output-limit", b"%d" % limit))
     add((b"x-tierline-attempts", b"%d" % ledger.attempts))
-    add((b"x-tierline-overhead-ms", b"%.2f" % overhead))
+    add((b"x-tierline-overhead-ms", b"%.2f" % trace.overhead_ms()))
     if not ledger.stream:
         add((b"x-tierline-cost-usd", ledger.cost_shown.encode()))
     if len(trace.hops) > 1:
-        add((b"server-timing", _server_timing(trace)))
+        times = [f"{hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}" for hop in trace.hops[1:]]
+        add((b"server-timing", ", ".join(times).encode()))
     return headers
 
 
@@ -98,20 +99,6 @@ def reasons(trace: Trace) -> Header:
         if (reason := hop.attributes.get(names.REASON) or hop.attributes.get(names.CACHE_REASON))
     )
     return b"x-tierline-reason", " ".join("; ".join(reasons_given).split()).encode("ascii", "replace")
-
-
-def _server_timing(trace: Trace) -> bytes:
-    now = time.perf_counter_ns()
-    return ", ".join(
-        [f"{hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}" for hop in trace.hops[1:]]
-    ).encode()
-
-
-def overhead_ms(trace: Trace) -> float:
-    """Return the gateway's own milliseconds so far: the request's time less waits for backends and shared answers."""
-    root = trace.root
-    taken = (root.end_ns or time.perf_counter_ns()) - root.start_ns
-    return max(0, taken - trace.waited_ns(names.ATTEMPT, names.CACHE_FOLLOW)) / 1e6
 
 
 async def send_json(
@@ -200,7 +187,8 @@ class RequestIdMiddleware:
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     """Return the client's own request id if it is valid, else a new one."""
-    return valid_request_id(headers.get(b"x-request-id")) or new_request_id()
+    own = headers.get(b"x-request-id")
+    return (valid_request_id(own) if own else None) or new_request_id()
 
 
 async def read_body(

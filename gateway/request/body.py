@@ -201,7 +201,9 @@ class ChatBodies:
         """
         if len(raw) > self._surely_small and self._is_large(raw):
             return await off_loop(partial(self._checked, self._parse_large, raw)), True
-        return self._checked(parse_json, raw), False
+        body = _object_of(parse_json, raw)
+        self._fields.check(body)
+        return body, False
 
     async def read_object(self, raw: bytes, *, tokens: bool = False) -> tuple[dict[str, Any], bool]:
         """Return a body in another dialect, a JSON object, and whether it is large. Raises InvalidRequest.
@@ -331,12 +333,13 @@ def _object(members: Mapping[str, Check], required: Collection[str] = ()) -> Che
     return check
 
 
-def _array(each: Check, most: int, limit: str) -> Check:
-    """Return the rule for an array of at most `most` entries, the config's `limits.{limit}`; it may be empty."""
+def _array(each: Check, most: int, limit: str, *, least: int = 0) -> Check:
+    """Return the rule for an array of `least` (0 or 1) to `most` entries, the config's `limits.{limit}`."""
+    expected = "a non-empty array" if least else "an array"
 
     def check(value: Any) -> None:
-        if type(value) is not list:
-            raise _wrong_type("an array")
+        if type(value) is not list or len(value) < least:
+            raise _wrong_type(expected)
         if len(value) > most:
             raise _WrongError(
                 "unsupported_value", f"has {len(value)} entries; at most {most} are taken (limits.{limit})"
@@ -360,7 +363,8 @@ _PART: Final = _object({"text": _STRING})
 
 
 def _model(value: Any) -> None:
-    _STRING(value)
+    if type(value) is not str:
+        raise _wrong_type("a string")
     if not value or len(value) > _MAX_MODEL_CHARS or not value.isprintable():
         raise _WrongError("unsupported_value", f"must have 1 to {_MAX_MODEL_CHARS} printable characters")
 
@@ -373,15 +377,6 @@ def _string_or(check: Check, expected: str) -> Check:
             raise _wrong_type(expected)
 
     return either
-
-
-def _not_empty(check: Check) -> Check:
-    def checked(value: Any) -> None:
-        if not value or type(value) is not list:
-            raise _wrong_type("a non-empty array")
-        check(value)
-
-    return checked
 
 
 def _message(message: Any) -> None:
@@ -409,7 +404,7 @@ def _message(message: Any) -> None:
 def _fields(limits: Limits) -> Mapping[str, Check]:
     return {
         "model": _model,
-        "messages": _not_empty(_array(_message, limits.messages, "messages")),
+        "messages": _array(_message, limits.messages, "messages", least=1),
         "stream": _BOOLEAN,
         "stream_options": _object({"include_usage": _BOOLEAN}),
         "temperature": _NUMBER,

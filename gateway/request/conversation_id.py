@@ -19,7 +19,7 @@ _OF_USER: Final = ("prompt_cache_key", "safety_identifier", "user")
 
 def conversation_of(tenant: str, body: Mapping[str, Any]) -> str:
     """Return the name of a request's conversation, 16 hex digits: a hash of its tenant, its user and its beginning."""
-    told = [tenant, *(str(body.get(name) or "") for name in _OF_USER)]
+    told = [tenant, *[str(body.get(name) or "") for name in _OF_USER]]
     metadata = body.get("metadata")
     told.append(str(metadata.get("user_id") or "") if type(metadata) is dict else "")
     for message in beginning(body["messages"]):

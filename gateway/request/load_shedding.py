@@ -51,7 +51,7 @@ _MEMORY_EVERY: Final = 20
 
 
 class LoadShedder:
-    """Limit the load of one worker. Call `enter` and `leave` around every request, and `start` on the event loop.
+    """Limit the load of one worker. Count every request in `in_hand`, and call `start` on the event loop.
 
     `most` is the most requests in progress, `room` the most bytes of their bodies. `memory` returns the share of the
     permitted memory in use, 0 to 1.
@@ -59,6 +59,7 @@ class LoadShedder:
 
     def __init__(self, most: int, memory: Callable[[], float] | None = None, room: int = sys.maxsize) -> None:
         self.in_hand = 0
+        """Requests in progress: each adds one when it enters, and takes it off even if it is then rejected."""
         self.held = 0
         """Bytes of bodies of requests in progress that are larger than SMALL_BODY, and of unfinished heads."""
         self._room = room
@@ -102,14 +103,6 @@ class LoadShedder:
         """Prepare for the process to stop: new requests are still served, but connections are not kept alive."""
         self.draining = True
         self.keeps_alive = False
-
-    def enter(self) -> None:
-        """Count a request as in progress; `leave` must follow even if it is then rejected."""
-        self.in_hand += 1
-
-    def leave(self) -> None:
-        """Count a request as over."""
-        self.in_hand -= 1
 
     def check(self) -> None:
         """Raise Overloaded if the request that has just entered must be rejected.

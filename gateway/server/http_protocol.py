@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http import httptools_impl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import envelope
@@ -81,13 +82,27 @@ class ReplyCycle(RequestResponseCycle):
     """Whether the end of the connection is the end of the body, as HTTP/1.0 has it for a body of unknown length."""
     opaque = False
     """Whether the body is not the gateway's own, so that its pieces may be cut in the middle of an event."""
+    waits = False
+    """Whether the application has waited for a piece of the request or its end: only then are they announced."""
+
+    async def receive(self) -> Any:
+        """Return the next ASGI message; at once, and without an event of asyncio's, what has come already."""
+        if not self.body or self.disconnected or self.response_complete:
+            self.waits = True
+            return await super().receive()
+        message = {"type": "http.request", "body": bytes(self.body), "more_body": self.more_body}
+        self.body = bytearray()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        return message
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
         """See `request.context.ClientConnection`."""
         self._when_gone = callback
         if callback is None:
             return
-        self.flow.resume_reading()  # after a large body: a paused connection reports no end
+        if self.flow.read_paused:  # after a large body: a paused connection reports no end
+            self.flow.resume_reading()
         if self.disconnected:
             asyncio.get_running_loop().call_soon(self.gone)
 
@@ -118,14 +133,14 @@ class ReplyCycle(RequestResponseCycle):
                 data += b"0\r\n\r\n"
         elif not self.until_close:
             data = self._as_announced(data, more=more)
-        if self._head:
-            data, self._head = self._head + data, b""
+        data, self._head = self._head + data, b""
         if data:
             self.transport.write(data)
         if not more:
             self.response_complete = True
             self._when_gone = None
-            self.message_event.set()
+            if self.waits:
+                self.message_event.set()
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
@@ -281,7 +296,8 @@ class HttpProtocol(HttpToolsProtocol):
         """
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             if self.pipeline:
                 self._start_asgi_task(*self.pipeline.pop())
         # Idle too while it closes: the end of a reply that its client does not read must not hold a place.
@@ -341,7 +357,7 @@ class HttpProtocol(HttpToolsProtocol):
         size = self._late + self._read
         if size > _MAX_HEAD:
             size = sum(len(name) + len(value) for name, value in self.headers)
-        if (fault := self._fault(size) or self._foreign()) is not None:
+        if (fault := self._fault(size, whole=True)) is not None:
             self._refusal = fault
             raise ValueError(fault)  # makes the parser fail, and uvicorn then calls send_400_response
         super().on_headers_complete()
@@ -357,19 +373,36 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._gate.keeps_alive:
             cycle.keep_alive = False
 
-    def _fault(self, head: int) -> _Refusal | None:
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        if cycle.waits:
+            cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.more_body = False
+        if cycle.waits or not cycle.body:
+            cycle.message_event.set()
+
+    def _fault(self, head: int, *, whole: bool = False) -> _Refusal | None:
+        """Return the refusal of a head of so many bytes: too large, or, once it is `whole`, what llhttp accepts and the
+        gateway cannot read: headers given twice, other HTTP versions, other codings.
+        """
         if len(self.url) > _MAX_URL:
             return _LONG_URL
         if len(self.headers) > _MAX_HEADERS:
             return _MANY
         if head > _MAX_HEAD:
             return _LARGE
-        return None
-
-    def _foreign(self) -> _Refusal | None:
-        """Return the refusal of what llhttp accepts and the gateway cannot read: headers given twice, other HTTP
-        versions, other codings.
-        """
+        if not whole:
+            return None
         seen = dict(self.headers)
         if len(seen) < len(self.headers):
             names = [name for name, _ in self.headers]

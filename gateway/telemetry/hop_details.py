@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.telemetry import names
@@ -249,7 +248,7 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
 
 
 def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], tokens: Sequence[str]) -> None:
-    lowest = nsmallest(_LOWEST, range(len(logprobs)), key=logprobs.__getitem__)
+    lowest = sorted(range(len(logprobs)), key=logprobs.__getitem__)[:_LOWEST]
     attributes[names.PREFIX] = [round(one, 3) for one in logprobs[:MOST_TOKENS]]
     attributes[names.LOWEST] = lowest
     attributes[names.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]

@@ -123,8 +123,9 @@ class Metrics(MetricSet):
         self.first_bytes = untimed(), untimed()
         """Times to the replies to connections' first requests, and to later ones, since the last flush."""
         self._first_bytes = tuple(zip(map(self.first_byte.labels, ("new", "kept")), self.first_bytes, strict=True))
-        self._in_flight = 0
-        self._watched: list[Callable[[], None]] = [lambda: self.in_flight.set(self._in_flight)]
+        self.open_requests = 0
+        """Requests in flight: until nothing more will be sent."""
+        self._watched: list[Callable[[], None]] = [lambda: self.in_flight.set(self.open_requests)]
         self._timer: asyncio.TimerHandle | None = None
         self._policies: PolicySet | None = None
         self._text: OwnText | SharedText
@@ -171,14 +172,6 @@ class Metrics(MetricSet):
                 self._count_marks(hop, series.surface, ledger)
         if ledger.error == _OVERLOADED:
             self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
-
-    def request_started(self) -> None:
-        """Count a request as in flight; `request_ended` must follow, however it ends."""
-        self._in_flight += 1
-
-    def request_ended(self) -> None:
-        """Count a request as over: nothing more will be sent."""
-        self._in_flight -= 1
 
     def policy_reloaded(self, ok: bool) -> None:
         """Count a policy reload; `ok` says whether it took effect or was refused."""

@@ -18,6 +18,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from gateway.telemetry import names
 from gateway.telemetry.ids import TRACE_RANDOM_BITS
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ SPAN_ID_MASK = (1 << 64) - 1
 EVERY_TRACE: Final = 1 << 64
 """Bound of the low 64 bits of a trace id below which a trace is sampled, for all traces."""
 _SAMPLED: Final = 1
+_WAITS: Final = frozenset({names.ATTEMPT, names.CACHE_FOLLOW})
 _PASSED_ON: Final = 3
 """The flags of a client's `traceparent` that are passed on: sampled, and that the id is random."""
 _ids = random.Random()  # noqa: S311  (unique, not secret: see `telemetry.ids`)
@@ -171,17 +173,21 @@ class Trace:
         self.hops.append(hop)
         return hop
 
-    def waited_ns(self, *names: str) -> int:
-        """Return the nanoseconds during which any hop of these names was open; overlapping hops count once."""
-        now = time.perf_counter_ns()
-        waited = until = 0
+    def overhead_ms(self) -> float:
+        """Return the gateway's own milliseconds so far: the request's time less that in which a backend's or a shared
+        answer was awaited; overlapping waits count once.
+        """
+        root = self.root
+        own = now = root.end_ns or time.perf_counter_ns()
+        own -= root.start_ns
+        until = 0
         for hop in self.hops:
-            if hop.name in names:
+            if hop.name in _WAITS:
                 end = hop.end_ns or now
                 if end > until:
-                    waited += end - max(hop.start_ns, until)
+                    own -= end - max(hop.start_ns, until)
                     until = end
-        return waited
+        return max(0, own) / 1e6
 
     def span_id(self, hop: Hop) -> int:
         """Return the 64-bit span id of a hop of this trace, never 0: the root's plus the hop's number."""

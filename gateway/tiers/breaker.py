@@ -125,14 +125,14 @@ class Breaker:
         return left if left > 0 else None
 
     def enter(self) -> bool:
-        """Record that a call goes out; return whether it is a probe of an ejected endpoint. `leave` must follow."""
+        """Record that a call goes out; return whether it probes an ejected endpoint: `leave_probe` ends that."""
         probe = self.ejection is not None
         self._probes += probe
         return probe
 
-    def leave(self, *, probe: bool) -> None:
-        """Record that a call has ended."""
-        self._probes -= probe
+    def leave_probe(self) -> None:
+        """Record that a probe has ended."""
+        self._probes -= 1
 
     def answered(self, called_at: float, now: float) -> None:
         """Record that a call made at `called_at` has begun to answer, which ends the ejection.
@@ -145,7 +145,8 @@ class Breaker:
     def succeeded(self, called_at: float, now: float) -> None:
         """Record that a call was answered to its end."""
         self._ended.add(now, failed=False)
-        self.answered(called_at, now)
+        if self.ejection is not None:
+            self.answered(called_at, now)
         if self.ejection is None:
             self._in_a_row = 0
 
@@ -229,7 +230,8 @@ class _Ended:
         self._failed = [0] * _WINDOW_S
 
     def add(self, now: float, *, failed: bool) -> None:
-        self._forget(now)
+        if int(now) != self._second:
+            self._forget(now)
         at = self._second % _WINDOW_S
         self._all[at] += 1
         self._failed[at] += failed

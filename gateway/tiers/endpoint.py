@@ -309,7 +309,8 @@ class Endpoint:
         if retry:
             self.retries.retry_succeeded(now)
         self._forecasts.answered(now)
-        self._pauses = 0 if self.breaker.pause_s(now) is None else self._pauses
+        if self._pauses and self.breaker.pause_s(now) is None:
+            self._pauses = 0
         self.breaker.succeeded(called_at, now)
         if self.refused:
             self._note_refusal(own=True)
@@ -345,7 +346,8 @@ class Endpoint:
         """Record that a call is over and give its slot to the next queued request."""
         self.in_flight -= 1
         self.batch_in_flight -= batch
-        self.breaker.leave(probe=probe)
+        if probe:
+            self.breaker.leave_probe()
         held = now - called_at
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
         self._reserve.calls_take(self._hold_s)

@@ -120,7 +120,8 @@ class Tier:
         if not failed:
             self._retries.request(now)
             if not batch and (open_ := [endpoint for endpoint in self._configured if endpoint.unhindered]):
-                return self._choose(open_, ask, now).place(ask, now, 0.0, retry=False)
+                chosen = open_[0] if len(open_) == 1 else self._choose(open_, ask, now)
+                return chosen.place(ask, now, 0.0, retry=False)
         usable = self._usable(ask.tokens_in)
         with_room = [endpoint for endpoint in usable if endpoint.has_room(batch=batch, now=now)]
         if with_room:

@@ -30,8 +30,9 @@ class RetryBudget:
         self._under_way = 0
 
     def request(self, now: float) -> None:
-        """Count an incoming request. Takes 0.3 us."""
-        self._advance(now)
+        """Count an incoming request."""
+        if int(now) > self._second:
+            self._advance(now)
         self._by_second[self._second % _WINDOW_S] += 1
 
     def may_retry(self, healthy: bool, now: float) -> bool:

@@ -48,7 +48,7 @@ metrics = Metrics()
 for number in range(int(sys.argv[1])):
     metrics.observe(*escalated(surface=sys.argv[2], tpot_ms=number))
     metrics.observe(*failed())
-    metrics.request_started()
+    metrics.open_requests += 1
 metrics.flush()
 metrics.refresh()
 """

@@ -75,9 +75,9 @@ def test_reloads_drops_and_requests_in_flight(metrics: Metrics, read: Read) -> N
     metrics.policy_reloaded(False)
     metrics.policy_reloaded(False)
     metrics.telemetry_dropped("export_failed", 7)
-    metrics.request_started()
-    metrics.request_started()
-    metrics.request_ended()
+    metrics.open_requests += 1
+    metrics.open_requests += 1
+    metrics.open_requests -= 1
     assert (read("policy_reloads_total", outcome="applied"), read("policy_reloads_total", outcome="refused")) == (1, 2)
     assert read("telemetry_dropped_total", reason="export_failed") == 7
     assert read("in_flight") == 1
@@ -114,7 +114,7 @@ from tests.gateway.telemetry.requests_made import escalated
 metrics = Metrics()
 for _ in range(3):
     metrics.observe(*escalated())
-metrics.request_started()
+metrics.open_requests += 1
 metrics.flush()
 metrics.refresh()
 print("ready", flush=True)

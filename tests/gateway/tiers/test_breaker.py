@@ -19,7 +19,8 @@ def tried(breaker: Breaker, now: float, *, well: bool, alone: bool = True) -> No
         breaker.succeeded(now, now)
     else:
         fail(breaker, now, alone=alone)
-    breaker.leave(probe=probe)
+    if probe:
+        breaker.leave_probe()
 
 
 def test_closed_open_half_open_closed() -> None:
@@ -41,7 +42,8 @@ def test_one_call_at_a_time_tries_it() -> None:
     fail(breaker, 10.0, 5)
     probe = breaker.enter()
     assert breaker.reason(11.0)
-    breaker.leave(probe=probe)
+    if probe:
+        breaker.leave_probe()
     assert breaker.reason(11.0) == ""
 
 
