@@ -117,7 +117,7 @@ test-browser: browser ## Look at every page of the console in a browser (ARGS="-
 
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
-	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/offline/test_cross_encoder_training.py $(ARGS)
+	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_cross_encoder_training.py $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## Build the wheel, install it beside others, and use it as people do (ARGS="-k types")

@@ -30,7 +30,7 @@ from policies.model import ROUTE_VALUES, Rules
 from policies.validation import Section
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gateway", "offline", "routing", "cache", "policies")
+PACKAGES = ("gateway", "routing", "cache", "policies", "tools")
 DOCUMENTS = sorted(
     file
     for file in ROOT.rglob("*.md")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gateway", "offline", "routing", "cache", "policies")
+PACKAGES = ("gateway", "routing", "cache", "policies", "tools")
 
 
 def test_a_class_name_occurs_once() -> None:

@@ -12,7 +12,7 @@ from tests.conftest import TOGETHER
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("name", ["gateway", "offline", "routing", "cache", "policies"])
+@pytest.mark.parametrize("name", ["gateway", "routing", "cache", "policies", "tools"])
 def test_our_packages_come_from_this_tree(name: str) -> None:
     """Their names are common; one installed from elsewhere under the same name would silently replace ours."""
     package = import_module(name)

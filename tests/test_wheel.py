@@ -138,7 +138,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def user(tmp_path: Path) -> Path:
     """A user's folder, whose own files have the names of our folders."""
-    for name in ("gateway", "cache", "routing", "policies", "offline"):
+    for name in ("gateway", "cache", "routing", "policies", "tools"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was taken for ours')\n")
     return tmp_path
 

@@ -37,8 +37,8 @@ _OWN_WORDS: Final = 4
 _SAME_ANSWER: Final = 1.0
 _SAME_PLACE: Final = 0.4
 """Logits: how much likelier two turns are to mean the same where both were given the same answer, or have at least the
-same place in conversations that pass all guards. All three were chosen on deploy/pairs/dev-conversations.jsonl and, as
-last turns after the same beginning, deploy/pairs/dev-rephrasings.jsonl.
+same place in conversations that pass all guards. All three were chosen on tools/pairs/dev-conversations.jsonl and, as
+last turns after the same beginning, tools/pairs/dev-rephrasings.jsonl.
 """
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 from gateway.telemetry.goodput import was_good
 from gateway.telemetry.label import of_served
-from offline.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""

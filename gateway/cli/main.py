@@ -26,7 +26,7 @@ from gateway.cli.commands import CommandError
 from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError, did_you_mean
 
-_OURS = ("gateway", "offline", "routing", "cache", "policies", "tierline")
+_OURS = ("gateway", "tools", "routing", "cache", "policies", "tierline")
 _WIDTH = 100
 """Longest line, in characters, of a description in a help text."""
 

@@ -31,10 +31,10 @@ from gateway.console.thresholds import (
     thresholds_of,
     with_earlier,
 )
+from gateway.lab.policy_tests.format import SUFFIXES
 from gateway.registry.apply import How, apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
-from offline.policy_tests.format import SUFFIXES
 from policies.diff import difference, unguarded_quality
 from policies.edit import keys_by_line
 from policies.errors import ConfigError

@@ -18,8 +18,8 @@ import orjson
 
 from gateway.archive.live import LiveArchive
 from gateway.console.svg.histogram import counted, scale_of
+from gateway.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
 from gateway.telemetry import names
-from offline.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression, constants_by_name
 from policies.model import ROUTE_VALUES, Policy

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from gateway.measures.quality import common_word
 from gateway.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.sequential import (
@@ -36,11 +37,10 @@ from gateway.rollout.sequential import (
     split_capital,
 )
 from gateway.telemetry.goodput import was_good
-from offline.measures.quality import common_word
 from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:
-    from offline.measures.quality import Opinions, Word
+    from gateway.measures.quality import Opinions, Word
     from policies.learn import Learn
     from policies.rollout import Rollout
 

@@ -6,7 +6,7 @@ with which the probability rises. A scorer that lacks a feature, or meets a valu
 so on unfamiliar evidence answers are ranked by the raw log-probability. A backend without log-probabilities has a
 scorer of its own, over the agreement with a second sample. If no scorer applies, the head returns None.
 
-An artefact is one JSON file: the numbers, their SHA-256 and the data sheet. `offline.training.confidence`
+An artefact is one JSON file: the numbers, their SHA-256 and the data sheet. `gateway.fit.training.confidence`
 writes it.
 """
 

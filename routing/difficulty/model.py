@@ -20,7 +20,7 @@ An artefact of one's own (`tierline learn`) is a copy of another with `own_heads
 surface's own traffic.
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
-numbers' SHA-256). Reading one needs numpy and safetensors only; `offline.training.difficulty` writes it.
+numbers' SHA-256). Reading one needs numpy and safetensors only; `gateway.fit.training.difficulty` writes it.
 """
 
 from __future__ import annotations

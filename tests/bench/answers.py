@@ -54,11 +54,11 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
 from gateway.cli.commands._collect_model import local_model
 from gateway.config.schema import BackendConfig
+from gateway.fit.datasets import read_pairs
 from gateway.tiers import Endpoint
-from offline.datasets import read_pairs
-from offline.evaluation.served import Figure, share
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
+from tools.cache_stages import Figure, share
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
 THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(13))

@@ -28,8 +28,8 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.cli.main import main as tierline
-from offline.measures.curves import Blocks, Curve
-from offline.measures.figures import interval
+from gateway.fit.figures import interval
+from gateway.measures.curves import Blocks, Curve
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import StaticEmbedder
 from routing.features import features_of_text

@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from offline.policy_tests.format import Case, read_tests
-from offline.policy_tests.run import Coverage, PolicyUnderTest, Requests, run_test
+from gateway.lab.policy_tests.format import Case, read_tests
+from gateway.lab.policy_tests.run import Coverage, PolicyUnderTest, Requests, run_test
 from policies.loader import SHIPPED
 
 _BATCH = 100

@@ -23,8 +23,16 @@ import grimp
 from tests.support.gateway import ROOT
 
 KEPT = Path(__file__).with_name("ratchets.json")
-NOT_SERVING = ("offline", "gateway.lab", "gateway.fit", "gateway.cli.commands")
-"""Modules of the wheel that no request needs: policy tooling, fitting and the commands."""
+NOT_SERVING = (
+    "gateway.lab",
+    "gateway.fit",
+    "gateway.measures",
+    "gateway.progress",
+    "gateway.report",
+    "gateway.cli.commands",
+    "tools",
+)
+"""Modules that no request needs: policy tooling, fitting, figures of quality, what commands print, and the commands."""
 RAISE = (
     "Take as much away, or raise the number by hand in tests/bench/ratchets.json, in a commit of its own that names "
     "the feature, the lines that it takes, and what it made unnecessary."

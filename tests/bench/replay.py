@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gateway.archive.query import opened
-from offline.replay.run import Replayed, replay
+from gateway.lab.replay.run import Replayed, replay
 from policies.model import Policy
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy

@@ -27,9 +27,9 @@ import numpy as np
 
 from gateway.archive.columns import Row
 from gateway.archive.query import opened
-from offline.measures.intervals import wilson
-from offline.replay.figures import FigureChange
-from offline.replay.run import Replayed, replay
+from gateway.lab.replay.figures import FigureChange
+from gateway.lab.replay.run import Replayed, replay
+from gateway.measures.intervals import wilson
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy
 

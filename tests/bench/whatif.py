@@ -31,7 +31,7 @@ from gateway.config.launch import Launch
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.page import PolicyPlaces
-from offline.replay.run import replay
+from gateway.lab.replay.run import replay
 from policies.loader import made_policy
 from policies.numbers import numbers_of
 from policies.yaml_source import parse_yaml

@@ -27,8 +27,8 @@ from gateway.backends.base import (
 from gateway.chat.completions import token_logprobs, top_logprobs
 from gateway.chat.usage import usage_of
 from gateway.cli.commands._collect_rows import CollectTask
-from offline.datasets import Json
-from offline.grading import grade
+from gateway.fit.datasets import Json
+from gateway.fit.grading import grade
 
 _CALL_S = 300.0
 _TRIES = 6

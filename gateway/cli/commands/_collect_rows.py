@@ -2,7 +2,7 @@
 
     {"id", "dataset", "group", "prompt", "answers": [...], "grade": "choice" | "number" | "text" | "yes_no"}
 
-`dataset` defaults to the file's name and `group` to the data set. Rows of labelled prompts (offline.datasets)
+`dataset` defaults to the file's name and `group` to the data set. Rows of labelled prompts (gateway.fit.datasets)
 are accepted too, and keep their `models`. The accepted answers may be in a file of their own, as {"id", "answers",
 "grade"}.
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offline.datasets import DataError, Json, json_objects, unwrapped, whole_text
-from offline.grading import RULES
+from gateway.fit.datasets import DataError, Json, json_objects, unwrapped, whole_text
+from gateway.fit.grading import RULES
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from policies.lint import faults
 from policies.loader import DEFAULTS, PolicySource, read_policy
 
 if TYPE_CHECKING:
+    from gateway.fit.learning.measured import Measured
     from gateway.registry.records import InForce
     from gateway.registry.registry import PolicyRegistry
-    from offline.learning.measured import Measured
     from policies.model import Policy
 
 AUTHOR: Final = "tierline learn"

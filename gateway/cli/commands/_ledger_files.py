@@ -20,7 +20,7 @@ from gateway.cli.commands._flags import add_command, duration
 from gateway.cli.commands._request_list import add_tail_flags, tail
 from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
-from offline.report import console_of_stdout
+from gateway.report import console_of_stdout
 
 if TYPE_CHECKING:
     from gateway.config.schema import LedgerConfig

@@ -15,11 +15,11 @@ from typing import Any, cast
 import numpy as np
 
 from gateway.cli.commands import CommandError
+from gateway.fit.calibration.cases import Cases, known_starts
+from gateway.fit.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from gateway.fit.datasets import DataError, Json, json_objects, rows_of
 from gateway.telemetry import names
 from gateway.telemetry.sampling import HEAD
-from offline.calibration.cases import Cases, known_starts
-from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
-from offline.datasets import DataError, Json, json_objects, rows_of
 from policies.model import Policy
 from routing.cascade import REJECTED
 from routing.confidence.judge import Basis, outcome_of_verdict

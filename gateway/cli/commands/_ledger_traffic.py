@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gateway.fit.datasets import DataError, json_objects
 from gateway.telemetry import names
-from offline.datasets import DataError, json_objects
 from policies.expression import KINDS
 from policies.model import Traffic
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands._quality_view import quality_table
-from offline.report import console_of_stdout
+from gateway.report import console_of_stdout
 from policies.quantities import dollars, milliseconds, percent
 
 Figures = Mapping[str, Any]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from offline.report import NONE, table
+from gateway.report import NONE, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from offline.measures.quality import JudgeAgreement
+    from gateway.measures.quality import JudgeAgreement
 
 
 def quality_table(rows: Sequence[Mapping[str, Any]], *names: str) -> Table:

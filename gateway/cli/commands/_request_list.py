@@ -23,9 +23,9 @@ from gateway.cli.commands._flags import duration, whole
 from gateway.cli.commands._records import newest_entries, say_coverage
 from gateway.cli.commands._store import files_of_store, store_url
 from gateway.exit_codes import Exit
+from gateway.report import console_of_stdout
 from gateway.telemetry.ledger import TRACES, is_record
 from gateway.telemetry.view import draw_list
-from offline.report import console_of_stdout
 
 _PIPED: Final = 160
 """Columns of a list that is not printed to a terminal."""

@@ -23,8 +23,8 @@ from gateway.cli.commands._cache_tables import draw_entry, draw_stats
 from gateway.cli.commands._flags import Subparsers, add_command
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
+from gateway.report import print_json
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
-from offline.report import print_json
 from policies.quantities import byte_size
 
 _EXAMPLES = """examples:

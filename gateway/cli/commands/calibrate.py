@@ -27,16 +27,16 @@ from gateway.cli.commands._ledger_labels import from_ledger
 from gateway.cli.commands._ledger_traffic import traffic_of
 from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
-from offline.calibration.change import Change, change_of_traffic, change_to
-from offline.calibration.check import check
-from offline.calibration.choose import Target, TargetKind, choose
-from offline.calibration.from_data import Scorers, from_data
-from offline.calibration.start import StartRules
-from offline.calibration.traffic import LabelledSurface, LabelledTraffic, TierModel
-from offline.calibration.view import plot, refusal, report_on
-from offline.datasets import DataError
-from offline.progress import OnProgress, progress
-from offline.report import Report, show
+from gateway.fit.calibration.change import Change, change_of_traffic, change_to
+from gateway.fit.calibration.check import check
+from gateway.fit.calibration.choose import Target, TargetKind, choose
+from gateway.fit.calibration.from_data import Scorers, from_data
+from gateway.fit.calibration.start import StartRules
+from gateway.fit.calibration.traffic import LabelledSurface, LabelledTraffic, TierModel
+from gateway.fit.calibration.view import plot, refusal, report_on
+from gateway.fit.datasets import DataError
+from gateway.progress import OnProgress, progress
+from gateway.report import Report, show
 from policies.errors import did_you_mean
 from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, policy_files, read_policy

@@ -21,8 +21,8 @@ from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.registry.checks import FileDrift
 from gateway.registry.registry import PolicyRegistry
+from gateway.report import print_json
 from gateway.server.descriptors import why_too_few
-from offline.report import print_json
 from policies.codes import is_error
 from policies.errors import ConfigError, Problem, UnreadableFile
 from policies.lint import asks_for_quantiles

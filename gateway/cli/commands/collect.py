@@ -23,9 +23,9 @@ from gateway.cli.commands._flags import whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
 from gateway.exit_codes import Exit
-from offline.datasets import DataError, Json
-from offline.progress import progress
-from offline.report import NONE, Report, show, table
+from gateway.fit.datasets import DataError, Json
+from gateway.progress import progress
+from gateway.report import NONE, Report, show, table
 
 _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20

@@ -25,18 +25,18 @@ from gateway.cli.commands._flags import (
 from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
 from gateway.exit_codes import Exit
+from gateway.fit.datasets import DataError
+from gateway.fit.evaluation.cascade import DRAWS, CascadeOptions, evaluate_cascade
+from gateway.fit.evaluation.route import RouteOptions, evaluate_route
+from gateway.fit.libraries import LibraryMissing
+from gateway.progress import OnProgress, progress
+from gateway.report import Report, show
 from gateway.request.body import ChatBodies
-from offline.datasets import DataError
-from offline.evaluation.cache import CacheOptions, evaluate_cache
-from offline.evaluation.cascade import DRAWS, CascadeOptions, evaluate_cascade
-from offline.evaluation.robustness import RobustnessOptions, evaluate_robustness
-from offline.evaluation.route import RouteOptions, evaluate_route
-from offline.libraries import LibraryMissing
-from offline.progress import OnProgress, progress
-from offline.report import Report, show
 from policies.loader import SHIPPED
 from routing.difficulty.model import ArtefactError
 from routing.embedding.embedder import EmbedderKind, EmbedderUnavailable
+from tools.measure_cache import CacheOptions, evaluate_cache
+from tools.measure_robustness import RobustnessOptions, evaluate_robustness
 
 _ENCODERS = get_args(EmbedderKind)
 _FAILURES = (DataError, LibraryMissing, ArtefactError, VerifierError, CrossEncoderError, EmbedderUnavailable, OSError)

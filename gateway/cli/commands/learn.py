@@ -30,10 +30,10 @@ from gateway.cli.commands._own_labels import add_label_flags, surface_labels
 from gateway.cli.commands._quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
-from offline.datasets import DataError
-from offline.libraries import LibraryMissing
-from offline.progress import progress
-from offline.report import Report, show, table
+from gateway.fit.datasets import DataError
+from gateway.fit.libraries import LibraryMissing
+from gateway.progress import progress
+from gateway.report import Report, show, table
 from policies.edit import CannotEdit, with_value
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
@@ -41,9 +41,9 @@ from policies.model import Policy
 from routing.difficulty.model import ArtefactError, shipped_artefact, version_in
 
 if TYPE_CHECKING:
-    from offline.learning.measured import Measured, RouterFigures
-    from offline.learning.own_head import OwnHead
-    from offline.measures.quality import JudgeAgreement
+    from gateway.fit.learning.measured import Measured, RouterFigures
+    from gateway.fit.learning.own_head import OwnHead
+    from gateway.measures.quality import JudgeAgreement
 
 _EXAMPLES: Final = """examples:
   tierline learn --surface chat --out policies/learned      fit, measure, and propose a policy if it is better
@@ -127,11 +127,11 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Fit and measure; write artefacts and the proposed policy if the classifier is better."""
-    from offline.learning.labels import chosen_labels, held_out
-    from offline.learning.measured import measured
-    from offline.learning.own_fit import fit_own
-    from offline.learning.own_head import own_heads
-    from offline.measures.quality import agreement
+    from gateway.fit.learning.labels import chosen_labels, held_out
+    from gateway.fit.learning.measured import measured
+    from gateway.fit.learning.own_fit import fit_own
+    from gateway.fit.learning.own_head import own_heads
+    from gateway.measures.quality import agreement
     from routing.difficulty.model import DifficultyModel
 
     if args.out is None:
@@ -218,8 +218,8 @@ def _write(
     folder: Path,
 ) -> dict[str, Any]:
     """Write the artefact, and the policy that pins it; return where."""
-    from offline.learning.own_artefact import save_own
-    from offline.training.sheet import Remade, data_sheet
+    from gateway.fit.learning.own_artefact import save_own
+    from gateway.fit.training.sheet import Remade, data_sheet
 
     again = ("tierline", "learn", "--surface", args.surface, "--out", str(args.out), "--seed", str(args.seed))
     what = f"difficulty of the requests of {args.surface}: heads on top of another classifier, by {labels} own labels"
@@ -238,7 +238,7 @@ def _write(
 
 
 def _write_head(args: argparse.Namespace, head: OwnHead) -> Path:
-    from offline.training.answer_heads import save_head
+    from gateway.fit.training.answer_heads import save_head
 
     path = Path(args.out / f"{args.surface}-{head.tier}-head.json")
     what = f"confidence: P(an answer of {head.model} is adequate), from the evidence it leaves, by a judge's labels"
@@ -306,8 +306,8 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 
 def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Print one quality figure for each tier, and how reliable the predictions of it are."""
-    from offline.measures.quality import agreement, paired_quality, surface_quality
-    from offline.measures.reliability import head_claims, head_reliabilities
+    from gateway.measures.quality import agreement, paired_quality, surface_quality
+    from gateway.measures.reliability import head_claims, head_reliabilities
 
     heads = head_reliabilities(head_claims(found.rows, found.rated, found.ladder))
     known = surface_quality(found.rows, found.feedback, found.unjudged, found.shadows)
@@ -325,7 +325,7 @@ def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
 
 def _export(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Write the fine-tuning data."""
-    from offline.learning.fine_tuning import Exported, ExportRules, chat_rows
+    from gateway.fit.learning.fine_tuning import Exported, ExportRules, chat_rows
 
     exported = Exported()
     scratch = args.chat.with_name(f".{args.chat.name}.new")

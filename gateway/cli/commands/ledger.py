@@ -21,10 +21,10 @@ from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._records import newest_entries, say_coverage
 from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
 from gateway.exit_codes import Exit
+from gateway.progress import OnProgress, progress
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
 from gateway.telemetry.ledger import UNCOUNTED
-from offline.progress import OnProgress, progress
 
 _EXAMPLES = """examples:
   tierline ledger                                 the latest 10,000 recorded requests

@@ -22,7 +22,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, duration
 from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
-from offline.report import NONE, console_of_stdout, print_json, table
+from gateway.report import NONE, console_of_stdout, print_json, table
 from policies.quantities import dollars, milliseconds, percent
 
 _EXAMPLES: Final = """examples:

@@ -25,26 +25,26 @@ from gateway.cli.commands._flags import (
     whole,
 )
 from gateway.exit_codes import Exit
-from offline.datasets import DataError, read_answers, read_labelled
-from offline.embedding import Remembered
-from offline.libraries import LibraryMissing
-from offline.progress import OnProgress, progress
-from offline.report import NONE, Report, show, table
-from offline.training.answer_heads import fit_head, save_head, table_of_parts
-from offline.training.cosine_weight import choose_weights
-from offline.training.cross_encoder import (
+from gateway.fit.datasets import DataError, read_answers, read_labelled
+from gateway.fit.embedding import Remembered
+from gateway.fit.libraries import LibraryMissing
+from gateway.fit.training.answer_heads import fit_head, save_head, table_of_parts
+from gateway.fit.training.difficulty import Recipe, save, table_of_apgr, train
+from gateway.fit.training.sheet import Remade, data_sheet, trained_on
+from gateway.progress import OnProgress, progress
+from gateway.report import NONE, Report, show, table
+from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
+from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+from routing.features import features_of_text
+from tools.choose_cosine_weight import choose_weights
+from tools.question_families import SHIPPED, read_families
+from tools.train_cross_encoder import (
     CrossEncoderInputs,
     CrossEncoderRecipe,
     table_of_served,
     train_cross_encoder,
 )
-from offline.training.difficulty import Recipe, save, table_of_apgr, train
-from offline.training.question_families import SHIPPED, read_families
-from offline.training.sheet import Remade, data_sheet, trained_on
-from offline.training.verifier import table_of_shares, train_verifier
-from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
-from routing.embedding.embedder import EmbedderUnavailable, load_embedder
-from routing.features import features_of_text
+from tools.train_verifier import table_of_shares, train_verifier
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
        tierline train confidence --data FILE... --model NAME --out FILE [options]
@@ -108,7 +108,7 @@ _CROSS_ENCODER = """examples:
   tierline train cross-encoder --data semanticmemo.jsonl.gz checklist_qqp.jsonl.gz --out mine
                               two files and the families of questions that come with Tierline
   tierline train cross-encoder --data pairs.jsonl --families my-families --pairs 200000 --epochs 3 --out mine
-                              your own families: *.toml files, as in offline/training/families
+                              your own families: *.toml files, as in tools/families
   tierline train cross-encoder --data pairs.jsonl --check near-misses.jsonl --out better --start mine
                               go on from an earlier run, and set the threshold by your own near-misses besides
 

@@ -1,6 +1,6 @@
 """Quality: how far predictions hold, what routing costs in quality, whether judge and people agree, how inputs drift.
 
-Each figure is made where the commands make it: `offline.measures` with what `gateway.archive.quality` asks for.
+Each figure is made where the commands make it: `gateway.measures` with what `gateway.archive.quality` asks for.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gateway.archive.quality import (
 )
 from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import BadQuery, Page, Sources
-from offline.measures.drift import FEWEST as FEWEST_REQUESTS
-from offline.measures.drift import input_drift, merged
-from offline.measures.quality import FEWEST_BOTH, surface_quality
-from offline.measures.reliability import FEWEST, head_claims, head_reliabilities
+from gateway.measures.drift import FEWEST as FEWEST_REQUESTS
+from gateway.measures.drift import input_drift, merged
+from gateway.measures.quality import FEWEST_BOTH, surface_quality
+from gateway.measures.reliability import FEWEST, head_claims, head_reliabilities
 from policies.model import Policy
 from routing.decision_basis import BasisError, DecisionBasis
 

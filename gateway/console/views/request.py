@@ -22,13 +22,13 @@ from gateway.console.replaced import replaced_in
 from gateway.console.summary import summary_of
 from gateway.console.timeline import Bar, Timeline, timeline_of
 from gateway.console.what_changes import WhatChanges, tried_as, what_changes
+from gateway.lab.explain.moves import Move
+from gateway.lab.explain.path import PathLine, decision_lines
+from gateway.lab.explain.why_not import Flip, Impossible, start_of, why_not
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
 from gateway.telemetry.ids import recorded_between
-from offline.explain.moves import Move
-from offline.explain.path import PathLine, decision_lines
-from offline.explain.why_not import Flip, Impossible, start_of, why_not
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy

@@ -25,9 +25,9 @@ from gateway.console.kept_figures import patience_for
 from gateway.console.page import BadQuery, Page, Sources, whole_in
 from gateway.console.policy_check import PolicyChecker
 from gateway.console.policy_desk import PolicyDesk
-from offline.replay.recording import NothingRecordedError, Recording
-from offline.replay.records import Which
-from offline.replay.run import Replayed, replay_again
+from gateway.lab.replay.recording import NothingRecordedError, Recording
+from gateway.lab.replay.records import Which
+from gateway.lab.replay.run import Replayed, replay_again
 from policies.model import Policy
 from policies.numbers import PolicyNumber, numbers_of, with_numbers
 from routing.decision_basis import BasisError

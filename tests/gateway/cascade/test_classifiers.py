@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from cache.store.base import Command
+from gateway.fit.learning.own_artefact import save_own
 from gateway.telemetry.decisions import BASES
-from offline.learning.own_artefact import save_own
 from policies.errors import ConfigError
 from policies.loader import CLASSIFIER_SHEET
 from routing.difficulty.model import SHEET_FILE, shipped_artefact

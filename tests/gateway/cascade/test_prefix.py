@@ -17,10 +17,10 @@ from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.call import BackendCall
 from gateway.cascade.prefix import PrefixBuffer
 from gateway.config.schema import BackendConfig
+from gateway.lab.walk import Draft, Surroundings, walk
 from gateway.request.context import RequestContext
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, SlotRequest
-from offline.walk import Draft, Surroundings, walk
 from routing.cascade import Attempt, Cascade, Left
 from routing.decide import DecisionInput, TierHealth, decide
 from routing.features import Features

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.cli.commands import _collect_model
 from gateway.cli.main import main
-from offline.datasets import read_rows
-from offline.grading import grade
+from gateway.fit.datasets import read_rows
+from gateway.fit.grading import grade
 from tests.support.processes import ignoring
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 

@@ -11,9 +11,9 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.commands.policy._bound import bound_to
 from gateway.cli.main import main
 from gateway.config.loader import load_deployment
+from gateway.lab.replay.plan_file import PolicyPlan, write_plan
 from gateway.registry.checks import checked, seeds
 from gateway.registry.registry import PolicyRegistry
-from offline.replay.plan_file import PolicyPlan, write_plan
 from policies.loader import PolicySource
 from tests.gateway.registry.conftest import chat, folder, registry, server, source, store
 from tests.support.gateway import config

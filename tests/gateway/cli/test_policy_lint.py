@@ -12,8 +12,8 @@ from cache.planning.eligibility import why_not_any
 from gateway.archive.folder import BASES
 from gateway.archive.query import opened
 from gateway.cli.main import main
+from gateway.lab.evidence import KeptOut, evidence_of
 from gateway.telemetry import names
-from offline.evidence import KeptOut, evidence_of
 from policies.codes import CODES
 from policies.loader import SHIPPED, read_policy
 from routing.features import Features

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gateway.cli.main import main
-from offline.datasets import DataError, Example, choose_ladder, label, read_rows
-from offline.measures.metrics import measure
+from gateway.fit.datasets import DataError, Example, choose_ladder, label, read_rows
+from gateway.fit.metrics import measure
 from routing.confidence.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import SHEET_FILE, DifficultyModel, shipped_artefact

@@ -11,8 +11,8 @@ import pytest
 
 from cache.semantic.verifier import Verifier
 from gateway.cli.main import main
-from offline.training import verifier as training
 from tests.support.extras import needs
+from tools import train_verifier as training
 
 pytestmark = needs("sklearn", "the train extra is not installed")
 

@@ -14,10 +14,10 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.console.views.quality import drifts
+from gateway.measures.reliability import FEWEST
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.label import LABELS, LabelledReply, PairLabel
-from offline.measures.reliability import FEWEST
 from tests.gateway.archive.test_keeper import keep, record
 from tests.gateway.console.test_app import console
 from tests.gateway.telemetry.conftest import server, store

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.lab.replay.figures import Results, good
 from gateway.rollout.trial import Trial
 from gateway.telemetry.goodput import is_good, was_good
-from offline.replay.figures import Results, good
 from policies.model import Slo
 from policies.rollout import Rollout
 

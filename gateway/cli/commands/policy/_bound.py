@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from offline.replay.plan_file import BoundTo
+from gateway.lab.replay.plan_file import BoundTo
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
 from routing.difficulty.model import shipped_artefact, version_in

@@ -21,7 +21,7 @@ from gateway.exit_codes import Exit
 from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import in_force_shown
-from offline.report import print_json
+from gateway.report import print_json
 from policies.quantities import write_share
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from offline.report import table
+from gateway.report import table
 from policies.quantities import figure, percent, points
 
 if TYPE_CHECKING:
-    from offline.replay.figures import FigureChange
-    from offline.replay.run import Replayed
+    from gateway.lab.replay.figures import FigureChange
+    from gateway.lab.replay.run import Replayed
 
 _TITLES: Final[Mapping[str, str]] = {
     "escalated": "escalated",

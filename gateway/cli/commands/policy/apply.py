@@ -26,11 +26,11 @@ from gateway.cli.commands.policy._registry import (
     with_registry,
 )
 from gateway.exit_codes import Exit
+from gateway.lab.policy_tests.format import SUFFIXES, read_tests
+from gateway.lab.policy_tests.report import text_lines
+from gateway.lab.policy_tests.run import run_files
+from gateway.lab.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
 from gateway.registry.apply import How, apply_file
-from offline.policy_tests.format import SUFFIXES, read_tests
-from offline.policy_tests.report import text_lines
-from offline.policy_tests.run import run_files
-from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy
 from policies.quantities import read_share

@@ -8,7 +8,7 @@ import sys
 from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
 from gateway.exit_codes import Exit
 from gateway.registry.view import blamed
-from offline.report import print_json
+from gateway.report import print_json
 
 DESCRIPTION = "Show each line of the policy in force with the version that set it, who applied that, when and why."
 EXAMPLES = """examples:

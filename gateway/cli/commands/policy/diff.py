@@ -19,15 +19,15 @@ from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as
 from gateway.cli.commands.policy._registry import add_registry_flags
 from gateway.exit_codes import Exit
-from offline.progress import OnProgress, progress
-from offline.report import Report, show, table
+from gateway.progress import OnProgress, progress
+from gateway.report import Report, show, table
 from policies.diff import DROPS, Difference, PolicyChange, difference
 from policies.model import Policy
 from policies.yaml_source import Document
 from routing.decision_basis import BasisError, DecisionBasis
 
 if TYPE_CHECKING:
-    from offline.replay.starts import StartMoves
+    from gateway.lab.replay.starts import StartMoves
 
 DESCRIPTION = (
     "Compare what two policies mean. Units, defaults, comments and the order of keys make no difference; the order of "
@@ -138,8 +138,8 @@ def _moves(
     """Decide all recorded requests of the surface again with both policies; with notes. Raises CommandError."""
     from gateway.archive.folder import ArchiveError
     from gateway.archive.query import opened
-    from offline.replay.records import Which
-    from offline.replay.starts import start_moves
+    from gateway.lab.replay.records import Which
+    from gateway.lab.replay.starts import start_moves
 
     notes: list[str] = []
 

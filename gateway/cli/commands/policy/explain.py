@@ -21,9 +21,9 @@ from gateway.cli.commands.policy._live import LiveGateway, LiveView
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as, recorded
 from gateway.exit_codes import Exit
-from offline.explain.path import PathLine, cache_lines, decision_lines
-from offline.explain.why_not import Flip, Impossible, WhyNot, start_of, why_not
-from offline.report import Report, show
+from gateway.lab.explain.path import PathLine, cache_lines, decision_lines
+from gateway.lab.explain.why_not import Flip, Impossible, WhyNot, start_of, why_not
+from gateway.report import Report, show
 from policies.errors import ConfigError, KeyPath
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import Policy

@@ -9,7 +9,7 @@ from gateway.cli.commands._flags import whole
 from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry, wrapped
 from gateway.exit_codes import Exit
 from gateway.registry.view import history_of
-from offline.report import print_json
+from gateway.report import print_json
 
 DESCRIPTION = (
     "List the changes of the policies in the store, newest first: when, what, who and why. None is ever removed."

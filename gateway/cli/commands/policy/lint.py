@@ -15,7 +15,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_json_flag, duration
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
-from offline.report import print_json
+from gateway.report import print_json
 from policies.codes import CODES, is_error
 from policies.edit import CannotEdit
 from policies.errors import ConfigError, Problem
@@ -26,7 +26,7 @@ from policies.yaml_source import Document
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
-    from offline.evidence import LintEvidence
+    from gateway.lab.evidence import LintEvidence
 
 DESCRIPTION = """Find mistakes in policy files: what cannot be read, rules that never hold, settings that do nothing.
 Each has a code, the line, the reason and what to write instead; policies/README.md lists the codes.
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         return _run(args, form, Checks(paths, deployment, source))
     from gateway.archive.folder import ArchiveError
     from gateway.archive.query import QueryError, opened
-    from offline.evidence import evidence_of
+    from gateway.lab.evidence import evidence_of
 
     folder = args.ledger or Path(".state") / "ledger"
     if args.ledger is None and deployment is not None:
@@ -158,7 +158,7 @@ class Checks:
     def _findings_of(self, policy: Policy, document: Document) -> Iterator[Problem]:
         yield from findings_in(policy, document, self._deployment)
         if self._evidence is not None:
-            from offline.evidence import lint_against
+            from gateway.lab.evidence import lint_against
 
             yield from (document.locate(finding) for finding in lint_against(policy, self._evidence(policy)))
 

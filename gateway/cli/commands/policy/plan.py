@@ -17,17 +17,17 @@ from gateway.cli.commands.policy._replay_view import change_text, quality_text
 from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, ledger_folder, replay_of
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
+from gateway.lab.replay.plan_file import PolicyPlan, as_json, write_plan
+from gateway.report import print_json
 from gateway.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
-from offline.replay.plan_file import PolicyPlan, as_json, write_plan
-from offline.report import print_json
 from policies.codes import is_error
 from policies.diff import difference, unguarded_quality
 from policies.loader import SHIPPED, read_policy
 from policies.quantities import figure
 
 if TYPE_CHECKING:
-    from offline.replay.figures import FigureChange
-    from offline.replay.run import Replayed
+    from gateway.lab.replay.figures import FigureChange
+    from gateway.lab.replay.run import Replayed
     from policies.diff import Difference
     from policies.model import Policy
     from policies.yaml_source import Document
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the plan, print and write it, and return the exit code. Raises CommandError and ConfigError."""
-    from offline.replay.gates import failed_gates
+    from gateway.lab.replay.gates import failed_gates
 
     gates = gates_of(args)
     launch = launch_of(args)
@@ -145,8 +145,8 @@ def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | N
 
 def _tests(file: Path) -> dict[str, Any] | None:
     """Return how the tests beside the file went; None if there are none."""
-    from offline.policy_tests.format import SUFFIXES, read_tests
-    from offline.policy_tests.run import run_files
+    from gateway.lab.policy_tests.format import SUFFIXES, read_tests
+    from gateway.lab.policy_tests.run import run_files
 
     beside = [path for suffix in SUFFIXES if (path := file.with_name(file.stem + suffix)).is_file()]
     if not beside:

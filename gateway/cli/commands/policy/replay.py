@@ -12,13 +12,13 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_json_flag, duration, whole
 from gateway.cli.commands.policy._replay_view import WIDTH, replay_lines
 from gateway.exit_codes import Exit
-from offline.progress import progress
-from offline.report import Report, show
+from gateway.progress import progress
+from gateway.report import Report, show
 from policies.errors import ConfigError
 from policies.loader import read_policy
 
 if TYPE_CHECKING:
-    from offline.replay.run import Replayed
+    from gateway.lab.replay.run import Replayed
     from policies.model import Policy
 
 DESCRIPTION = """Replay the recorded requests of the file's surface: what each got by the policy in force then, and what
@@ -73,7 +73,7 @@ def add_ledger_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay, print what changes, and return the exit code. Raises CommandError."""
-    from offline.replay.gates import failed_gates
+    from gateway.lab.replay.gates import failed_gates
 
     gates = gates_of(args)
     candidate = candidate_of(args.file)
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def gates_of(args: argparse.Namespace) -> list[Any]:
     """Return the limits of --fail-if. Raises CommandError."""
-    from offline.replay.gates import Gate, GateError
+    from gateway.lab.replay.gates import Gate, GateError
 
     try:
         return [Gate.parse(source) for source in args.fail_if]
@@ -121,8 +121,8 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     """Replay the records that the options choose. Raises CommandError."""
     from gateway.archive.folder import ArchiveError
     from gateway.archive.query import opened
-    from offline.replay.recording import NothingRecordedError
-    from offline.replay.run import replay
+    from gateway.lab.replay.recording import NothingRecordedError
+    from gateway.lab.replay.run import replay
     from routing.decision_basis import BasisError
 
     folder = ledger_folder(args)

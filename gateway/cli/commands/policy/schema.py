@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
-from offline.policy_tests.schema import tests_schema_text
+from gateway.lab.policy_tests.schema import tests_schema_text
 from policies.schema import schema_text
 
 DESCRIPTION = """Print the JSON Schema of policy files. With it, an editor that uses yaml-language-server completes

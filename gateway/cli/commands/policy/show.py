@@ -8,7 +8,7 @@ import sys
 from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
 from gateway.exit_codes import Exit
 from gateway.registry.view import shown
-from offline.report import print_json
+from gateway.report import print_json
 
 DESCRIPTION = "Print a version of a policy as it was applied, with its comments: the one in force, or the one named."
 EXAMPLES = """examples:

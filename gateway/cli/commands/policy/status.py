@@ -11,7 +11,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry, wrapped
 from gateway.exit_codes import Exit
 from gateway.registry.view import status_of
-from offline.report import print_json
+from gateway.report import print_json
 from policies.quantities import period, write_share
 
 DESCRIPTION = """Show, for each surface, the policy in force, the candidate with its step and the guards' figures, and

@@ -10,11 +10,11 @@ from typing import Final
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
-from offline.policy_tests.format import SUFFIXES, is_test_file, read_tests
-from offline.policy_tests.report import junit, text_lines, values_of_run
-from offline.policy_tests.run import RunResult, run_files
-from offline.progress import progress
-from offline.report import print_json
+from gateway.lab.policy_tests.format import SUFFIXES, is_test_file, read_tests
+from gateway.lab.policy_tests.report import junit, text_lines, values_of_run
+from gateway.lab.policy_tests.run import RunResult, run_files
+from gateway.progress import progress
+from gateway.report import print_json
 from policies.loader import SHIPPED
 from policies.quantities import read_share
 

@@ -1,0 +1,234 @@
+"""Fit a backend's confidence head to its own labelled answers, and measure it on held-out answers.
+
+The whole answer and its first 8, 16, 24 and 48 tokens each have scorers of their own (`scorers`). A prefix's scorers
+are fitted to the answers with at least that many tokens: shorter ones end before a stream's judge sees as many.
+Where a backend gives no log-probabilities, the agreement with a second sample is calibrated instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from gateway.fit.datasets import DataError, LabelledAnswer
+from gateway.fit.folds import folds_of
+from gateway.fit.libraries import one_thread
+from gateway.fit.training.scorers import ScorerPart, log_losses, scorers_of
+from gateway.measures.curves import Floats, calibration_error
+from gateway.progress import OnProgress
+from gateway.report import table
+from routing.confidence.head import (
+    AGREEMENT,
+    ALTERNATIVE_FEATURES,
+    FORMAT,
+    PREFIXES,
+    WHOLE,
+    features_of,
+    logit_of,
+    numbers_hash,
+)
+from routing.confidence.judge import Evidence
+
+_FOLDS = 5
+_PRIOR_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
+_FEWEST = 5  # right, and wrong, answers that fitting needs at least
+
+
+@dataclass(frozen=True, slots=True)
+class FittedHead:
+    """A head that is not written yet: its numbers and its measurements as JSON values."""
+
+    model: str
+    numbers: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+def fit_head(
+    answers: Sequence[LabelledAnswer],
+    model: str,
+    seed: int,
+    on_progress: OnProgress,
+    priors: Sequence[float | None] | None = None,
+) -> FittedHead:
+    """Fit the head of `model` to these answers. Equal inputs give equal numbers.
+
+    `priors` are, for each answer, the classifier's probability that this model would be right, None where it abstains;
+    without any the head ignores the classifier. Raises DataError or LibraryMissing.
+    """
+    parts = list(_parts(answers))
+    scorers: dict[str, list[dict[str, Any]]] = {}
+    measured: dict[str, Any] = {}
+    prior = {"weight": 0.0, "centre": 0.0}
+    with one_thread():
+        for done, part in enumerate(parts):
+            on_progress("fitting", done, len(parts))
+            predicted = _held_out(part, seed)
+            measured[part.name] = _figures(part, predicted, seed)
+            if part.name == WHOLE and priors is not None:
+                prior = _prior(predicted, part.right, [p for p, a in zip(priors, answers, strict=True) if _usable(a)])
+            scorers[part.name] = [scorer.numbers() for scorer in scorers_of(part, seed)]
+    on_progress("fitting", len(parts), len(parts))
+    numbers = {
+        "alternatives": _alternatives(answers) if _uses_alternatives(scorers) else 0,
+        "prior": prior,
+        "scorers": scorers,
+    }
+    return FittedHead(model, numbers, {"folds": _FOLDS, "parts": measured})
+
+
+def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
+    """Write the artefact, with `sheet` and the metrics as its data sheet; return the SHA-256. Raises OSError."""
+    digest = numbers_hash(head.numbers)
+    artefact = {"format": FORMAT, "model": head.model, "sha256": digest, **sheet, "measured": head.metrics}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    scratch.write_text(json.dumps({**artefact, "numbers": head.numbers}, indent=2) + "\n")
+    scratch.replace(path)
+    return digest
+
+
+def _parts(answers: Sequence[LabelledAnswer]) -> Iterator[ScorerPart]:
+    """Yield the parts that can be fitted. Raises DataError when there are none."""
+    usable = [answer for answer in answers if _usable(answer)]
+    agreeing = [answer for answer in answers if answer.agreement is not None]
+    if not _tells(usable) and not _tells(agreeing):
+        evident = usable or agreeing
+        right = sum(answer.correct for answer in evident)
+        raise DataError(
+            f"{right:g} of {len(evident)} answers with evidence (log-probabilities, or agreement) are right; "
+            f"a head needs at least {_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
+        )
+    if _tells(usable):
+        yield from _parts_by_logprobs(usable, _alternatives(answers))
+    if _tells(agreeing):
+        values = tuple({"agreement": answer.agreement or 0.0} for answer in agreeing)
+        yield ScorerPart(AGREEMENT, values, _right(agreeing), raw="agreement")
+
+
+def _parts_by_logprobs(usable: Sequence[LabelledAnswer], alternatives: int) -> Iterator[ScorerPart]:
+    tokens = all(answer.logprobs for answer in usable)
+    whole = [
+        features_of(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
+        for answer in usable
+    ]
+    yield ScorerPart(WHOLE, tuple(whole), _right(usable))
+    for count in PREFIXES if tokens else ():
+        long = [answer for answer in usable if len(answer.logprobs or ()) >= count]
+        if _tells(long):
+            values = (features_of(_evidence(answer), count, alternatives) for answer in long)
+            yield ScorerPart(str(count), tuple(values), _right(long))
+
+
+def _right(answers: Sequence[LabelledAnswer]) -> Floats:
+    return np.array([answer.correct for answer in answers], np.float64)
+
+
+def _tells(answers: Sequence[LabelledAnswer]) -> bool:
+    """Return whether there are enough right and enough wrong answers to fit a scorer."""
+    right = float(_right(answers).sum())
+    return min(right, len(answers) - right) >= _FEWEST
+
+
+def _uses_alternatives(scorers: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Return whether any scorer uses alternatives; if none does, serving does not request them from the backend."""
+    return any(set(ALTERNATIVE_FEATURES) & set(scorer["features"]) for some in scorers.values() for scorer in some)
+
+
+def _usable(answer: LabelledAnswer) -> bool:
+    return answer.confidence is not None
+
+
+def _evidence(answer: LabelledAnswer) -> Evidence:
+    return Evidence(
+        answer.text or "",
+        logprobs=answer.logprobs,
+        top_logprobs=answer.top_logprobs,
+        finish_reason=answer.finish_reason,
+    )
+
+
+def _alternatives(answers: Sequence[LabelledAnswer]) -> int:
+    """Return the number of alternatives that every token of every answer has."""
+    return min((len(token) for answer in answers for token in answer.top_logprobs or ((),)), default=0)
+
+
+def _held_out(part: ScorerPart, seed: int) -> Floats:
+    """Return each answer's probability by scorers that were fitted, chosen and calibrated without its fold."""
+    fold = folds_of(len(part.right), _FOLDS, seed + 2)
+    predicted = np.zeros(len(fold))
+    for number in np.unique(fold):
+        scorers = scorers_of(part.take(np.flatnonzero(fold != number)), seed)
+        for row in np.flatnonzero(fold == number):
+            values = part.values[row]
+            chosen = next((scorer for scorer in scorers[:-1] if scorer.knows(values)), scorers[-1])
+            predicted[row] = chosen.p_right(values)
+    return predicted
+
+
+def _figures(part: ScorerPart, predicted: Floats, seed: int) -> dict[str, Any]:
+    """Return AUROC, ECE and Brier score of the held-out probabilities and of the raw value.
+
+    AUROC is the mean over the folds: probabilities of different fits are not on one scale.
+    """
+    fold = folds_of(len(part.right), _FOLDS, seed + 2)
+    raw = part.columns([part.raw])[:, 0]
+    figures = {}
+    pairs = (("raw", raw, np.exp(raw) if part.raw == "mean" else raw), ("head", predicted, predicted))
+    for name, score, probability in pairs:
+        each = [auroc(score[fold == number], part.right[fold == number]) for number in np.unique(fold)]
+        figures[name] = {
+            "auroc": round(float(np.nanmean(each)), 4),
+            "ece": round(calibration_error(probability, part.right), 4),
+            "brier": round(float(((probability - part.right) ** 2).mean()), 4),
+        }
+    return {"n": len(part.right), "right": round(float(part.right.mean()), 4), **figures}
+
+
+def _prior(predicted: Floats, right: Floats, priors: Sequence[float | None]) -> dict[str, float]:
+    """Return the weight of the classifier's logit with the lowest held-out loss; 0 if the gain may be due to chance."""
+    pairs = [
+        (p, logit_of(q), y) for p, q, y in zip(priors, predicted.tolist(), right.tolist(), strict=True) if p is not None
+    ]
+    if not pairs:
+        return {"weight": 0.0, "centre": 0.0}
+    logits = np.array([[logit_of(p), q, y] for p, q, y in pairs])
+    centre = float(logits[:, 0].mean())
+    losses = [
+        log_losses(1.0 / (1.0 + np.exp(-(logits[:, 1] + weight * (logits[:, 0] - centre)))), logits[:, 2])
+        for weight in _PRIOR_WEIGHTS
+    ]
+    best = int(np.argmin([loss.mean() for loss in losses]))
+    better = losses[0] - losses[best]
+    sure = better.mean() > better.std() / np.sqrt(len(better))
+    return {"weight": _PRIOR_WEIGHTS[best] if sure else 0.0, "centre": round(centre, 6)}
+
+
+def auroc(score: Floats, right: Floats) -> float:
+    """Return the probability that a right answer scores higher than a wrong one; ties count half.
+
+    A fractional label counts as right and as wrong in proportion. NaN where all are right, or all wrong.
+    """
+    order = np.argsort(score, kind="stable")
+    _, start = np.unique(score[order], return_index=True)
+    wins = np.add.reduceat(right[order], start)
+    losses = np.add.reduceat(1.0 - right[order], start)
+    below = np.cumsum(losses) - losses
+    pairs = float(right.sum() * (1.0 - right).sum())
+    return float((wins * (below + 0.5 * losses)).sum()) / pairs if pairs else float("nan")
+
+
+def table_of_parts(metrics: Mapping[str, Any]) -> Table:
+    """Return the measurements of a head by part of the answer: the raw value beside the head's probability."""
+    made = table("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head")
+    for name, part in metrics["parts"].items():
+        shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
+        figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
+        made.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures)
+    return made

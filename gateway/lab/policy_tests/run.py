@@ -1,0 +1,405 @@
+"""Run the tests of policies: what failed and why, which clauses were seen both ways, which mutants were not noticed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.lab.policy_tests.case import GOT, CaseOutcome, PolicyUnderTest, Request, is_as_expected
+from gateway.lab.policy_tests.clauses import Clause, Coverage, as_written, clauses_of
+from gateway.lab.policy_tests.forall import MOST, Cell, search
+from gateway.lab.policy_tests.format import Case, Property, RequestsTest, Tested, TestFile
+from gateway.lab.policy_tests.mutants import Mutant, mutants_of
+from gateway.progress import OnProgress, silent
+from policies.errors import ConfigError, KeyPath, dotted
+from policies.quantities import write_duration
+from policies.value_type import value_type
+
+if TYPE_CHECKING:
+    from gateway.lab.walk import Step
+
+_MOST_CELLS_OF_A_MUTANT: Final = 1_000
+
+AnyTest = Case | RequestsTest | Property
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One key of `expect` that was not as expected, and the line of the policy that explains what was got."""
+
+    key: str
+    expected: str
+    got: str
+    line: int = 0
+    why: str = ""
+
+
+@value_type
+class TestResult:
+    """The result of one test with one policy. `note` says what a property could not cover."""
+
+    __test__ = False
+    name: str
+    line: int
+    policy: Tested
+    mismatches: Sequence[Mismatch]
+    seconds: float
+    note: str = ""
+    outcome: CaseOutcome | None = None
+    """What a case got; None for requests and properties."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was as expected."""
+        return not self.mismatches
+
+
+@dataclass(slots=True)
+class PolicyResult:
+    """What the tests of all files together show of one policy: clauses and mutants."""
+
+    tested: Tested
+    clauses: Sequence[Clause] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    mutants: Sequence[Mutant] = ()
+    survivors: Sequence[Mutant] = ()
+
+    @property
+    def unseen(self) -> list[tuple[Clause, bool]]:
+        """The outcomes of clauses that no case had."""
+        return list(self.coverage.missing(self.clauses))
+
+    @property
+    def covered(self) -> int:
+        """The number of clauses that were seen both ways."""
+        return len(self.clauses) - len({clause.at for clause, _ in self.unseen})
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The results of all files, in their order, and of all policies."""
+
+    files: Sequence[tuple[TestFile, Sequence[TestResult]]]
+    policies: Sequence[PolicyResult]
+
+    @property
+    def results(self) -> list[TestResult]:
+        """The results of all tests."""
+        return [result for _, results in self.files for result in results]
+
+    @property
+    def share_covered(self) -> float:
+        """The share of all clauses that were seen both ways, 0..1."""
+        clauses = sum(len(one.clauses) for one in self.policies)
+        return sum(one.covered for one in self.policies) / clauses if clauses else 1.0
+
+    @property
+    def share_caught(self) -> float:
+        """The share of all mutants that some test noticed, 0..1; 1 without mutants."""
+        mutants = sum(len(one.mutants) for one in self.policies)
+        return 1 - sum(len(one.survivors) for one in self.policies) / mutants if mutants else 1.0
+
+
+def run_files(
+    files: Sequence[TestFile], only: re.Pattern[str] | None = None, *, mutate: bool = False, on: OnProgress = silent
+) -> RunResult:
+    """Run the tests whose name matches `only`. Raises ConfigError where a test lacks a value that its policy needs."""
+    results: list[tuple[TestFile, Sequence[TestResult]]] = []
+    policies: dict[Path, PolicyResult] = {}
+    tests: dict[Path, list[AnyTest]] = {}
+    requests = Requests()
+    for file in files:
+        chosen = [test for test in file.tests if only is None or only.search(test.name)]
+        of_file: list[TestResult] = []
+        for tested in file.policies:
+            under = PolicyUnderTest(tested)
+            path = tested.document.file.resolve()
+            known = policies.setdefault(path, PolicyResult(tested, clauses_of(tested)))
+            its = [test for test in chosen if _surface(test) in (None, tested.policy.surface)]
+            tests.setdefault(path, []).extend(its)
+            of_file += [run_test(under, test, requests, known.coverage) for test in its]
+        results.append((file, of_file))
+    if mutate:
+        for path, one in policies.items():
+            one.mutants = mutants_of(one.tested)
+            one.survivors = _survivors(one, tests[path], requests, on)
+    return RunResult(results, list(policies.values()))
+
+
+def _surface(test: AnyTest) -> str | None:
+    return test.surface if isinstance(test, Case) else test.case.surface
+
+
+def run_test(
+    under: PolicyUnderTest, test: AnyTest, requests: Requests, coverage: Coverage, most: int = MOST
+) -> TestResult:
+    """Run one test with one policy."""
+    began = time.perf_counter()
+    note, outcome = "", None
+    if isinstance(test, Case):
+        outcome = under.run(test)
+        coverage.add(outcome.told)
+        mismatches = mismatches_of(under, test, outcome)
+    elif isinstance(test, RequestsTest):
+        mismatches = _requests_together(under, test, requests, coverage)
+    else:
+        mismatches, note = _searched(under, test, most)
+    return TestResult(test.name, test.line, under.tested, mismatches, time.perf_counter() - began, note, outcome)
+
+
+def mismatches_of(under: PolicyUnderTest, case: Case, outcome: CaseOutcome, prefix: str = "") -> list[Mismatch]:
+    """Return what is not as the case expects."""
+    policy = under.policy
+    found = []
+    for key, expected in case.expect.items():
+        got = GOT[key](policy, outcome)
+        if not is_as_expected(key, expected, got):
+            line, why = explain(under, key, outcome)
+            found.append(Mismatch(prefix + key, shown(key, expected), shown(key, got), line, why))
+    for key, refused in case.expect_not.items():
+        got = GOT[key](policy, outcome)
+        if is_as_expected(key, refused, got):
+            line, why = explain(under, key, outcome)
+            found.append(Mismatch(prefix + key, f"not {shown(key, refused)}", shown(key, got), line, why))
+    return found
+
+
+def shown(key: str, value: Any) -> str:
+    """Return a value of `expect` in the words of a test file."""
+    if isinstance(value, tuple):
+        return (
+            " or ".join(shown(key, one) for one in value) if key not in ("called", "stop") else f"[{', '.join(value)}]"
+        )
+    if isinstance(value, bool):
+        return str(value).lower()
+    if key in ("first_token_within", "within", "deadline") and isinstance(value, float):
+        return write_duration(value)
+    return "nothing" if value in ("", None) else str(value)
+
+
+# --- why it is as it is ---------------------------------------------------------------------------------------------
+
+_CACHE_KEYS: Final = frozenset({"cache", "cache_why", "stored"})
+_OF_THE_POLICY: Final[Mapping[str, KeyPath]] = {
+    "max_tokens": ("output", "max_tokens"),
+    "stop": ("output", "stop"),
+    "priority": ("load", "priority"),
+    "deadline": ("slo", "deadline"),
+}
+
+
+def explain(under: PolicyUnderTest, key: str, outcome: CaseOutcome) -> tuple[int, str]:
+    """Return the line of the policy that explains what was got for a key of `expect`, and the explanation."""
+    tested, got = under.tested, outcome.walk
+    if key in _OF_THE_POLICY:
+        at = _OF_THE_POLICY[key]
+        return tested.line(at), dotted(at)
+    steps = [
+        step for step in outcome.steps if (step.at[0] == "cache") == (key in _CACHE_KEYS or bool(outcome.cache.hit))
+    ]
+    routed = [step for step in steps if step.at[:2] == ("route", "start")]
+    if key in ("start", "rule") or not got.called:
+        if got.decision is not None and got.decision.stand_in and key == "start":
+            return 0, got.decision.stand_in
+        if got.refused:
+            return 0, got.reason
+        return _step_told(tested, steps[-1]) if steps and not routed else _rule_told(tested, routed, outcome)
+    told = [step for step in steps if step.held and step.at[0] in ("escalate", "slo", "load", "cache") and step.text]
+    if told:
+        return _step_told(tested, told[-1])
+    if key in _CACHE_KEYS and (why := outcome.cache.missed or outcome.cache.why):
+        return tested.line(("cache",)), f"cache: {why}"
+    if got.judged is not None:
+        return tested.line(("escalate", "when")), f"escalate.when: no condition held: {got.judged.reason}"
+    return _rule_told(tested, routed, outcome)
+
+
+def _step_told(tested: Tested, step: Step) -> tuple[int, str]:
+    at = step.at
+    name = dotted(tuple(part for part in at if isinstance(part, str)))
+    return tested.line(at), f"{name}: {step.text}"
+
+
+def _rule_told(tested: Tested, steps: Sequence[Step], outcome: CaseOutcome) -> tuple[int, str]:
+    """Say which condition kept the first start rule from holding, or which rule held."""
+    failed = [step for step in steps if not step.held and isinstance(step.at[-1], int)]
+    whole = [step for step in steps if not step.held and not isinstance(step.at[-1], int)]
+    held = next((step for step in steps if step.held and not isinstance(step.at[-1], int)), None)
+    if failed or whole:
+        step = failed[0] if failed else whole[0]
+        return tested.line(step.at), f"route.start.{step.at[2]}: {as_written(step.text)} does not hold"
+    if held is not None:
+        return tested.line(held.at), f"route.start.{held.at[2]}: {held.text} holds"
+    return 0, outcome.walk.reason
+
+
+# --- requests and properties ----------------------------------------------------------------------------------------
+
+
+class Requests:
+    """The whole requests of tests as the classifier reads them, each read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Mapping[str, Any], Request]] = {}
+
+    def of(self, body: Mapping[str, Any]) -> Request:
+        """Return the request with this body."""
+        known = self._known.get(id(body))
+        if known is None:
+            from gateway.lab.policy_tests.together import request_of
+
+            known = self._known[id(body)] = (body, request_of(body))
+        return known[1]
+
+
+def _requests_together(
+    under: PolicyUnderTest, test: RequestsTest, requests: Requests, coverage: Coverage
+) -> list[Mismatch]:
+    found: list[Mismatch] = []
+    outcomes: list[CaseOutcome] = []
+    read = [requests.of(body) for _, body in test.bodies]
+    for (name, _), one in zip(test.bodies, read, strict=True):
+        request = Request(one.features, one.body, {**one.given, **test.case.given}, one.difficulty)
+        outcome = under.run(test.case, request)
+        outcomes.append(outcome)
+        coverage.add(outcome.told)
+        found += mismatches_of(under, test.case, outcome, f"{name}: ")
+    for key in ("same", "different"):
+        if (aspect := test.together.get(key)) is not None:
+            got = [GOT[aspect](under.policy, outcome) for outcome in outcomes]
+            if (len(set(got)) == 1) != (key == "same"):
+                told = ", ".join(f"{name} {one}" for (name, _), one in zip(test.bodies, got, strict=True))
+                line, why = explain(under, aspect, outcomes[-1])
+                found.append(
+                    Mismatch(key, f"{'the same' if key == 'same' else 'a different'} {aspect}", told, line, why)
+                )
+    for key, wanted in (("not_cached_together", False), ("cached_together", True)):
+        if (asked := test.together.get(key)) is not None:
+            found += _cached_together(under, test, read, key, wanted == asked)
+    return found
+
+
+def _cached_together(
+    under: PolicyUnderTest, test: RequestsTest, read: Sequence[Request], key: str, wanted: bool
+) -> list[Mismatch]:
+    """Compare the cache's verdict on each pair of requests, in both orders, with what is wanted."""
+    from gateway.lab.policy_tests.together import why_not_together
+
+    at = under.tested.line(("cache",))
+    found = []
+    for i, one in enumerate(read):
+        for j, other in enumerate(read):
+            if i == j or (wanted and i > j):
+                continue
+            why = why_not_together(under.policy, one, other)
+            if (not why) != wanted:
+                ours, theirs = test.bodies[i][0], test.bodies[j][0]
+                got = f"the answer to {ours} would {'' if not why else 'not '}be served for {theirs}"
+                found.append(
+                    Mismatch(key, "together" if wanted else "not together", got, at, f"cache: {why or 'a hit'}")
+                )
+    return found[:1]
+
+
+def _searched(under: PolicyUnderTest, test: Property, most: int) -> tuple[list[Mismatch], str]:
+    result = search(under, test, most)
+    note = ""
+    if result.tried < result.of:
+        note = f"a sample of {result.tried:,} of {result.of:,} combinations"
+    if result.after is None:
+        return [], note
+    cell, outcome = result.after
+    wanted = test.wanted
+    aspect = wanted.never_falls or wanted.never_rises
+    if result.before is not None and aspect is not None and not result.broken.startswith(("always", "never ")):
+        lower, was = result.before
+        along = wanted.as_ or ""
+        changed = f"{along} {_value(lower.get(along))} -> {_value(cell.get(along))}"
+        values = _values({name: value for name, value in cell.items() if name != along})
+        got = f"{GOT[aspect](under.policy, was) or 'nothing'} -> {GOT[aspect](under.policy, outcome) or 'nothing'}"
+        expected = f"{aspect} never {'falls' if wanted.never_falls else 'rises'} as {along} grows"
+        line, why = explain(under, aspect, outcome)
+        return [
+            Mismatch(result.broken, expected, f"{got} at {changed}{', with ' if values else ''}{values}", line, why)
+        ], note
+    rules = wanted.never if result.broken == "never" else wanted.always
+    names = sorted(rules.model_fields_set) if rules is not None else []
+    key = result.broken.removeprefix("always ") if result.broken.startswith("always") else names[0]
+    expected = ", ".join(f"{name} {shown(name, getattr(rules, name))}" for name in names)
+    line, why = explain(under, key, outcome)
+    got = f"{shown(key, GOT[key](under.policy, outcome))} at {_values(cell)}"
+    return [Mismatch(result.broken, f"{result.broken.split()[0]} {expected}", got, line, why)], note
+
+
+def _values(cell: Cell) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in cell.items())
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "missing"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- mutants --------------------------------------------------------------------------------------------------------
+
+
+_ROUTED: Final = frozenset({"route", "tiers", "slo"})
+_OF_ROUTING: Final = frozenset({"start", "rule", "tier"})
+
+
+def _may_notice(test: AnyTest, mutant: Mutant) -> bool:
+    """Return whether a test is worth a run: a property of routing alone only sees what routes."""
+    if not isinstance(test, Property) or mutant.at[0] in _ROUTED or test.case.drafts:
+        return True
+    rules = [rules for rules in (test.wanted.always, test.wanted.never) if rules is not None]
+    return any(not rules_.model_fields_set <= _OF_ROUTING for rules_ in rules)
+
+
+def _survivors(
+    result: PolicyResult, tests: Sequence[AnyTest], requests: Requests, on_progress: OnProgress
+) -> list[Mutant]:
+    """Return the mutants that no test notices. Tests that passed a moment ago fail only because of the change.
+
+    Those in which the changed key had a say run first: one that notices is enough.
+    """
+    survivors: list[Mutant] = []
+    under = PolicyUnderTest(result.tested)
+    sound: list[tuple[AnyTest, set[KeyPath]]] = []
+    for test in _cheapest_first(tests):
+        told = Coverage()
+        if run_test(under, test, requests, told, _MOST_CELLS_OF_A_MUTANT).passed:
+            sound.append((test, set(told.seen)))
+    name = result.tested.document.file.name
+    for done, mutant in enumerate(result.mutants):
+        on_progress(f"mutants of {name}", done, len(result.mutants))
+        changed = PolicyUnderTest(Tested(mutant.policy, result.tested.document))
+        at = mutant.at if mutant.at[:2] == ("cache", "never") else tuple(p for p in mutant.at if isinstance(p, str))
+        near = [test for test, seen in sound if any(key[: len(at)] == at for key in seen)]
+        others = [test for test, seen in sound if not any(key[: len(at)] == at for key in seen)]
+        if not any(_may_notice(test, mutant) and _notices(changed, test, requests) for test in (*near, *others)):
+            survivors.append(mutant)
+    on_progress(f"mutants of {name}", len(result.mutants), len(result.mutants))
+    return survivors
+
+
+def _notices(under: PolicyUnderTest, test: AnyTest, requests: Requests) -> bool:
+    try:
+        if not isinstance(test, Case):
+            return not run_test(under, test, requests, Coverage(), _MOST_CELLS_OF_A_MUTANT).passed
+        outcome = under.run(test, told=False)
+    except ConfigError:
+        return True
+    policy = under.policy
+    as_expected = all(is_as_expected(key, wanted, GOT[key](policy, outcome)) for key, wanted in test.expect.items())
+    refuted = any(is_as_expected(key, wanted, GOT[key](policy, outcome)) for key, wanted in test.expect_not.items())
+    return not as_expected or refuted
+
+
+def _cheapest_first(tests: Iterable[AnyTest]) -> list[AnyTest]:
+    rank = {Case: 0, RequestsTest: 1, Property: 2}
+    return sorted(tests, key=lambda test: rank[type(test)])

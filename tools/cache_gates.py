@@ -1,0 +1,76 @@
+"""Count what each gate of the semantic cache stops, over labelled pairs: `tierline eval cache --gates`.
+
+A gate is a rule that refuses whatever the score is: a rule of eligibility (`cache.planning.eligibility`), the minimum
+cosine, a veto (`cache.text.pair_features`), and where a cross-encoder decides, the verifier's plain no. All are
+applied to each pair, not only the first that holds. A gate is worth its place where it alone stops pairs that differ,
+and few that want the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+
+from cache.planning.eligibility import every_reason
+from cache.text.normalized_question import gist
+from cache.text.pair_features import every_veto, leftover
+from gateway.report import table
+from tools.cache_stages import Flags
+
+NOT_PARSED = "not parsed"
+SIMILARITY = "similarity"
+PLAIN = "verifier: plainly another question"
+
+
+@dataclass(frozen=True, slots=True)
+class GateCount:
+    """Pairs that one gate stops, by whether they want the same answer; `alone`: they would be served without it."""
+
+    same: int
+    same_alone: int
+    different: int
+    different_alone: int
+
+
+def gates_of(stored: str, asked: str, cosine: float, min_similarity: float, *, screening: bool) -> frozenset[str]:
+    """Return the names of all gates that stop this pair of questions.
+
+    `screening`: a cross-encoder reads what is left; without one more vetoes hold.
+    """
+    gates = {f"eligibility: {reason}" for question in (stored, asked) for reason in every_reason(question)}
+    if cosine < min_similarity:
+        gates.add(SIMILARITY)
+    a, b = gist(stored), gist(asked)
+    if not a.words or not b.words:
+        gates.add(NOT_PARSED)
+    gates.update(f"veto: {name}" for name in every_veto(a, b, leftover(a, b), screening=screening))
+    return frozenset(gates)
+
+
+def count_gates(gates: Sequence[frozenset[str]], passes: Flags, same: Flags) -> dict[str, GateCount]:
+    """Return the counts of each gate. `passes`: whether a pair's score would serve it if no gate stopped it."""
+    counted = {}
+    for name in sorted({gate for stopped in gates for gate in stopped}):
+        stops = np.array([name in stopped for stopped in gates])
+        alone = np.array([stopped == {name} for stopped in gates]) & passes
+        counted[name] = GateCount(
+            int((stops & same).sum()),
+            int((alone & same).sum()),
+            int((stops & ~same).sum()),
+            int((alone & ~same).sum()),
+        )
+    return counted
+
+
+def table_of_gates(counted: dict[str, GateCount], gates: Sequence[frozenset[str]], same: Flags) -> Table:
+    """Return the counts as a table, with all gates together in the last row."""
+    shown = table("gate", "stops of the same", "and alone", "stops of the different", "and alone")
+    for name, one in counted.items():
+        shown.add_row(name, *map(str, (one.same, one.same_alone, one.different, one.different_alone)))
+    stopped = np.array([bool(each) for each in gates])
+    of_same, of_different = int((stopped & same).sum()), int((stopped & ~same).sum())
+    shown.add_row("any", f"{of_same} of {same.sum()}", "", f"{of_different} of {(~same).sum()}", "")
+    return shown

@@ -1,0 +1,149 @@
+"""Choose the weight of the cosine beside a cross-encoder's logit: see `cache.semantic.decision.Blend`.
+
+It is chosen on families of questions that the cross-encoder was not trained on, as a cache meets them: each question
+with those that are nearest among all the others, and without the pairs that a veto stops. The weight is the one with
+which the pairs above the strict threshold are ranked best, by AUROC: below that threshold the cosine has no say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.semantic.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
+from cache.semantic.decision import Blend, same_words
+from cache.semantic.verifier import ALL_GUARDS
+from cache.text.normalized_question import gist
+from cache.text.pair_features import early_veto, leftover, veto
+from gateway.fit.datasets import DataError
+from gateway.fit.training.answer_heads import auroc
+from gateway.progress import OnProgress
+from tools.cross_encoder_data import left_out
+from tools.perturb import QuestionPair
+from tools.question_families import QuestionFamily, questions_of
+from tools.question_pairs import Embed
+
+_WEIGHTS = np.arange(0.0, 12.5, 0.5)
+_PER_INTENT = 12  # questions
+_NEIGHBOURS = 3
+_LEAST_COSINE = 0.4
+"""As in the policies that ship: `cache.semantic.min_similarity`."""
+_MOST = 8_000  # pairs, before vetoes
+_FEWEST = 30  # pairs above the strict threshold of either label
+_BATCH = 32
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CosineWeight:
+    """The weight chosen for one encoder, and what it was chosen by: AUROC above the strict threshold with and without
+    it, on so many pairs that want the same answer and so many that differ.
+    """
+
+    weight: float
+    auroc: float | None
+    auroc_alone: float | None
+    same: int
+    different: int
+
+
+def choose_weights(
+    folder: Path,
+    families: Sequence[QuestionFamily],
+    encoders: Mapping[str, Embed],
+    on_progress: OnProgress,
+) -> dict[str, CosineWeight]:
+    """Choose a weight for each of the `encoders`, by name, and write them to the data sheet of the cross-encoder in
+    `folder`. Raises CrossEncoderError, DataError, OSError.
+    """
+    sheet = folder / SHEET
+    model = CrossEncoder.load(folder)
+    if model.strict is None:
+        raise DataError(f"{sheet}: not there; the weight is chosen above the threshold that it states")
+    aside = [family for family in families if left_out(family.name)]
+    chosen = {}
+    for name, embed in encoders.items():
+        pairs, cosines = near_pairs(aside, embed)
+        read = _read(model, pairs, on_progress)
+        same = np.array([pair.same_answer for pair in pairs], np.bool_)
+        chosen[name] = chosen_weight(read, cosines, same, model.strict)
+    facts: dict[str, Any] = json.loads(sheet.read_bytes())
+    facts[COSINE_WEIGHTS] = {name: one.weight for name, one in chosen.items()}
+    facts["cosine_weights_chosen_by"] = {name: _as_json(one) for name, one in chosen.items()}
+    sheet.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return chosen
+
+
+def near_pairs(families: Sequence[QuestionFamily], embed: Embed) -> tuple[list[QuestionPair], Floats]:
+    """Return questions of the families, each with the nearest others, and the cosine of each pair.
+
+    Pairs that a veto stops are left out.
+    """
+    rng = Random(0)  # noqa: S311  (no secret)
+    asked = sorted(dict(questions_of(families, _PER_INTENT, rng)).items(), key=lambda one: one[0])
+    if not asked:
+        return [], np.empty(0)
+    texts = [text for text, _ in asked]
+    vectors = np.asarray(embed(texts), np.float32)
+    found: dict[tuple[int, int], float] = {}
+    for place, vector in enumerate(vectors):
+        cosines = vectors @ vector
+        cosines[place] = -1.0
+        for other in np.argsort(-cosines)[:_NEIGHBOURS].tolist():
+            if cosines[other] >= _LEAST_COSINE:
+                found[min(place, other), max(place, other)] = float(cosines[other])
+    drawn = rng.sample(sorted(found), min(len(found), _MOST))
+    some = sorted(pair for pair in drawn if not _stopped(texts[pair[0]], texts[pair[1]]))
+    pairs = [QuestionPair(texts[a], texts[b], asked[a][1] == asked[b][1], "near", "") for a, b in some]
+    return pairs, np.array([found[pair] for pair in some])
+
+
+def _stopped(one: str, other: str) -> bool:
+    """Return whether no cross-encoder is asked: the same words, or a veto."""
+    if same_words(one, other):
+        return True
+    a, b = gist(one), gist(other)
+    if not a.words or not b.words:
+        return True
+    return bool(early_veto(a, b, ALL_GUARDS, screening=True) or veto(a, b, leftover(a, b), ALL_GUARDS, screening=True))
+
+
+def _read(model: CrossEncoder, pairs: Sequence[QuestionPair], on_progress: OnProgress) -> Floats:
+    """Return the cross-encoder's score of each pair."""
+    scores = np.zeros(len(pairs))
+    order = sorted(range(len(pairs)), key=lambda row: len(pairs[row].a) + len(pairs[row].b))
+    for start in range(0, len(order), _BATCH):
+        rows = order[start : start + _BATCH]
+        scores[rows] = model.scores([(pairs[row].a, pairs[row].b) for row in rows])
+        on_progress("scoring", start + len(rows), len(order))
+    return scores
+
+
+def chosen_weight(read: Floats, cosines: Floats, same: NDArray[np.bool_], strict: float) -> CosineWeight:
+    """Return the weight with the highest AUROC above `strict`, the smallest of equal ones; 0 where pairs are few."""
+    above = read >= strict
+    read, cosines, same = read[above], cosines[above], same[above]
+    counts = int(same.sum()), int((~same).sum())
+    if min(counts) < _FEWEST:
+        return CosineWeight(0.0, None, None, *counts)
+    measured = []
+    for weight in _WEIGHTS.tolist():
+        blend = Blend(strict, weight)
+        scores = np.array([blend.score(*one) for one in zip(read.tolist(), cosines.tolist(), strict=True)])
+        measured.append((auroc(scores, same.astype(np.float64)), -weight))
+    best, weight = max(measured)
+    return CosineWeight(-weight, best, measured[0][0], *counts)
+
+
+def _as_json(one: CosineWeight) -> dict[str, Any]:
+    figures = {"auroc": one.auroc, "auroc_without": one.auroc_alone}
+    counts = {"same": one.same, "different": one.different}
+    return {**{key: None if value is None else round(value, 4) for key, value in figures.items()}, **counts}

@@ -1,0 +1,354 @@
+"""Fit `cache.semantic.verifier`: boosted trees with monotonic features, then a calibration.
+
+No figure is measured on fitted pairs. `left out` are predictions by fits without the pair's part: a whole group of the
+data or, where a data set has few groups, every text of its cluster of paraphrases. `checked` are data sets that no fit
+uses. The calibration comes from the left-out predictions, the strict threshold from both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from cache.semantic.verifier import ALL_GUARDS, WORDS, Verifier, VerifierWords
+from cache.text import pair_features as contrast
+from cache.text.normalized_question import gist
+from cache.text.reading import SCRIPTS
+from cache.text.thesaurus import KIND, SYNONYM
+from gateway.fit.datasets import DataError
+from gateway.fit.embedding import Remembered
+from gateway.fit.libraries import one_thread, require
+from gateway.fit.training.sheet import Remade, data_sheet
+from gateway.progress import OnProgress
+from gateway.report import table
+from routing.embedding.embedder import Embedder, StaticEmbedder
+from tools.perturb import OURS, QuestionPair
+from tools.question_pairs import STRANGERS, clusters_of, prepared, read_questions
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_FOLDS = 5
+_ROUNDS = 600
+_FEW_GROUPS = 8
+_NEAR = 0.5
+"""Cosine from which two questions are of one topic, whatever they want."""
+_WEIGHT_OF_OURS = 0.3
+"""Weight of the generated pairs relative to a labelled data set. Without them a score means different things for
+commands and for questions; from 1 on they rank labelled pairs worse than the cosine alone does."""
+STRICT_ERROR = 0.02
+"""Maximum share, of near pairs that differ, that is served at the strict threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairTable:
+    """The pairs as arrays.
+
+    `features` (pairs, features); `refused` marks vetoes; `weight` sums to 1 per data set and is 0 for pairs that no fit
+    may use; `checked` marks data sets that are only checked against.
+    """
+
+    features: Floats
+    same: Mask
+    refused: Mask
+    weight: Floats
+    checked: Mask
+    dataset: NDArray[np.str_]
+    group: NDArray[np.str_]
+    fold: NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The fit that `save` writes: the verifier's arrays, the strict threshold, and the figures of the data sheet."""
+
+    tensors: dict[str, NDArray[Any]]
+    strict: float
+    figures: dict[str, Any]
+
+
+def train_verifier(
+    data: Sequence[Path],
+    check: Sequence[Path],
+    out: Path,
+    embedder: Embedder,
+    seed: int,
+    remade: Remade,
+    on_progress: OnProgress,
+) -> tuple[Fitted, str]:
+    """Fit to the pairs in the files `data`, test on those in `check`, and write the artefact to the folder `out`.
+
+    The table of word vectors is written beside it. Return the fit and the SHA-256 of the tensors. Raises DataError,
+    LibraryMissing, EmbedderUnavailable, VerifierError, OSError.
+    """
+    static = StaticEmbedder.load()
+    labelled, checked = ([pair for path in paths for pair in read_questions(path)] for paths in (data, check))
+    names = {pair.dataset for pair in checked}
+    if both := names & {pair.dataset for pair in labelled}:
+        raise DataError(f"{', '.join(sorted(both))}: given by --data and by --check; remove it from one of them")
+    pairs = prepared(labelled, checked, static.embed, seed)
+    own = static.vocabulary()
+    words = [*own, *sorted({*SYNONYM, *KIND} - {*own})]
+    save_words(words, static.embed(words), out.parent / WORDS)
+    vectors = Remembered(embedder, on_progress)
+    # In order of length, because a batch takes as long as its longest text.
+    vectors.embed(sorted({text for pair in pairs for text in (pair.a, pair.b)}, key=len))
+    cosines = [float(np.dot(*vectors.embed([pair.a, pair.b]))) for pair in pairs]
+    fitted = fit(tabulated(pairs, cosines, VerifierWords.load(out.parent / WORDS), names), seed, on_progress)
+    counts = {name: sum(pair.dataset == name for pair in pairs) for name in sorted({pair.dataset for pair in pairs})}
+    facts = {
+        "encoder": embedder.name,
+        "trained_on": [{"file": path.name} for path in data],
+        "checked_by": [{"file": path.name} for path in check],
+        "pairs": {"read": len(labelled), "used": counts},
+    }
+    what = "P(the answer to one question serves another), from how alike they are and what differs between them"
+    digest = save(fitted, out, data_sheet(what, facts, remade))
+    Verifier.load(out)
+    return fitted, digest
+
+
+def tabulated(
+    pairs: Sequence[QuestionPair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
+) -> PairTable:
+    """Compute features, vetoes and weights of the pairs. `checked` names the data sets that are not fitted on."""
+    rows, refused = [], []
+    for pair, cosine in zip(pairs, cosines, strict=True):
+        a, b = gist(pair.a), gist(pair.b)
+        rest = contrast.leftover(a, b)
+        refused.append(
+            not a.words
+            or not b.words
+            or bool(contrast.early_veto(a, b, ALL_GUARDS) or contrast.veto(a, b, rest, ALL_GUARDS))
+        )
+        rows.append(contrast.features(a, b, rest, cosine, words))
+    dataset = np.array([pair.dataset for pair in pairs])
+    group = np.array([pair.group for pair in pairs])
+    aside = np.isin(dataset, sorted(checked))
+    return PairTable(
+        np.array(rows),
+        np.array([pair.same_answer for pair in pairs]),
+        np.array(refused),
+        np.where(aside, 0.0, _weights(dataset, group, np.array(refused))),
+        aside,
+        dataset,
+        group,
+        _folds(pairs, cosines, dataset, group),
+    )
+
+
+def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) -> Floats:
+    """Weight each data set alike, and each of its groups by the square root of its size; vetoed pairs get 0."""
+    weight = np.zeros(len(dataset))
+    for name in np.unique(dataset):
+        of_set = (dataset == name) & ~refused
+        for part in np.unique(group[of_set]):
+            rows = of_set & (group == part)
+            weight[rows] = 1 / np.sqrt(rows.sum())
+        weight[of_set] *= (_WEIGHT_OF_OURS if name == OURS else 1.0) / max(weight[of_set].sum(), 1e-12)
+    return weight
+
+
+def _folds(
+    pairs: Sequence[QuestionPair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
+) -> NDArray[np.intp]:
+    """Assign folds by whole groups, or by whole topics where there are few groups, so that similar pairs stay together.
+
+    A topic connects pairs that want the same answer, or that are near each other though they do not: a question that
+    was fitted on together with its opposite is not independent. A pair of two topics belongs to the first.
+    """
+    fold = np.zeros(len(pairs), np.intp)
+    for name in np.unique(dataset):
+        rows = np.flatnonzero(dataset == name).tolist()
+        if len(np.unique(group[rows])) >= _FEW_GROUPS and name != OURS:
+            fold[rows] = [_fold_of(str(group[row])) for row in rows]
+        else:
+            topics = clusters_of(
+                replace(pairs[row], same_answer=pairs[row].same_answer or cosines[row] >= _NEAR)
+                for row in rows
+                if group[row] != STRANGERS
+            )
+            fold[rows] = [_fold_of(str(topics.get(pairs[row].a))) for row in rows]
+    return fold
+
+
+def _fold_of(name: str) -> int:
+    return hashlib.blake2b(name.encode(), digest_size=2).digest()[0] % _FOLDS
+
+
+def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
+    """Fit on all pairs; calibration, threshold and figures come from fits that left some out.
+
+    Raises LibraryMissing.
+    """
+    require("sklearn", "fitting needs scikit-learn")
+    live = table.weight > 0
+    steps = _FOLDS + 1
+    margins = np.zeros(len(table.same))
+    for number in range(_FOLDS):
+        out = (table.fold == number) & ~table.checked
+        margins[out] = _margins(_trees(table, live & ~out, seed), table.features[out])
+        on_progress("fitting", number + 1, steps)
+    model = _trees(table, live, seed)
+    if table.checked.any():
+        margins[table.checked] = _margins(model, table.features[table.checked])
+    on_progress("fitting", steps, steps)
+    calibration = _calibration(margins[live], table.same[live], table.weight[live])
+    score = np.interp(margins, *calibration)
+    strict = strict_threshold(score, table)
+    figures: dict[str, Any] = {"left_out": {}, "checked": {}}
+    for name in map(str, np.unique(table.dataset)):
+        rows = table.dataset == name
+        kind = "checked" if table.checked[rows].any() else "left_out"
+        figures[kind][name] = figures_of(score, table, rows, strict)
+    return Fitted({**_arrays(model), "steps": np.array(calibration)}, strict, figures)
+
+
+def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    model = HistGradientBoostingClassifier(
+        max_iter=_ROUNDS,
+        learning_rate=0.06,
+        max_leaf_nodes=3,
+        min_samples_leaf=40,
+        l2_regularization=5.0,
+        monotonic_cst=list(contrast.SIGNS),
+        early_stopping=False,
+        random_state=seed,
+    )
+    weight = table.weight[rows]
+    with one_thread():  # trees this small grow more slowly with several threads
+        return model.fit(table.features[rows], table.same[rows], sample_weight=weight * (len(weight) / weight.sum()))
+
+
+def _margins(model: Any, features: Floats) -> Floats:
+    margins: Floats = model.decision_function(features)
+    return margins
+
+
+def _calibration(margin: Floats, same: Mask, weight: Floats) -> tuple[Floats, Floats]:
+    """Return (margins, probabilities), strictly increasing so that no two margins become equal."""
+    from sklearn.isotonic import IsotonicRegression
+
+    isotonic = IsotonicRegression(y_min=0.001, y_max=0.999).fit(margin, same, sample_weight=weight)
+    at = np.quantile(margin, np.linspace(0, 1, 65))
+    # A small logistic part keeps the order of pairs within a plateau of the isotonic steps.
+    rising = 0.95 * isotonic.predict(at) + 0.05 / (1 + np.exp(-at))
+    at, first = np.unique(at, return_index=True)
+    ends = np.array([at[0] - 10, *at, at[-1] + 10])
+    values = np.maximum.accumulate(rising[first])
+    return ends, np.array([values[0] / 2, *values, (1 + values[-1]) / 2])
+
+
+def strict_threshold(score: Floats, table: PairTable) -> float:
+    """Return the lowest score that serves at most 2% of the near pairs that differ, in every labelled data set.
+
+    Pairs that are not near are never compared; counting them would make any threshold look safe.
+    """
+    near = table.features[:, contrast.FEATURES.index("cosine")] >= _NEAR
+    labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != OURS)
+    return max(
+        (_within(score, table.refused, labelled & (table.dataset == name)) for name in np.unique(table.dataset)),
+        default=0.5,
+    )
+
+
+def _within(score: Floats, refused: Mask, false: Mask) -> float:
+    """Return the lowest score at which at most STRICT_ERROR of these false pairs are served."""
+    served = np.sort(score[false & ~refused])[::-1]
+    most = int(STRICT_ERROR * false.sum())
+    return float(min(served[most] + 1e-6, 0.999)) if len(served) > most else 0.5
+
+
+def figures_of(score: Floats, table: PairTable, rows: Mask, threshold: float) -> dict[str, Any]:
+    """Return the shares of true pairs served and of false ones wrongly served, in all and by group."""
+    served = (score >= threshold) & ~table.refused
+    shares: dict[str, Any] = _shares(served, table.same, rows)
+    if len(np.unique(table.group[rows])) > 1:
+        shares["groups"] = {
+            str(part): _shares(served, table.same, rows & (table.group == part))
+            for part in np.unique(table.group[rows])
+        }
+    return shares
+
+
+def _shares(served: Mask, same: Mask, rows: Mask) -> dict[str, Any]:
+    true, false = rows & same, rows & ~same
+    return {
+        "served": round(float(served[true].mean()), 4) if true.any() else None,
+        "wrong": round(float(served[false].mean()), 4) if false.any() else None,
+        "n": int(rows.sum()),
+    }
+
+
+def _arrays(model: Any) -> dict[str, NDArray[Any]]:
+    """Return the trees as arrays of equal width; see `cache.semantic.verifier.Trees`."""
+    nodes = [round_[0].nodes for round_ in model._predictors]
+    width = max(map(len, nodes))
+    shape = (len(nodes), width)
+    feature, left, right = (np.zeros(shape, np.int16) for _ in range(3))
+    at, value = np.zeros(shape), np.zeros(shape)
+    for tree, entries in enumerate(nodes):
+        own, leaf = np.arange(len(entries)), entries["is_leaf"].astype(bool)
+        feature[tree, : len(entries)] = np.where(leaf, 0, entries["feature_idx"])
+        at[tree, : len(entries)] = np.where(leaf, 0.0, entries["num_threshold"])
+        left[tree, : len(entries)] = np.where(leaf, own, entries["left"])
+        right[tree, : len(entries)] = np.where(leaf, own, entries["right"])
+        value[tree, : len(entries)] = np.where(leaf, entries["value"], 0.0)
+    depth = max(int(entries["depth"].max()) for entries in nodes)
+    return {
+        "feature": feature, "at": at, "left": left, "right": right, "value": value,
+        "base": np.array([float(np.ravel(model._baseline_prediction)[0])]), "depth": np.array([depth]),
+    }  # fmt: skip
+
+
+def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
+    """Write the artefact's two files; return the SHA-256 of the tensors. Raises OSError."""
+    from safetensors.numpy import save as packed
+
+    data = packed({name: np.ascontiguousarray(array) for name, array in fitted.tensors.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "verifier.safetensors").write_bytes(data)
+    content = {
+        **sheet,
+        "sha256": digest,
+        "features": list(contrast.FEATURES),
+        "strict": fitted.strict,
+        "scripts": sorted(SCRIPTS),
+        "figures": fitted.figures,
+    }
+    (folder / "verifier.json").write_text(json.dumps(content, indent=1) + "\n")
+    return digest
+
+
+def save_words(words: Sequence[str], vectors: NDArray[np.float32], path: Path) -> None:
+    """Write the table of word vectors as int8: `words` in order of rarity, `vectors` (words, dimension)."""
+    from safetensors.numpy import save as packed
+
+    lengths = np.abs(vectors).max(axis=1, keepdims=True)
+    small = np.round(vectors / np.maximum(lengths, 1e-9) * 127).astype(np.int8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed({"words": np.frombuffer("\n".join(words).encode(), np.uint8), "vectors": small}))
+
+
+_SEEN = {"left_out": "not this part", "checked": "nothing of it"}
+
+
+def table_of_shares(fitted: Fitted) -> Table:
+    """Return the shares of pairs served at the strict threshold, by data set."""
+    made = table("data set", "seen", "n", "same answer", "another answer", left=2)
+    for kind, by_dataset in fitted.figures.items():
+        for name, figures in by_dataset.items():
+            shares = ["-" if figures[key] is None else f"{figures[key]:.1%}" for key in ("served", "wrong")]
+            made.add_row(name, _SEEN[kind], str(figures["n"]), *shares)
+    return made
