@@ -20,6 +20,7 @@ CLIENTS := tests/clients
 COVERING := $(addprefix tests/,routing cache policies faults integration gateway/cascade gateway/caching gateway/http)
 CLIENT_VENVS := build/clients/openai2 build/clients/openai3
 EXPORT_VENV := build/export-venv
+RELEASE_VENV := build/release-venv
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -73,7 +74,7 @@ lint: $(VENV)/.dev ## ruff, mypy and import-linter
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "ruff format would change files: make format"; exit 1; }
 	@$(BIN)/mypy
-	@$(BIN)/mypy hatch_build.py
+	@$(BIN)/mypy hatch_build.py tools/release.py
 	@layers=$$($(BIN)/lint-imports --no-logo) || { echo "$$layers"; exit 1; }
 
 .PHONY: format
@@ -119,6 +120,10 @@ test-browser: browser ## Look at every page of the console in a browser (ARGS="-
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
 	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_cross_encoder_training.py $(ARGS)
 
+.PHONY: release
+release: $(RELEASE_VENV)/.installed ## Build and prove the release that HEAD is tagged as, into dist/ (ARGS="--help")
+	@$(RELEASE_VENV)/bin/python -m tools.release $(ARGS)
+
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## Build the wheel, install it beside others, and use it as people do (ARGS="-k types")
 	@$(BIN)/pytest tests/test_wheel.py $(ARGS)
@@ -136,6 +141,7 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 		compile pyproject.toml --extra mcp --extra minilm --extra otlp-grpc --extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
 		compile --group build -c requirements/dev.lock -o requirements/build.lock; \
+		compile --group release -c requirements/dev.lock -o requirements/release.lock; \
 		compile --group weights -o requirements/weights.lock; \
 		compile --group browser -c requirements/dev.lock -o requirements/browser.lock; \
 		for one in $(notdir $(CLIENT_VENVS)); do \
@@ -200,6 +206,12 @@ $(CLIENTS)/%/node_modules/.installed: $(CLIENTS)/%/package-lock.json
 		npm ci --prefix $(CLIENTS)/$* --silent --no-audit --no-fund; \
 	fi
 	@mkdir -p $(@D) && touch $@
+
+$(RELEASE_VENV)/.installed: requirements/release.lock
+	@echo "Installing what builds and checks a release into $(RELEASE_VENV) (once)"
+	@$(PYTHON) -m venv --clear $(RELEASE_VENV)
+	@$(RELEASE_VENV)/bin/pip install --no-deps --require-hashes -r $< | $(PROGRESS)
+	@touch $@
 
 # torch goes first and alone, so that the rest takes the build that is there; the lock last, so that its versions hold.
 $(EXPORT_VENV)/.installed: requirements/dev.lock requirements/build.lock requirements/weights.lock pyproject.toml | $(BIN)/pip

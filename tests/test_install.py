@@ -109,7 +109,7 @@ def test_serve_and_dev_locks_agree() -> None:
     """`make test` after `make run` changes no package that is there, and neither does `make browser`."""
     dev = _pinned("dev")
     assert {name: pin for name, pin in _pinned("serve").items() if dev.get(name) != pin} == {}
-    for lock in ("browser", "build"):
+    for lock in ("browser", "build", "release"):
         assert {name: pin for name, pin in _pinned(lock).items() if dev.get(name, pin)[0] != pin[0]} == {}
 
 
@@ -123,7 +123,7 @@ def test_what_builds_tierline_is_pinned() -> None:
     assert len(built) == 1 and all("--no-build-isolation" in line for line in built)
 
 
-@pytest.mark.parametrize("lock", ["serve", "dev", "browser", "build", "weights"])
+@pytest.mark.parametrize("lock", ["serve", "dev", "browser", "build", "release", "weights"])
 def test_a_lock_names_no_index(lock: str) -> None:
     """Where packages come from is left to the settings of the user's own pip."""
     text = (ROOT / "requirements" / f"{lock}.lock").read_text()
