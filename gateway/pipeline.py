@@ -27,10 +27,10 @@ from gateway.errors import CacheOnlyMiss
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.request.reply import Reply
-    from gateway.steps import Steps
+    from gateway.steps import AnswerSteps
 
 
-async def answer(request: RequestContext, steps: Steps) -> Reply:
+async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
     """Return the reply to one request; raise ApiError when there is none. See the module's docstring."""
     plan = await steps.exact_cache.plan(request)
     coalesced = steps.coalescer.accept(request, plan)  # None for a request that must not share its answer
@@ -40,14 +40,17 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
         if shared.reply is not None:
             return shared.reply
         vector = await steps.embedder.vector_for(request, plan)  # 6
-        early = steps.cascade.speculate(request, plan, vector, steps.router)  # an attempt beside the lookup, by policy
-        near = await steps.semantic_cache.search(request, plan, vector, early)  # 7
-        if near.doubtful and early is None:  # a cross-encoder will be asked: an attempt beside that, by policy
-            early = steps.cascade.speculate_during_check(request, vector, steps.router)
-        if hit := await steps.semantic_cache.find(request, plan, near, early):  # 7; a hit or an error ends `early`
-            return shared.publish(replay(request, hit), hit)
-        if request.options.cache.only_if_cached:
-            raise CacheOnlyMiss("There is no stored answer to this request.")
-        run = early or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
-        served = await run.answer()  # 9
-        return shared.publish(steps.write_behind.reply_with(request, plan, vector, served))  # http.exchange sends it
+        async with steps.cascade.early(request, vector, steps.router) as early:  # owns an attempt beside the lookup
+            early.beside_lookup(plan)
+            near = await steps.semantic_cache.search(request, plan, vector)  # 7
+            if near.doubtful:  # a cross-encoder will be asked
+                early.beside_check()
+            if hit := await steps.semantic_cache.find(request, plan, near):  # 7
+                return shared.publish(replay(request, hit), hit)
+            if request.options.cache.only_if_cached:
+                raise CacheOnlyMiss("There is no stored answer to this request.")
+            run = early.run or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
+            served = await run.answer()  # 9
+            return shared.publish(
+                steps.write_behind.reply_with(request, plan, vector, served)
+            )  # http.exchange sends it

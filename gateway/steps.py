@@ -31,8 +31,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Hold the objects that a request's steps use. Policies and health change inside these while the worker runs."""
+class AnswerSteps:
+    """Hold the objects by which `gateway.pipeline.answer` answers a request."""
+
+    exact_cache: ExactLookup
+    coalescer: Coalescer
+    embedder: QuestionEmbedder
+    semantic_cache: SemanticLookup
+    router: Router
+    cascade: CascadeRunner
+    write_behind: WriteBehind
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(AnswerSteps):
+    """Hold what all other code of a worker uses too. Policies and health change inside these while the worker runs."""
 
     deployment: Deployment
     started_at: int
@@ -41,13 +54,6 @@ class Steps:
     guard: LoopbackGuard
     tenants: Tenants
     policies: Policies
-    exact_cache: ExactLookup
-    coalescer: Coalescer
-    embedder: QuestionEmbedder
-    semantic_cache: SemanticLookup
-    router: Router
-    cascade: CascadeRunner
-    write_behind: WriteBehind
     kept_responses: KeptResponses
     comparer: Comparer
     shadows: ShadowRunner

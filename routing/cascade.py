@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 OutcomeKind = Literal["accepted", "low_confidence", "unfit", "retryable", "too_long", "caller_fault"]
 Path = Literal["direct", "escalated", "hedged", "fallback", "degraded"]
+_STORED_PATHS: Final = ("direct", "escalated", "hedged")
+"""Paths of answers that may be stored for other requests."""
 Role = Literal["", "hedge", "speculative"]
 
-_MIN_ATTEMPT_S = 0.005
-_VERDICT_S = 0.01
-"""Seconds for a timer that fires late and for the verdict on what is held of a stream."""
+MIN_ATTEMPT_S: Final = 0.005
+"""Seconds left below which no attempt begins."""
 REJECTED: Final = ("low_confidence", "unfit")
 """Outcomes of an attempt whose answer was not good enough."""
 
@@ -80,12 +81,13 @@ class Attempt:
     retry: bool = False
     reserved_s: float = 0.0
 
-    def hold_s(self, hold_max: float, left: Left) -> float:
-        """Return how many seconds a stream may be held for judgement, of which the first token has just come.
+    def limit_s(self, *, stream: bool) -> float:
+        """Return the seconds within which a stream's first token, or all of a whole answer, must come."""
+        return self.ttft_timeout_s if stream else self.timeout_s
 
-        What is left for a first token (`left`) must do for the verdict, and for that of the tier that takes over.
-        """
-        return min(hold_max, max(0.0, left.first_token_s - (self.reserved_s + _VERDICT_S if self.reserved_s else 0.0)))
+    def wait_s(self, max_wait: float, *, stream: bool) -> float:
+        """Return the seconds that the call may wait in a queue, under a policy that allows `max_wait`."""
+        return min(max_wait, self.limit_s(stream=stream))
 
 
 @value_type
@@ -140,7 +142,7 @@ class Racing:
     may_spend: Callable[[], bool] = lambda: True
 
 
-_NO_RACING = Racing()
+NO_RACING: Final = Racing()
 
 
 class Cascade:
@@ -154,7 +156,7 @@ class Cascade:
         *,
         stream: bool = False,
         priors: Mapping[str, float] | None = None,
-        racing: Racing = _NO_RACING,
+        racing: Racing = NO_RACING,
     ) -> None:
         """Start a cascade. `priors` maps a tier to the classifier's probability that it answers correctly, if known."""
         self._policy = policy
@@ -190,6 +192,16 @@ class Cascade:
             return "fallback"
         return "escalated" if self._escalated else "direct"
 
+    def may_store(self, number: int, *, clamped: bool) -> bool:
+        """Return whether the answer of attempt `number`, which is served, may be stored for other requests.
+
+        Under a clamp (`clamped`) the tier that answers may be one that was not judged and that other requests would not
+        stop at.
+        """
+        attempt = self._attempts[number - 1]
+        settled = attempt.judged or not clamped or attempt.tier == self._policy.ladder[-1]
+        return settled and self._outcomes[number].kind == "accepted" and self.path in _STORED_PATHS
+
     def next(self, left: Left, waited_s: float = 0.0) -> Step:
         """Return the next step; `waited_s` is the number of seconds since the last attempt began."""
         if self._winner:
@@ -199,7 +211,7 @@ class Cascade:
         last = self._last
         if last is not None and last.kind == "caller_fault" and self._best() is None and not self._dropped:
             return Fail()
-        timed_out = left.total_s < _MIN_ATTEMPT_S
+        timed_out = left.total_s < MIN_ATTEMPT_S
         tier = None if timed_out or not self._may_attempt() else self._current()
         full_s = 0.0
         if tier is not None and not self._starts(tier, left):
@@ -213,8 +225,11 @@ class Cascade:
         """Record that a first token has arrived, though it is not committed yet: no hedge starts any more."""
         self._hedge_after_s = None
 
-    def observe(self, outcome: AttemptOutcome, number: int = 0) -> None:
-        """Record how attempt `number` ended; by default the last attempt that `next()` returned."""
+    def observe(self, outcome: AttemptOutcome, number: int = 0) -> Serve | None:
+        """Record how attempt `number` ended; by default the last attempt that `next()` returned.
+
+        Returns the next step if it follows from that alone, else None: then ask `next()`.
+        """
         number = number or len(self._attempts)
         self._running.discard(number)
         self._outcomes[number] = self._last = outcome
@@ -240,6 +255,7 @@ class Cascade:
         elif outcome.kind == "caller_fault" and not self._running:
             # A request that this tier rejects (for an unknown field, say) was accepted by the tier with the draft.
             self._stronger.clear()
+        return Serve(self._winner) if self._winner else None
 
     def takes_over(self, left: Left) -> bool:
         """Return whether a stronger tier would take over if the running attempt's draft were rejected now."""
@@ -361,7 +377,7 @@ class Cascade:
         if left.ttft_s is None or left.ttft_s <= 0:
             return timeout, timeout  # there is no TTFT limit, or it has passed: only the total limit applies
         first = left.ttft_s - reserved if left.ttft_s > reserved else left.ttft_s
-        return timeout, min(timeout, max(first, _MIN_ATTEMPT_S))
+        return timeout, min(timeout, max(first, MIN_ATTEMPT_S))
 
     # --- attempts in parallel -----------------------------------------------------------------------------------------
 

@@ -245,6 +245,20 @@ def values_for(policy: Policy, given: DecisionInput, tier: str) -> dict[str, Any
     return {**values, "p_adequate": _p_adequate(given.difficulty, policy.tiers, tier)}
 
 
+def asks_both(policy: Policy, given: DecisionInput) -> bool:
+    """Return whether the rule for asking two tiers at once (`escalate.speculate.both`) holds."""
+    rule = policy.escalate.speculate.both
+    return rule is not None and rule.holds(rule_values(policy, given.difficulty, given.features, given.budget_s))
+
+
+def priors(policy: Policy, difficulty: Difficulty | None) -> Mapping[str, float]:
+    """Return the classifier's probability, by tier, that it answers correctly; empty if the classifier abstains."""
+    if difficulty is None or not difficulty.in_domain:
+        return {}
+    tiers = policy.tiers
+    return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
+
+
 def rule_values(policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
     """Return the names and values that a start rule may use. `p_adequate` is the cheapest tier's; rules get their own.
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cache.semantic.matcher import Candidates
 from cache.store.deadline import Deadline
@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
     from gateway.telemetry.trace import Hop
-
-
-class EarlyAttempt(Protocol):
-    """An attempt that began before it was known whether there is a hit (`escalate.speculate`)."""
-
-    async def aclose(self) -> None:
-        """Cancel the attempt, and charge its cost."""
 
 
 class ExactLookup:
@@ -97,46 +90,26 @@ class SemanticLookup:
         """Search with this matcher."""
         self._cache = cache
 
-    async def search(
-        self, request: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
-    ) -> SemanticSearch:
+    async def search(self, request: RequestContext, plan: CachePlan, vector: Vector | None) -> SemanticSearch:
         """Return the stored questions that may mean the same, for `find`. Calls no model.
 
-        There is no lookup where there is no vector or the plan forbids semantic hits. Any exception here, a
-        cancellation included, ends the `early` attempt.
+        There is no lookup where there is no vector or the plan forbids semantic hits.
         """
         if plan.why_not_semantic() or (vector := plan.vector_of(vector)) is None:
             return _NO_SEARCH
         hop = request.trace.begin(names.CACHE_SEMANTIC)
-        try:
-            found = await self._cache.search(plan, vector)
-            return SemanticSearch(hop, found, isinstance(found, Candidates) and found.doubtful)
-        except BaseException:
-            if early is not None:
-                await early.aclose()
-            raise
+        found = await self._cache.search(plan, vector)
+        return SemanticSearch(hop, found, isinstance(found, Candidates) and found.doubtful)
 
-    async def find(
-        self, request: RequestContext, plan: CachePlan, search: SemanticSearch, early: EarlyAttempt | None
-    ) -> Hit | None:
-        """Return the stored answer of what `search` found; None if there is none, or it may not be served.
-
-        A hit ends the `early` attempt, and so does any exception here.
-        """
+    async def find(self, request: RequestContext, plan: CachePlan, search: SemanticSearch) -> Hit | None:
+        """Return the stored answer of what `search` found; None if there is none, or it may not be served."""
         if search.hop is None or search.found is None:
             return None
-        try:
-            needed = request.options.cache.only_if_cached
-            lookup = await self._cache.match(
-                plan, search.found, request.allowed_tiers(), needed=needed, left_s=request.budget_s()
-            )
-            self._describe(search.hop, request, plan, lookup)
-        except BaseException:
-            if early is not None:
-                await early.aclose()
-            raise
-        if early is not None and lookup.hit is not None:
-            await early.aclose()
+        needed = request.options.cache.only_if_cached
+        lookup = await self._cache.match(
+            plan, search.found, request.allowed_tiers(), needed=needed, left_s=request.budget_s()
+        )
+        self._describe(search.hop, request, plan, lookup)
         return end_lookup(search.hop, lookup)
 
     def _describe(self, hop: Hop, request: RequestContext, plan: CachePlan, lookup: Lookup) -> None:

@@ -1,43 +1,56 @@
-"""One attempt: acquire a slot, call its endpoint, judge what comes back, and return how it went.
+"""One attempt: acquire a slot, call its endpoint, do what `routing.attempt` says is due, and return how it went.
 
-A failed call ends here: the cascade sees an AttemptOutcome, never an exception. The beginning of a stream is held and
-judged in `gateway.cascade.prefix`; if it goes out, `gateway.cascade.streaming` sends it and the rest.
+A failed call ends here: the cascade sees an AttemptOutcome, never an exception. `gateway.cascade.streaming` sends a
+stream that goes out, its held beginning first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from cache.store.deadline import Deadline
-from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, ContextExceeded, RetriesSpent
+from gateway.backends.base import (
+    ALIVE,
+    BackendError,
+    BackendRequest,
+    BadStatus,
+    BudgetSpent,
+    Completion,
+    ContextExceeded,
+    Event,
+    RetriesSpent,
+    Truncated,
+)
 from gateway.cascade.call import BackendCall
-from gateway.cascade.continuation import Successor
-from gateway.cascade.judge import UNJUDGED, alternatives_for, call_fault_of, check_schemas, judge
-from gateway.cascade.prefix import PrefixBuffer, Rejected, read_draft
 from gateway.cascade.sampling import Samples, samples_for
+from gateway.cascade.schema_check import check_schemas
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import evidence_of, strip_logprobs, token_texts
+from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
+from gateway.chat.normalised import normalise
+from gateway.chat.stream_state import StreamState
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
-from gateway.tiers.slot import Slot, SlotRequest
-from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
-from routing.confidence.judge import Assessment, Evidence, outcome_of_verdict, structural_fault
+from gateway.telemetry.trace import Judged
+from gateway.tiers.slot import SlotRequest
+from routing.attempt import AttemptMachine, Commit, GiveUp, Hold, Judge, Reject
+from routing.cascade import Attempt, AttemptOutcome, Left
+from routing.confidence.calls import NOTHING_OFFERED, call_fault
+from routing.confidence.judge import Assessment, Evidence, structural_fault
 from routing.features import room_needed
 from routing.output_limits import within
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
-    from gateway.tiers import Endpoint, Tier
+    from gateway.tiers import Endpoint, Slot, Tier
     from policies.model import Policy
     from routing.confidence.agreement import Cosine
-
-_LEAST_S: Final = 0.001
 
 
 @dataclass(slots=True)
@@ -49,7 +62,6 @@ class JsonAnswer:
 
     body: bytes
     value: dict[str, Any]
-    verdict: Assessment
     sound: bool
     evidence: Evidence | None
 
@@ -67,196 +79,303 @@ class AttemptResult:
     """Paths of the client's fields that the backend was not sent."""
 
 
-@dataclass(slots=True)
-class Standing:
-    """State that a running attempt shares with the other attempts of its request."""
+class AttemptRun:
+    """Make one attempt of a request: call `run()` once."""
 
-    rivals: Callable[[], list[Endpoint]]
-    """Return the endpoints at which other attempts of the request are under way."""
-    takes_over: Callable[[], bool]
-    """Return whether a stronger tier would take over if this attempt's draft were rejected now."""
-    lost: bool = False
-    """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
-    slot: Slot | None = None
-    """The attempt's slot; None until it has one."""
+    __slots__ = (
+        "_before", "_cosine", "_hop", "_machine", "_request", "_rivals", "_takes_over", "_tiers", "attempt", "lost",
+        "slot",
+    )  # fmt: skip
 
+    _hop: Hop
+    _machine: AttemptMachine
 
-async def try_attempt(
-    request: RequestContext,
-    tiers: Mapping[str, Tier],
-    attempt: Attempt,
-    standing: Standing,
-    before: Sequence[AttemptResult] = (),
-    cosine: Cosine | None = None,
-) -> AttemptResult:
-    """Make one attempt, after those in `before`, and return its result.
+    def __init__(
+        self,
+        request: RequestContext,
+        tiers: Mapping[str, Tier],
+        attempt: Attempt,
+        takes_over: Callable[[Left], bool],
+        before: Collection[AttemptResult] = (),
+        rivals: Collection[AttemptRun] = (),
+        cosine: Cosine | None = None,
+    ) -> None:
+        """Prepare an attempt after those in `before`, beside its `rivals`.
 
-    Raises only CancelledError: the client has left, or another attempt was faster. `cosine` compares by meaning the
-    samples that a policy may require.
-    """
-    hop = request.trace.begin(names.ATTEMPT, _attributes(request, attempt))
-    tier = tiers[attempt.tier]
-    failed = [result.endpoint for result in before if result.endpoint is not None and result.error is not None]
-    try:
-        if attempt.retry and not tier.may_retry(failed):
-            raise RetriesSpent("too many retries have failed lately; another would only add to the load")
-        slot = await tier.acquire(await _slot_request(request, tier, attempt), [*failed, *standing.rivals()])
-    except BackendError as error:
-        outcome = AttemptOutcome("retryable", str(error))
-        _describe_outcome(hop, outcome)
-        hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints]
-        hop.end(error.error_type)
-        return AttemptResult(attempt, outcome, error=_without_frames(error))
-    except asyncio.CancelledError:
-        _end_cancelled(hop, standing)
-        raise
-    samples: Samples | None = None
-    try:
-        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
-            standing.slot, endpoint = slot, slot.endpoint
-            if slot.queued_s:
-                attempt = _less_the_queue(attempt, slot.queued_s)
-            if len(tier.endpoints) > 1:
-                hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints if one is not endpoint]
-            request.ledger.attempts += 1
-            backend_request = backend_request_for(request, attempt, endpoint, hop)
-            if request.policy.escalate.agreement is not None:
-                samples = samples_for(request, attempt, endpoint, cosine)
-            try:
-                answer: JsonAnswer | LiveStream | Rejected
-                if request.features.stream:
-                    successor = Successor(request, tiers)
-                    answer = await open_stream(request, attempt, call, backend_request, standing.takes_over, successor)
-                else:
-                    answer = await _complete(request, attempt, standing, call, backend_request, samples)
-                result = _result_of(attempt, endpoint, answer, call.dropped)
-            except BackendError as error:
-                call.close(error)
-                result = AttemptResult(
-                    attempt, _outcome_of(error, request.policy), endpoint, error=_without_frames(error)
-                )
-            except asyncio.CancelledError:
-                _end_cancelled(hop, standing)
-                call.close("lost" if standing.lost else "cancelled")
-                raise
-            _describe_outcome(hop, result.outcome, result.dropped)
+        `takes_over` returns whether a stronger tier would take over if a draft were rejected with that much time left.
+        `cosine` compares by meaning the samples that a policy may require.
+        """
+        self.attempt = attempt
+        self.lost = False
+        """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
+        self.slot: Slot | None = None
+        """The attempt's slot; None until it has one."""
+        self._request = request
+        self._tiers = tiers
+        self._takes_over = takes_over
+        self._before = before
+        self._rivals = rivals
+        self._cosine = cosine
+
+    async def run(self) -> AttemptResult:
+        """Return the result. Raises only CancelledError: the client has left, or another attempt was faster."""
+        request, attempt = self._request, self.attempt
+        tier, stream = self._tiers[attempt.tier], request.features.stream
+        limit_ms = attempt.limit_s(stream=stream) * 1000
+        described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_ms}
+        hop = self._hop = request.trace.begin(names.ATTEMPT, described)
+        if attempt.role:
+            hop.attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
+        try:
+            slot = self.slot = await self._acquire(tier)
+        except BackendError as error:
+            hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints]
+            result = self._result(AttemptOutcome("retryable", str(error)), error=error)
+            hop.end(error.error_type)
             return result
-    finally:
-        if samples is not None:
-            await samples.aclose()
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
+        samples: Samples | None = None
+        try:
+            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
+                endpoint = slot.endpoint
+                if len(tier.endpoints) > 1:
+                    hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints if one is not endpoint]
+                request.ledger.attempts += 1
+                self._machine = AttemptMachine(
+                    attempt,
+                    request.policy.escalate,
+                    time.monotonic(),
+                    request.deadline,
+                    request.ttft_deadline,
+                    takes_over=self._takes_over,
+                    head=endpoint.config.head,
+                    stream=stream,
+                    watches=endpoint.config.watch_drafts,
+                    queued_s=slot.queued_s,
+                )
+                asked = backend_request_for(request, attempt, endpoint, hop)
+                if request.policy.escalate.agreement is not None:
+                    samples = samples_for(request, attempt, endpoint, self._machine.limit_s, self._cosine)
+                try:
+                    return await (self._open(call, asked) if stream else self._fetch(call, asked, samples))
+                except BackendError as error:
+                    call.close(error)
+                    return self._result(_outcome_of(error, request.policy), call, error=error)
+                except asyncio.CancelledError:
+                    self._cancelled()
+                    call.close("lost" if self.lost else "cancelled")
+                    raise
+        finally:
+            if samples is not None:
+                await samples.aclose()
 
-
-async def _complete(
-    request: RequestContext,
-    attempt: Attempt,
-    standing: Standing,
-    call: BackendCall,
-    backend_request: BackendRequest,
-    samples: Samples | None,
-) -> JsonAnswer | Rejected:
-    """Fetch a whole answer and judge it. Raises BackendError."""
-    endpoint = call.slot.endpoint
-    try:
-        with Deadline(attempt.timeout_s):
-            if endpoint.config.watch_drafts and attempt.judged and not attempt.final:
-                answer = await read_draft(request, attempt, call, backend_request, standing.takes_over)
-            else:
-                answer = await call.complete(backend_request)
-    except TimeoutError:
-        raise BudgetSpent(attempt.timeout_s) from None
-    if isinstance(answer, Rejected):
-        call.close("rejected")
-        return answer
-    # The call is settled by now: the client may leave while the samples are awaited.
-    value, body = answer.value, answer.raw
-    verdict, evidence = await _judge(request, attempt, endpoint, value, call.hop, samples)
-    if backend_request.ask_logprobs:
-        strip_logprobs(value)
-    if backend_request.ask_logprobs or not body:
-        body = orjson.dumps(value)
-    return JsonAnswer(body, value, verdict, answer.sound, evidence)
-
-
-async def open_stream(
-    request: RequestContext,
-    attempt: Attempt,
-    call: BackendCall,
-    backend_request: BackendRequest,
-    takes_over: Callable[[], bool],
-    successor: Successor | None,
-) -> LiveStream | Rejected:
-    """Open a stream, hold its beginning and judge it. Raises BackendError as long as nothing is committed.
-
-    A poor draft is committed too if `takes_over` returns False at that moment. `successor` finds another call to
-    continue the stream if it breaks; without one, a break ends the stream.
-    """
-    prefix = PrefixBuffer(request, attempt, call)
-    await prefix.fill(backend_request)
-    verdict = await prefix.judge()
-    if verdict.accepted or attempt.final or not takes_over():
-        call.keep_open()
-        return LiveStream(
-            request, attempt, call, prefix.events, verdict, strip=backend_request.ask_logprobs, successor=successor
+    async def _acquire(self, tier: Tier) -> Slot:
+        """Return a slot of the tier, if possible not at an endpoint that failed or that a rival has."""
+        request = self._request
+        before, rivals = self._before, self._rivals
+        avoided = (
+            [one.endpoint for one in before if one.endpoint is not None and one.error is not None] if before else []
         )
-    call.close("rejected")
-    return Rejected(verdict.reason, verdict.confidence)
+        if self.attempt.retry and not tier.may_retry(avoided):
+            raise RetriesSpent("too many retries have failed lately; another would only add to the load")
+        if rivals:
+            avoided += [rival.slot.endpoint for rival in rivals if rival.slot is not None]
+        load, affinity = request.policy.load, 0
+        if tier.sticky:
+            affinity = await off_loop(request.affinity) if request.large else request.affinity()
+        asked = SlotRequest(
+            surface=request.policy.surface,
+            priority=load.priority,
+            wait_s=self.attempt.wait_s(load.max_wait, stream=request.features.stream),
+            max_waiting=load.max_waiting,
+            tokens_in=request.features.approx_tokens,
+            affinity=affinity,
+            stream=request.features.stream,
+        )
+        return await tier.acquire(asked, avoided)
 
+    # --- a whole answer -----------------------------------------------------------------------------------------------
 
-async def _judge(
-    request: RequestContext,
-    attempt: Attempt,
-    endpoint: Endpoint,
-    value: dict[str, Any],
-    hop: Hop,
-    samples: Samples | None,
-) -> tuple[Assessment, Evidence | None]:
-    """Return the verdict on a whole answer, and the evidence if it was judged; record its basis on the hop."""
-    hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
-    hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
-    rules = request.call_rules()
-    if not attempt.judged:
-        if rules is not None and (fault := call_fault_of(value, rules)):
-            hop.attributes[names.FAULT] = fault
-        return UNJUDGED, None
-    evidence = evidence_of(
-        value,
-        wants_json=request.features.wants_json,
-        own_limit=request.own_limit,
-        alternatives=alternatives_for(endpoint),
-        call_rules=rules,
-    )
-    evidence = await check_schemas(evidence, request, hop)
-    if samples is not None and not structural_fault(evidence, request.policy.escalate):
-        evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
-    hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
-    tokens = token_texts((value,)) if request.trace.captures else ()
-    return judge(request, attempt, endpoint, hop, evidence, tokens), evidence
+    async def _fetch(self, call: BackendCall, asked: BackendRequest, samples: Samples | None) -> AttemptResult:
+        """Fetch a whole answer and judge it. Raises BackendError."""
+        request, machine, hop = self._request, self._machine, self._hop
+        try:
+            with Deadline(machine.limit_s):
+                answer = await (self._watch(call, asked) if machine.watched else call.complete(asked))
+        except TimeoutError:
+            raise BudgetSpent(machine.limit_s) from None
+        if isinstance(answer, Reject):
+            call.close("rejected")
+            return self._result(answer.outcome, call)
+        # The call is settled by now: the client may leave while its schemas are checked or the samples are awaited.
+        value, body = answer.value, answer.raw
+        choices, rules = value["choices"], request.call_rules()
+        hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
+        hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in choices]
+        evidence: Evidence | None = None
+        if self.attempt.judged:
+            evidence = evidence_of(
+                value,
+                wants_json=request.features.wants_json,
+                own_limit=request.own_limit,
+                alternatives=call.slot.endpoint.alternatives,
+                call_rules=rules,
+            )
+            if evidence.tool_arguments or evidence.wants_json:
+                evidence = await check_schemas(evidence, request, hop)
+            if samples is not None and not structural_fault(evidence, request.policy.escalate):
+                evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
+            hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
+            step = machine.ended(evidence, time.monotonic())
+            self._note(step.verdict, evidence, token_texts((value,)) if request.trace.captures else ())
+        else:
+            step = machine.ended(None, time.monotonic())
+            if rules is not None and (rules is not NOTHING_OFFERED or says_more_than_text(choices[0]["message"])):
+                unjudged = evidence_of(value)
+                reason, calls = unjudged.finish_reason, unjudged.tool_names
+                if fault := call_fault(rules, calls, unjudged.text, reason, complete=True):
+                    hop.attributes[names.FAULT] = fault
+        if asked.ask_logprobs:
+            strip_logprobs(value)
+        if asked.ask_logprobs or not body:
+            body = orjson.dumps(value)
+        return self._result(step.outcome, call, JsonAnswer(body, value, answer.sound, evidence))
 
+    async def _watch(self, call: BackendCall, asked: BackendRequest) -> Completion | Reject:
+        """Read a whole answer as a stream; return it (without `raw`), settled as answered, or why it was cut short.
 
-async def _slot_request(request: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
-    load = request.policy.load
-    limit = attempt.ttft_timeout_s if request.features.stream else attempt.timeout_s
-    affinity = 0
-    if tier.sticky:
-        affinity = await off_loop(request.affinity) if request.large else request.affinity()
-    return SlotRequest(
-        surface=request.policy.surface,
-        priority=load.priority,
-        wait_s=min(load.max_wait, limit),
-        max_waiting=load.max_waiting,
-        tokens_in=request.features.approx_tokens,
-        affinity=affinity,
-        stream=request.features.stream,
-    )
+        A small model in a loop generates up to its limit, so a poor draft is cancelled as early as a stream's would be.
+        """
+        request, machine = self._request, self._machine
+        state = StreamState(judged=True, alternatives=call.slot.endpoint.alternatives, call_rules=request.call_rules())
+        state.collect()
+        looked = False
+        source = await call.open(asked, state)
+        while events := await source.read():
+            for event in events:
+                state.add(event.value)
+                state.assemble(event.value)
+            if state.tokens < machine.wanted or state.finished:  # a finished draft is judged as a whole
+                continue
+            now = time.monotonic()
+            if not isinstance(machine.tokens(state, now), Judge):
+                continue
+            evidence = self._evidence(state)
+            step = machine.looked(evidence, now)
+            if not looked:
+                self._note(step.verdict, evidence)
+            looked = True
+            if isinstance(step, Reject):
+                self._hop.attributes[names.TOKENS_JUDGED] = state.tokens
+                return step
+        if not state.finished:
+            raise Truncated("the stream ended before its answer")
+        call.answered()
+        completion = state.completion()
+        normalise(completion, call.slot.endpoint.config.model)
+        return Completion(b"", completion)
 
+    # --- a stream -----------------------------------------------------------------------------------------------------
 
-def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
-    """Return the attempt with its time limits reduced by the wait in the queue."""
-    return replace(
-        attempt,
-        timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),
-        ttft_timeout_s=max(_LEAST_S, attempt.ttft_timeout_s - queued_s),
-    )
+    async def _open(self, call: BackendCall, asked: BackendRequest) -> AttemptResult:
+        """Open a stream, hold its beginning and judge it. Raises BackendError as long as nothing is committed."""
+        request, attempt, machine, endpoint = self._request, self.attempt, self._machine, call.slot.endpoint
+        state = StreamState(
+            judged=attempt.judged,
+            alternatives=endpoint.alternatives if attempt.judged else 0,
+            looks_for_loops=request.policy.escalate.when.repetition,
+            call_rules=request.call_rules(),
+        )
+        held: list[Event] = []
+        try:
+            async with asyncio.timeout(machine.limit_s) as limit:
+                source = await call.open(asked, state)
+                while True:
+                    events = await source.read()
+                    if events is ALIVE:
+                        continue
+                    if not events:
+                        raise Truncated("the stream ended before its answer")
+                    for event in events:
+                        state.add(event.value)
+                    held += events
+                    if state.tokens < machine.wanted and not state.finished and not state.has_other_output:
+                        continue
+                    now = time.monotonic()
+                    if state.tokens and not call.has_begun:
+                        call.note_first_token()
+                        machine.first_token(now)
+                        limit.reschedule(asyncio.get_running_loop().time() + machine.until - now)
+                    step = machine.tokens(state, now)
+                    if not isinstance(step, Hold):
+                        break
+        except TimeoutError:
+            step = machine.tokens(state, max(time.monotonic(), machine.until))
+        if isinstance(step, GiveUp):
+            raise BudgetSpent(step.after_s)
+        if isinstance(step, Judge):
+            step = await self._judge_held(state, held)
+        if isinstance(step, Reject):
+            call.close("rejected")
+            return self._result(step.outcome, call)
+        if not isinstance(step, Commit):
+            raise AssertionError(f"a stream that is held no more is to be committed or rejected, not {step}")
+        call.keep_open()
+        stream = LiveStream(request, attempt, call, held, self._tiers, strip=asked.ask_logprobs)
+        return self._result(step.outcome, call, stream)
+
+    async def _judge_held(self, state: StreamState, held: Sequence[Event]) -> Commit | Reject:
+        self._hop.attributes[names.TOKENS_JUDGED] = state.tokens
+        evidence = self._evidence(state)
+        if evidence.tool_arguments or evidence.wants_json:
+            evidence = await check_schemas(evidence, self._request, self._hop)
+        step = self._machine.ended(evidence, time.monotonic())
+        captures = self._request.trace.captures
+        self._note(step.verdict, evidence, token_texts(event.value for event in held) if captures else ())
+        return step
+
+    # --- what both share ----------------------------------------------------------------------------------------------
+
+    def _evidence(self, state: StreamState) -> Evidence:
+        request = self._request
+        wants_json, own_limit = request.features.wants_json, request.own_limit
+        return state.evidence(wants_json=wants_json, own_limit=own_limit, complete=state.finished)
+
+    def _note(self, verdict: Assessment, evidence: Evidence, tokens: Sequence[str] = ()) -> None:
+        """Record a verdict's basis on the hop; `tokens` are the judged tokens as text, for the trace alone."""
+        hop = self._hop
+        hop.judged = Judged(evidence, time.perf_counter_ns(), verdict.threshold, tokens)
+        hop.attributes[names.CONFIDENCE_BASIS] = verdict.basis
+        if verdict.head:
+            hop.attributes[names.CONFIDENCE_HEAD] = verdict.head
+
+    def _result(
+        self,
+        outcome: AttemptOutcome,
+        call: BackendCall | None = None,
+        answer: JsonAnswer | LiveStream | None = None,
+        error: BackendError | None = None,
+    ) -> AttemptResult:
+        """Return the result, and describe it on the hop."""
+        attributes = self._hop.attributes
+        endpoint = None if call is None else call.slot.endpoint
+        dropped = () if call is None or error is not None else call.dropped
+        if dropped:
+            attributes[names.DROPPED] = dropped
+        attributes[names.OUTCOME] = outcome.kind
+        attributes[names.REASON] = outcome.detail
+        if outcome.confidence is not None:
+            attributes[names.CONFIDENCE] = outcome.confidence  # unrounded: replay compares it with a threshold
+        if error is not None:
+            # Without its traceback: the frames and the error would keep each other until collected.
+            error.__traceback__ = error.__context__ = None
+        return AttemptResult(self.attempt, outcome, endpoint, answer, error, dropped)
+
+    def _cancelled(self) -> None:
+        self._hop.attributes[names.OUTCOME] = names.LOST if self.lost else "caller_gone"
+        self._hop.end(None if self.lost else "client_gone")
 
 
 def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> BackendRequest:
@@ -264,15 +383,13 @@ def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: End
 
     Alternatives of tokens are requested only if the backend's head reads them: five of them double a reply's length.
     """
-    asks = attempt.judged and endpoint.config.logprobs and not request.body.get("logprobs")
-    traceparent = request.trace.traceparent(hop)
-    alternatives = alternatives_for(endpoint) or 1
+    config = endpoint.config
     return BackendRequest(
-        _fitted(request, endpoint),
-        ask_logprobs=asks,
-        traceparent=traceparent,
+        request.body if config.max_output is None and config.context is None else _fitted(request, endpoint),
+        ask_logprobs=attempt.judged and config.logprobs and not request.body.get("logprobs"),
+        traceparent=request.trace.traceparent(hop),
         tracestate=request.trace.tracestate,
-        alternatives=alternatives,
+        alternatives=endpoint.alternatives or 1,
         large=request.large,
         native=request.native,
     )
@@ -295,49 +412,6 @@ def _fitted(request: RequestContext, endpoint: Endpoint) -> Mapping[str, Any]:
         return body
     request.trace.root.attributes[names.OUTPUT_LIMIT] = most
     return fitted
-
-
-def _attributes(request: RequestContext, attempt: Attempt) -> dict[str, Any]:
-    attributes = {
-        names.ATTEMPT_NUMBER: attempt.number,
-        names.TIER: attempt.tier,
-        names.TIMEOUT: (attempt.ttft_timeout_s if request.features.stream else attempt.timeout_s) * 1000,
-    }
-    if attempt.role:
-        attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
-    return attributes
-
-
-def _describe_outcome(hop: Hop, outcome: AttemptOutcome, dropped: tuple[str, ...] = ()) -> None:
-    if dropped:
-        hop.attributes[names.DROPPED] = dropped
-    hop.attributes[names.OUTCOME] = outcome.kind
-    hop.attributes[names.REASON] = outcome.detail
-    if outcome.confidence is not None:
-        hop.attributes[names.CONFIDENCE] = outcome.confidence  # unrounded: replay compares it with a threshold
-
-
-def _end_cancelled(hop: Hop, standing: Standing) -> None:
-    hop.attributes[names.OUTCOME] = names.LOST if standing.lost else "caller_gone"
-    hop.end(None if standing.lost else "client_gone")
-
-
-def _without_frames(error: BackendError) -> BackendError:
-    """Return the error without its traceback: the frames and the error would keep each other until collected."""
-    error.__traceback__ = error.__context__ = None
-    return error
-
-
-def _result_of(
-    attempt: Attempt, endpoint: Endpoint, answer: JsonAnswer | LiveStream | Rejected, dropped: tuple[str, ...]
-) -> AttemptResult:
-    if isinstance(answer, Rejected):
-        outcome = AttemptOutcome(outcome_of_verdict(answer.reason), answer.reason, answer.confidence)
-        return AttemptResult(attempt, outcome, endpoint, dropped=dropped)
-    verdict = answer.verdict
-    kind: OutcomeKind = "accepted" if verdict.accepted else outcome_of_verdict(verdict.reason)
-    outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return AttemptResult(attempt, outcome, endpoint, answer, dropped=dropped)
 
 
 def _outcome_of(error: BackendError, policy: Policy) -> AttemptOutcome:

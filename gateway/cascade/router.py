@@ -11,7 +11,7 @@ from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.value_type import value_type
-from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, decide, rule_values
+from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, priors
 from routing.features import room_needed
 
 if TYPE_CHECKING:
@@ -70,11 +70,8 @@ class Router:
             room_needed(request.body, largest, own_limit=request.own_limit) if largest else 0,
         )
         decision = self._decide(request, hop, given)
-        both = request.policy.escalate.speculate.both
-        asks_both = False
-        if both is not None:
-            asks_both = both.holds(rule_values(request.policy, difficulty, request.features, left.total_s))
-        return Routed(decision, health, _priors(request, difficulty), asks_both)
+        both = request.policy.escalate.speculate.both is not None and asks_both(request.policy, given)
+        return Routed(decision, health, priors(request.policy, difficulty), both)
 
     def _decide(self, request: RequestContext, hop: Hop, given: DecisionInput) -> Decision:
         made = request.trace.decision = RecordedDecision(request.policy, given)
@@ -107,11 +104,3 @@ def _note_difficulty(ledger: Ledger, difficulty: Difficulty) -> None:
     ledger.classifier = difficulty.model_version
     if difficulty.in_domain:
         ledger.difficulty, ledger.kind, ledger.quantile = difficulty.score, difficulty.kind, difficulty.quantile
-
-
-def _priors(request: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:
-    """Return the classifier's probability, by tier, that it answers correctly; empty if the classifier abstains."""
-    if difficulty is None or not difficulty.in_domain:
-        return {}
-    tiers = request.policy.tiers
-    return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}

@@ -8,31 +8,30 @@ that no call outlives its request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Self
 
 from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
-from gateway.cascade.attempt import AttemptResult, JsonAnswer, Standing, try_attempt
+from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from policies.value_type import value_type
-from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
+from routing.cascade import NO_RACING, Attempt, Cascade, Fail, Racing, Serve, Step, Wait
 from routing.decide import NoTierError
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
     from gateway.cascade.router import Routed, Router
     from gateway.request.context import RequestContext
-    from gateway.tiers import Endpoint, Tier
+    from gateway.tiers import Tier
     from routing.confidence.agreement import Cosine
     from routing.embedding.embedder import Vector
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
-"""Values of `x-tierline-path` whose answers may be stored for other requests."""
 _LOSERS_S = 0.05
 """Longest wait in seconds for cancelled attempts to be charged; normally it takes one turn of the event loop."""
 
@@ -59,42 +58,61 @@ class CascadeRunner:
         request.client.watch()
         return CascadeRun(request, self, routed)
 
-    def speculate(
-        self, request: RequestContext, plan: CachePlan, vector: Vector | None, router: Router
-    ) -> CascadeRun | None:
-        """Return the cascade with its first attempt running, if the policy wants that beside the semantic lookup.
+    def early(self, request: RequestContext, vector: Vector | None, router: Router) -> EarlyRun:
+        """Return what owns an attempt that begins before it is known whether there is a hit."""
+        return EarlyRun(self, request, vector, router)
 
-        The first attempt starts only if its tier costs nothing.
+
+class EarlyRun:
+    """Own the cascade of a request while its stored answer is looked for: `async with` closes what has begun.
+
+    `run` is the cascade that has begun by then, if any. Its `answer` may be asked for within the block.
+    """
+
+    __slots__ = ("_request", "_router", "_runner", "_vector", "run")
+
+    def __init__(self, runner: CascadeRunner, request: RequestContext, vector: Vector | None, router: Router) -> None:
+        self._runner = runner
+        self._request = request
+        self._vector = vector
+        self._router = router
+        self.run: CascadeRun | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel an attempt whose answer is not served, and charge its cost."""
+        if self.run is not None:
+            await self.run.aclose()
+
+    def beside_lookup(self, plan: CachePlan) -> None:
+        """Begin beside the semantic lookup if the policy wants that; only a tier that costs nothing is called."""
+        wanted = (
+            self._request.policy.escalate.speculate.during_lookup and not self._request.options.cache.only_if_cached
+        )
+        if wanted and self._vector is not None and not plan.why_not_semantic():
+            self._begin(paid=False)
+
+    def beside_check(self) -> None:
+        """Begin while the cross-encoder reads, if the policy wants that and nothing has begun.
+
+        Unless the policy says `always`, only a tier that costs nothing is called. No tier that can answer is no error:
+        there may yet be a hit.
         """
-        wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
-        if not wanted or vector is None or plan.why_not_semantic():
-            return None
-        return self._begun(request, vector, router, paid=False)
+        request, tiers = self._request, self._runner.tiers
+        when = request.policy.escalate.speculate.during_check
+        if self.run is not None or when == "never" or request.options.cache.only_if_cached:
+            return
+        if when == "always" or any(tiers[name].free for name in request.policy.ladder):
+            with contextlib.suppress(ApiError):
+                self._begin(paid=when == "always")
 
-    def speculate_during_check(
-        self, request: RequestContext, vector: Vector | None, router: Router
-    ) -> CascadeRun | None:
-        """Return the cascade with its first attempt running, if the policy wants that while the cross-encoder reads.
-
-        Unless the policy says `always`, the first attempt starts only if its tier costs nothing. None, too, where no
-        tier can answer: a hit still may.
-        """
-        when, ladder = request.policy.escalate.speculate.during_check, request.policy.ladder
-        if when == "never" or request.options.cache.only_if_cached:
-            return None
-        if when == "free" and not any(self.tiers[name].free for name in ladder):
-            return None
-        try:
-            return self._begun(request, vector, router, paid=when == "always")
-        except ApiError:
-            return None
-
-    def _begun(self, request: RequestContext, vector: Vector | None, router: Router, *, paid: bool) -> CascadeRun:
-        """Return the cascade of a request; its first attempt runs if its tier costs nothing, or may be `paid`."""
-        run = self.prepare(request, router.decide(request, vector))
-        if paid or self.tiers[run.first_tier].free:
+    def _begin(self, *, paid: bool) -> None:
+        """Route the request; start its first attempt if its tier costs nothing, or may be `paid`."""
+        self.run = run = self._runner.prepare(self._request, self._router.decide(self._request, self._vector))
+        if paid or self._runner.tiers[run.first_tier].free:
             run.begin()
-        return run
 
 
 class CascadeRun:
@@ -106,58 +124,49 @@ class CascadeRun:
         self._missing = decision.missing
         self._request = request
         self._runner = runner
-        racing = _racing(request, runner, both=routed.asks_both)
+        hedges = request.policy.escalate.hedge is not None
+        racing = _racing(request, runner, both=routed.asks_both) if hedges or routed.asks_both else NO_RACING
         self._cascade = Cascade(
             decision, request.policy, routed.health, stream=request.features.stream, priors=routed.priors, racing=racing
         )
         self._tried: dict[int, AttemptResult] = {}
-        self._running: dict[asyncio.Task[AttemptResult], Standing] = {}
+        self._running: dict[asyncio.Task[AttemptResult], AttemptRun] = {}
         self._began = 0.0
         self._served: AttemptResult | None = None
 
     def begin(self) -> None:
         """Start the first attempt now, beside the semantic lookup."""
-        step = self._cascade.next(self._request.left())
+        step = self._next()
         if isinstance(step, Attempt):
             self._start(step)
 
     async def answer(self) -> Served:
         """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
-            return _served(self._request, await self._race())
+            step = self._next()
+            while not isinstance(step, Serve):
+                if isinstance(step, Attempt) and step.alone:
+                    step = self._ended(await self._attempt(step).run()) or self._next()
+                    continue
+                if isinstance(step, Attempt):
+                    self._start(step)
+                elif isinstance(step, Wait):
+                    await self._wait(step.for_s)
+                else:
+                    raise self._failure(step)
+                step = self._next()
+            return self._serve(step.number)
         finally:
             try:
                 await self.aclose()
             finally:
                 settle(self._request.ledger, self._served.attempt.number if self._served is not None else None)
 
-    async def _race(self) -> AttemptResult:
-        """Make attempts until one can be served. Raises ApiError if none can."""
-        cascade, request = self._cascade, self._request
-        while True:
-            if self._running and self._has_begun():
-                cascade.began()
-            step = cascade.next(request.left(), time.monotonic() - self._began)
-            if isinstance(step, Attempt) and step.alone:
-                self._ended(await self._try(step, Standing(self.endpoints, self.takes_over)))
-            elif isinstance(step, Attempt):
-                self._start(step)
-            elif isinstance(step, Wait):
-                await self._wait(step.for_s)
-            elif isinstance(step, Serve):
-                request.ledger.path = cascade.path
-                self._served = self._tried[step.number]
-                return self._served
-            else:
-                raise self._failure(step)
-
-    def takes_over(self) -> bool:
-        """Return whether a stronger tier would take over if a draft were rejected now."""
-        return self._cascade.takes_over(self._request.left())
-
-    def endpoints(self) -> list[Endpoint]:
-        """Return the endpoints at which attempts are under way."""
-        return [one.slot.endpoint for one in self._running.values() if one.slot is not None]
+    def _next(self) -> Step:
+        cascade = self._cascade
+        if self._running and self._has_begun():
+            cascade.began()
+        return cascade.next(self._request.left(), time.monotonic() - self._began)
 
     async def aclose(self) -> None:
         """Cancel running attempts, and close and charge the streams that are not served."""
@@ -180,15 +189,14 @@ class CascadeRun:
                     one.answer.lose()
             self._running.clear()
 
-    async def _try(self, attempt: Attempt, standing: Standing) -> AttemptResult:
-        before = tuple(self._tried.values())
-        runner = self._runner
-        return await try_attempt(self._request, runner.tiers, attempt, standing, before, runner.cosine)
+    def _attempt(self, attempt: Attempt) -> AttemptRun:
+        tried, running, runner = self._tried.values(), self._running.values(), self._runner
+        takes_over = self._cascade.takes_over
+        return AttemptRun(self._request, runner.tiers, attempt, takes_over, tried, running, runner.cosine)
 
     def _start(self, attempt: Attempt) -> None:
-        standing = Standing(self.endpoints, self.takes_over)
-        task = asyncio.create_task(self._try(attempt, standing), name="tierline.attempt")
-        self._running[task] = standing
+        run = self._attempt(attempt)
+        self._running[asyncio.create_task(run.run(), name="tierline.attempt")] = run
         if not attempt.role:
             self._began = time.monotonic()
 
@@ -202,9 +210,21 @@ class CascadeRun:
             del self._running[task]
             self._ended(task.result())
 
-    def _ended(self, tried: AttemptResult) -> None:
-        self._tried[tried.attempt.number] = tried
-        self._cascade.observe(tried.outcome, tried.attempt.number)
+    def _ended(self, result: AttemptResult) -> Serve | None:
+        self._tried[result.attempt.number] = result
+        return self._cascade.observe(result.outcome, result.attempt.number)
+
+    def _serve(self, number: int) -> Served:
+        self._served = result = self._tried[number]
+        if result.answer is None or result.endpoint is None:
+            raise AssertionError("the cascade serves only an attempt that has an answer")
+        request, config = self._request, result.endpoint.config
+        ledger = request.ledger
+        ledger.path = self._cascade.path
+        ledger.tier, ledger.backend, ledger.model = result.attempt.tier, config.name, config.model
+        ledger.confidence = result.outcome.confidence
+        ledger.dropped = result.dropped
+        return Served(result.answer, self._cascade.may_store(number, clamped=request.clamp is not None))
 
     def _failure(self, failed: Fail) -> ApiError:
         """Return the error for the client.
@@ -222,21 +242,6 @@ class CascadeRun:
         """Return the attempts' errors in order, without those that only mean that no retry was allowed."""
         errors = [one.error for one in self._tried.values() if one.error is not None]
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
-
-
-def _served(request: RequestContext, result: AttemptResult) -> Served:
-    if result.answer is None or result.endpoint is None:
-        raise AssertionError("the cascade serves only an attempt that has an answer")
-    ledger = request.ledger
-    ledger.tier = result.attempt.tier
-    ledger.backend = result.endpoint.config.name
-    ledger.model = result.endpoint.config.model
-    ledger.confidence = result.outcome.confidence
-    ledger.dropped = result.dropped
-    # Under a clamp the tier that answers may be one that was not judged and that other requests would not stop at.
-    settled = result.attempt.judged or request.clamp is None or result.attempt.tier == request.policy.ladder[-1]
-    accepted = result.outcome.kind == "accepted"
-    return Served(result.answer, may_store=accepted and settled and ledger.path in _STORED_PATHS)
 
 
 def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:

@@ -32,13 +32,13 @@ class Samples:
     """Draw the samples of one attempt. `aclose()` in any case: none of them outlives the attempt."""
 
     def __init__(
-        self, request: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement, cosine: Cosine | None
+        self, request: RequestContext, endpoint: Endpoint, rule: Agreement, limit_s: float, cosine: Cosine | None
     ) -> None:
         self._request = request
         self._endpoint = endpoint
         self._cosine = cosine
         self._body = _body(request, rule)
-        self._until = time.monotonic() + attempt.timeout_s
+        self._until = time.monotonic() + limit_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
     async def agreement(self, answer: str) -> float | None:
@@ -81,9 +81,9 @@ class Samples:
 
 
 def samples_for(
-    request: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
+    request: RequestContext, attempt: Attempt, endpoint: Endpoint, limit_s: float, cosine: Cosine | None = None
 ) -> Samples | None:
-    """Start the samples that the policy wants for this attempt; None if they would give no evidence."""
+    """Start the samples that the policy wants, with `limit_s` seconds to come; None if they would give no evidence."""
     rule = request.policy.escalate.agreement
     if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
         return None
@@ -92,7 +92,7 @@ def samples_for(
         return None
     if not request.policy.escalate.when.asks_for_confidence:
         return None
-    return Samples(request, attempt, endpoint, rule, cosine)
+    return Samples(request, endpoint, rule, limit_s, cosine)
 
 
 def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Pass a committed stream on to its client, and watch it to its end.
 
-The beginning, which `gateway.cascade.prefix` held and judged, goes out first, then every event as it comes, each in one
-write, all under one id, model and time. If the upstream fails, falls silent or repeats itself, another call continues
+The beginning, which `gateway.cascade.attempt` held, goes out first, then every event as it comes, each in one write,
+all under one id, model and time. If the upstream fails, falls silent or repeats itself, another call continues
 it if one can (`gateway.cascade.continuation`). It ends with the finish and [DONE], or with an error event alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ from gateway.backends.base import (
     TimedOut,
     Truncated,
 )
+from gateway.cascade.continuation import Successor
 from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage
@@ -34,10 +35,9 @@ from gateway.telemetry import names
 
 if TYPE_CHECKING:
     from gateway.cascade.call import BackendCall
-    from gateway.cascade.continuation import Successor
     from gateway.request.context import RequestContext
+    from gateway.tiers import Tier
     from routing.cascade import Attempt
-    from routing.confidence.judge import Assessment
 
 
 _LEAST_WATCH_S: Final = 0.01
@@ -55,25 +55,26 @@ class LiveStream:
         attempt: Attempt,
         call: BackendCall,
         held: list[Event],
-        verdict: Assessment,
+        tiers: Mapping[str, Tier],
         *,
         strip: bool,
-        successor: Successor | None,
     ) -> None:
-        """Send `held`, the events read so far, first. `strip`: drop log-probabilities not requested by the client."""
+        """Send `held`, the events read so far, first; a backend of `tiers` may continue the stream if it breaks.
+
+        `strip`: drop log-probabilities not requested by the client.
+        """
         self._request = request
         self._attempt = attempt
         self._call = call
         self._state = call.state
         self._held = held
-        self._successor = successor
+        self._tiers = tiers
         self._include_usage = wants_usage(request.body)
         self._first_call: BackendCall | None = None
         self._continued_by = ""
         self._broken: BackendError | None = None
         self._state.commit((event.value for event in self._held), call.slot.endpoint.config.model, strip_logprobs=strip)
         self._watchdog = self._watch()
-        self.verdict = verdict
         self.on_whole: Callable[[], None] | None = None
         """Called when the answer is complete, before the last event is sent."""
         self.end = "client_cancel"
@@ -174,8 +175,8 @@ class LiveStream:
         call.close(broken, broken.error_type)
         continued = None
         self._watchdog.stop()  # the client cannot stall while there are no events for it to read
-        if self._successor is not None and self._first_call is None and not state.finished:
-            continued = await self._successor.take_over(broken, self._attempt, call)
+        if self._first_call is None and not state.finished:
+            continued = await Successor(request, self._tiers).take_over(broken, self._attempt, call)
         if continued is None:
             self._watchdog = self._watch()  # the client has yet to read the error event
             self.end = broken.error_type

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.cascade.judge import alternatives_for
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
 from gateway.comparing.daily_budget import DailyBudget
@@ -215,7 +214,7 @@ class Comparer:
             return "no_budget", 0.0, 0.0
         spent = judge_usd = 0.0
         try:
-            alternatives = alternatives_for(other)
+            alternatives = other.alternatives
             request = BackendRequest(
                 body, ask_logprobs=other.config.logprobs, alternatives=alternatives or 1, native=drawn.native
             )

@@ -1,9 +1,9 @@
 """Walk one request through a policy without calling anything: what would be tried, and what would the client get?
 
-The decision is `routing.decide.decide`, the attempts are those of `routing.cascade.Cascade`, and the answers that the
-tiers would give (`Draft`) are judged by `routing.confidence.judge.assess`: the same code that serves. Only the clock is
-a variable. It starts at 0 when the decision is made, and jumps from one event to the next: a first token, the end of a
-hold, the end of an answer, a time limit, a hedge that is due.
+The decision is `routing.decide.decide`, the attempts are those of `routing.cascade.Cascade`, and each call of a tier,
+with the answer that it would give (`Draft`), drives a `routing.attempt.AttemptMachine`: the same code that serves. Only
+the clock is a variable. It starts at 0 when the decision is made, and jumps from one event to the next: a first token,
+the end of a hold, the end of an answer, a time limit, a hedge that is due.
 
 What a walk leaves out: how long the gateway itself takes, retry and hedge budgets (they depend on other requests; see
 `Surroundings.may_hedge`), and a stream that breaks after the client has seen part of it.
@@ -13,15 +13,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policies.errors import KeyPath
 from policies.value_type import value_type
-from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, OutcomeKind, Path, Racing, Serve, Wait
-from routing.confidence.calls import CallRules
-from routing.confidence.judge import Assessment, Evidence, assess, outcome_of_verdict, structural_fault
-from routing.decide import Decision, DecisionInput, NoTierError, decide, rule_values
+from routing.attempt import AttemptMachine, AttemptStep, Commit, GiveUp, Judge, LookAgain, Reject
+from routing.cascade import (
+    MIN_ATTEMPT_S,
+    REJECTED,
+    Attempt,
+    AttemptOutcome,
+    Cascade,
+    Fail,
+    Left,
+    OutcomeKind,
+    Path,
+    Racing,
+    Serve,
+    Wait,
+)
+from routing.confidence.calls import NOT_OFFERED, CallRules
+from routing.confidence.judge import Assessment, Evidence
+from routing.decide import Decision, DecisionInput, NoTierError, asks_both, decide, priors
 
 if TYPE_CHECKING:
     from policies.model import Policy
@@ -42,17 +56,11 @@ STATUS: Final[Mapping[Refusal, int]] = {
     "too_long": 400,
     "failed": 502,
 }
-_STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 _KINDS: Final[Mapping[str, OutcomeKind]] = {
     "error": "retryable",
     "too_long": "too_long",
     "rejected": "caller_fault",
 }
-_LEAST_S: Final = 0.001
-_LEAST_ATTEMPT_S: Final = 0.005
-"""Time left below which the cascade begins no attempt."""
-_LOOK_EVERY: Final = 32
-"""Tokens between two looks at a JSON draft that is read as a stream (`gateway.cascade.prefix`)."""
 _REFUSED_TEXT: Final = "I cannot help with that."
 _REPEATED: Final = "again "
 
@@ -80,6 +88,11 @@ class Draft:
     fault: Fault = ""
     ttft_s: float | None = None
     total_s: float | None = None
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it calls a tool."""
+        return self.calls_tools or self.invalid in ("tool_args", "tool_calls")
 
     def text_of(self, tokens: int, *, wants_json: bool) -> str:
         """Return the text of the first `tokens` tokens, a word each."""
@@ -216,37 +229,15 @@ class Walks:
         key = (
             id(policy), id(health), id(around), features.stream, features.wants_json, given.budget_s, given.ttft_s,
             given.clamp is None, decision.tiers, decision.fallbacks, decision.missing, decision.weaker,
-            not decision.stand_in, policy.escalate.speculate.both is not None and _is_speculated(policy, given),
+            not decision.stand_in, asks_both(policy, given),
         )  # fmt: skip
         known = self._courses.get(key)
         if known is None:
             # The objects are kept, so that no other one gets their identity.
             known = self._courses[key] = _Course(policy, given, around, decision).run(), (policy, health, around)
-        course = known[0]
-        wanted = rule_of(policy, decision)
-        return Walk(
-            course.path,
-            course.tier,
-            course.called,
-            course.refused,
-            course.reason or decision.reason,
-            decision,
-            policy.route.start[wanted].source if wanted else "",
-            course.seen_of_draft,
-            course.held,
-            course.first_token_s,
-            course.total_s,
-            course.judged,
-            course.may_store,
-            course.draft,
-            course.steps,
-        )
-
-
-def _is_speculated(policy: Policy, given: DecisionInput) -> bool:
-    """Return whether the rule for asking two tiers at once holds."""
-    rule = policy.escalate.speculate.both
-    return rule is not None and rule.holds(rule_values(policy, given.difficulty, given.features, given.budget_s))
+        course, wanted = known[0], rule_of(policy, decision)
+        rule = policy.route.start[wanted].source if wanted else ""
+        return replace(course, decision=decision, rule=rule, reason=course.reason or decision.reason)
 
 
 def rule_of(policy: Policy, decision: Decision) -> str:
@@ -259,23 +250,53 @@ def rule_of(policy: Policy, decision: Decision) -> str:
 
 
 class _Call:
-    """One attempt under way. Times are in seconds after the decision."""
+    """One attempt under way, and what has come of its answer. Times are in seconds after the decision.
+
+    It is a `routing.attempt.Progress`.
+    """
 
     __slots__ = (
-        "attempt", "began", "draft", "ends_at", "failure", "first_at", "last_at", "late", "look", "saturated",
+        "attempt", "comes_at", "draft", "ends_at", "fails_at", "failure", "finished", "first_at", "has_choice",
+        "has_other_output", "last_at", "late", "machine", "saturated", "tokens", "wrong_call",
     )  # fmt: skip
+
+    machine: AttemptMachine
 
     def __init__(self, attempt: Attempt, draft: Draft, began: float) -> None:
         self.attempt = attempt
         self.draft = draft
-        self.began = began
-        self.first_at = self.last_at = math.inf
-        self.ends_at = began
-        self.look = 0
-        """Tokens after which a JSON draft is looked at; 0 for never."""
+        self.first_at = self.last_at = self.fails_at = math.inf
+        self.ends_at = self.comes_at = began
+        """When there is something to do next, and when what the machine waits for comes."""
+        self.tokens = 0
+        self.finished = self.has_choice = False
+        self.has_other_output = draft.has_calls
+        self.wrong_call = ""
         self.failure: tuple[OutcomeKind, str] = ("accepted", "")
-        """Kind and text of the fault that it ends with; `accepted` for none."""
+        """Kind and text of the fault that it ended with; `accepted` for none."""
         self.saturated = self.late = False
+
+    def call_fault(self) -> str:
+        """Return the call that the policy does not allow, in a few words."""
+        return self.wrong_call
+
+    def plan(self) -> None:
+        """Set when there is something to do next."""
+        wanted, draft = self.machine.wanted, self.draft
+        self.comes_at = self.last_at if draft.fault or wanted > draft.tokens else self.at(max(1, wanted))
+        self.ends_at = min(self.comes_at, self.fails_at, self.machine.until)
+
+    def proceed(self, now: float, *, stream: bool) -> AttemptStep:
+        """Tell the machine what has come by now, and return what is due."""
+        machine, most = self.machine, self.draft.tokens
+        self.has_choice = now >= self.first_at
+        # By rounding, fewer tokens than those that were waited for may seem to have come.
+        self.tokens = max(self.tokens_by(now), min(machine.wanted, most) if now >= self.comes_at else 0)
+        if stream and self.tokens:
+            machine.first_token(now)
+        # The end of a stream comes after its last token.
+        self.finished = now >= self.last_at and not (stream and most >= machine.wanted)
+        return machine.tokens(self, now)
 
     def at(self, token: int) -> float:
         """Return when its token of this number comes, from 1."""
@@ -316,7 +337,12 @@ class _Course:
         self.judged: Assessment | None = None
         self.verdicts: dict[int, Assessment] = {}
         self.cascade = Cascade(
-            decision, policy, given.health, stream=self.stream, priors=self._priors(), racing=self._racing()
+            decision,
+            policy,
+            given.health,
+            stream=self.stream,
+            priors=priors(policy, given.difficulty),
+            racing=self._racing(),
         )
 
     def run(self) -> Walk:
@@ -351,98 +377,80 @@ class _Course:
 
     def _start(self, attempt: Attempt) -> None:
         """Begin a call, and work out when it has something to say."""
-        tier = attempt.tier
+        tier, rules = attempt.tier, self.policy.escalate
         drafts = self.around.drafts.get(tier) or (GOOD,)
         made = self.count.get(tier, 0)
-        call = _Call(attempt, drafts[min(made, len(drafts) - 1)], self.now)
-        self.calls[attempt.number] = self.made[attempt.number] = call
-        limit = attempt.ttft_timeout_s if self.stream else attempt.timeout_s
+        draft = drafts[min(made, len(drafts) - 1)]
+        call = self.calls[attempt.number] = self.made[attempt.number] = _Call(attempt, draft, self.now)
         queue = self.around.queues.get(tier, _NO_QUEUE)
-        if queue.wait_s and (self._is_full(queue, min(self.policy.load.max_wait, limit))):
+        if queue.wait_s and self._is_full(queue, attempt.wait_s(self.policy.load.max_wait, stream=self.stream)):
             call.failure, call.saturated = ("retryable", f"{tier} is full: {_ms(queue.wait_s)} in line"), True
             return
         self.count[tier] = made + 1
-        call.began = self.now + queue.wait_s
-        limit = max(_LEAST_S, limit - queue.wait_s)
-        draft, (ttft_s, total_s) = call.draft, self._latency(tier, call.draft, queue)
-        comes_s = ttft_s if self.stream or draft.fault else total_s
-        if comes_s > limit:
-            call.ends_at = call.began + limit
-            call.failure, call.late = ("retryable", f"{tier}: nothing within {_ms(limit)}"), True
-        elif draft.fault:
-            call.ends_at = call.began + comes_s
-            call.failure = (_KINDS[draft.fault], f"{tier}: {draft.fault.replace('_', ' ')}")
+        began = self.now + queue.wait_s
+        call.machine = AttemptMachine(
+            attempt,
+            rules,
+            began,
+            self.given.budget_s,
+            self.given.ttft_s,
+            takes_over=self.cascade.takes_over,
+            head=_HEAD if draft.calibrated else None,
+            stream=self.stream,
+            watches=tier in self.around.watches_drafts,
+            queued_s=queue.wait_s,
+        )
+        if draft.invalid == "tool_calls" and "tool_calls" in rules.when.invalid:
+            call.wrong_call = NOT_OFFERED
+        ttft_s, total_s = self._latency(tier, draft, queue)
+        if draft.fault:
+            call.fails_at = began + ttft_s
         else:
-            call.first_at, call.last_at = call.began + ttft_s, call.began + total_s
-            self._begin_answer(call)
-
-    def _begin_answer(self, call: _Call) -> None:
-        """Set when the call's answer is judged: at its end, or of a stream, at the end of the hold."""
-        attempt, rules, tokens = call.attempt, self.policy.escalate.stream, call.draft.tokens
-        if self.stream:
-            call.ends_at = call.first_at
-            if attempt.judged:
-                by_time = call.first_at + attempt.hold_s(rules.hold_max, self._left(call.first_at))
-                by_tokens = call.at(rules.hold_tokens) if tokens >= rules.hold_tokens else call.last_at
-                call.ends_at = min(by_time, by_tokens)
-            return
-        call.ends_at = call.last_at
-        watched = attempt.tier in self.around.watches_drafts and attempt.judged and not attempt.final
-        if watched and tokens > rules.hold_tokens:
-            call.look = rules.hold_tokens
-            call.ends_at = call.at(call.look)
+            call.first_at, call.last_at = began + ttft_s, began + total_s
+        call.plan()
 
     def _ended(self, number: int) -> None:
-        """Tell the cascade how the call ended, unless it was only looked at and goes on."""
+        """Tell the cascade how the call ended, unless it goes on."""
         call = self.calls[number]
-        if call.failure[1]:
+        tier, fault = call.attempt.tier, call.draft.fault
+        if call.saturated:
             outcome = AttemptOutcome(*call.failure)
-            self.faults.append(call)
-        elif not call.attempt.judged:
-            outcome = AttemptOutcome("accepted", "nothing stronger follows", kept=True)
+        elif self.now >= call.fails_at:
+            outcome = AttemptOutcome(_KINDS[fault], f"{tier}: {fault.replace('_', ' ')}")
         else:
-            verdict = self._verdict(call)
-            if verdict is None:
+            step = call.proceed(self.now, stream=self.stream)
+            if isinstance(step, Judge):
+                step = self._judge(call)
+            if isinstance(step, Commit | Reject):
+                outcome = step.outcome
+            elif isinstance(step, GiveUp):
+                call.late = True
+                outcome = AttemptOutcome("retryable", f"{tier}: nothing within {_ms(step.after_s)}")
+            else:
+                call.plan()
                 return
-            outcome = verdict
+        if outcome.kind not in ("accepted", *REJECTED):
+            call.failure = outcome.kind, outcome.detail
+            self.faults.append(call)
+        elif outcome.kept:
+            self.kept.add(number)
         self._limits_told(call)
         del self.calls[number]
         self.cascade.observe(outcome, number)
 
-    def _verdict(self, call: _Call) -> AttemptOutcome | None:
-        """Judge what there is of an answer. None: it goes on, and is looked at again."""
-        attempt, draft, rules = call.attempt, call.draft, self.policy.escalate
+    def _judge(self, call: _Call) -> Commit | Reject | LookAgain:
+        """Judge what there is of an answer."""
+        draft, machine, complete = call.draft, call.machine, call.finished
+        tokens = min(call.tokens, max(machine.wanted, 1))
         if self.stream:
-            tokens = min(call.tokens_by(self.now), max(rules.stream.hold_tokens, 1))
-            complete = self.now >= call.last_at and draft.tokens < rules.stream.hold_tokens
             self._hold_told(call, tokens, complete)
-        else:
-            tokens, complete = (call.look, False) if call.look else (draft.tokens, True)
         evidence = self._evidence(draft, tokens, complete=complete)
-        began_well = call.look > rules.stream.hold_tokens
-        if began_well and not complete:
-            fault = structural_fault(evidence, rules)
-            verdict = Assessment(not fault, None, fault or "goes on")
-        else:
-            verdict = assess(evidence, rules, _HEAD if draft.calibrated else None, attempt.prior)
-        self.held, self.judged = tokens, verdict
-        self.verdicts[attempt.number] = verdict
-        self._judgement_told(evidence, draft, verdict)
-        if call.look:
-            if not verdict.accepted and self.cascade.takes_over(self._left()):
-                return AttemptOutcome(outcome_of_verdict(verdict.reason), verdict.reason, verdict.confidence)
-            call.look += _LOOK_EVERY
-            if call.look >= draft.tokens:
-                call.look = 0
-            call.ends_at = call.at(call.look) if call.look else call.last_at
-            return None
-        if verdict.accepted:
-            return AttemptOutcome("accepted", verdict.reason, verdict.confidence, kept=True)
-        # A poor stream goes out all the same where nothing could take over; a poor JSON answer is kept.
-        kept = not self.stream or attempt.final or not self.cascade.takes_over(self._left())
-        if kept:
-            self.kept.add(attempt.number)
-        return AttemptOutcome(outcome_of_verdict(verdict.reason), verdict.reason, verdict.confidence, kept=kept)
+        whole = self.stream or complete
+        step = machine.ended(evidence, self.now) if whole else machine.looked(evidence, self.now)
+        self.held, self.judged = tokens, step.verdict
+        self.verdicts[call.attempt.number] = step.verdict
+        self._judgement_told(evidence, draft, step.verdict)
+        return step
 
     def _evidence(self, draft: Draft, tokens: int, *, complete: bool) -> Evidence:
         when, wants_json = self.policy.escalate.when, self.given.features.wants_json
@@ -450,8 +458,7 @@ class _Course:
         if complete and draft.invalid == "json_schema" and "json_schema" in when.invalid and text and wants_json:
             misfit = "not what the JSON schema says"
         bad_call = draft.invalid == "tool_args"
-        calls_tools = draft.calls_tools or draft.invalid in ("tool_args", "tool_calls")
-        calls = (("{",) if bad_call else ("{}",)) if calls_tools else ()
+        calls = (("{",) if bad_call else ("{}",)) if draft.has_calls else ()
         return Evidence(
             text=text,
             agreement=draft.confidence,
@@ -533,16 +540,11 @@ class _Course:
     # --- what the client gets -----------------------------------------------------------------------------------------
 
     def _served(self, number: int) -> Walk:
-        call, cascade, policy = self.made[number], self.cascade, self.policy
-        verdict = self.verdicts.get(number)
-        attempt, clamp = call.attempt, self.given.clamp
-        settled = attempt.judged or clamp is None or attempt.tier == policy.ladder[-1]
-        accepted = verdict is None or verdict.accepted
-        self._outcome_told(accepted=accepted)
-        path = cascade.path
+        call, cascade, verdict = self.made[number], self.cascade, self.verdicts.get(number)
+        self._outcome_told(accepted=verdict is None or verdict.accepted)
         return Walk(
-            path,
-            attempt.tier,
+            cascade.path,
+            call.attempt.tier,
             self._called(),
             "",
             "",
@@ -553,7 +555,7 @@ class _Course:
             self.now,
             max(self.now, call.last_at) if self.stream else self.now,
             self.judged,
-            accepted and settled and path in _STORED_PATHS,
+            cascade.may_store(number, clamped=self.given.clamp is not None),
             call.draft,
             self.steps,
         )
@@ -601,7 +603,7 @@ class _Course:
         if enough or len(self.made) > 1:
             self._note(("escalate", "max_attempts"), enough, f"{len(called)} attempts were made")
         poor = [number for number, verdict in self.verdicts.items() if not verdict.accepted]
-        if poor and not accepted and poor[-1] in self.kept and self._left().total_s < _LEAST_ATTEMPT_S:
+        if poor and not accepted and poor[-1] in self.kept and self._left().total_s < MIN_ATTEMPT_S:
             self._note(("slo", "on_miss"), True, "no time is left")
         elif poor:
             self._miss_told(self.made[max(poor)].attempt, enough=enough)
@@ -622,10 +624,9 @@ class _Course:
 
     # --- the request's own figures ------------------------------------------------------------------------------------
 
-    def _left(self, at: float | None = None) -> Left:
-        now = self.now if at is None else at
+    def _left(self) -> Left:
         ttft_s = self.given.ttft_s
-        return Left(self.given.budget_s - now, None if ttft_s is None else ttft_s - now)
+        return Left(self.given.budget_s - self.now, None if ttft_s is None else ttft_s - self.now)
 
     def _latency(self, tier: str, draft: Draft, queue: TierQueue) -> tuple[float, float]:
         """Return the seconds to the first and to the last token, from when a slot is taken."""
@@ -639,14 +640,8 @@ class _Course:
     def _is_full(self, queue: TierQueue, longest_s: float) -> bool:
         return queue.wait_s > longest_s or queue.waiting >= self.policy.load.max_waiting
 
-    def _priors(self) -> Mapping[str, float]:
-        difficulty, tiers = self.given.difficulty, self.policy.tiers
-        if difficulty is None or not difficulty.in_domain:
-            return {}
-        return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
-
     def _racing(self) -> Racing:
-        hedge, both = self.policy.escalate.hedge, _is_speculated(self.policy, self.given)
+        hedge, both = self.policy.escalate.hedge, asks_both(self.policy, self.given)
         if hedge is None:
             return Racing(both)
         after_s, after = self.around.hedge_after_s, hedge.after

@@ -100,6 +100,8 @@ class Endpoint:
         self._weight_until = 0.0
         self.capacity = config.max_in_flight
         """The number of calls that this worker may have in flight now."""
+        self.alternatives = 0 if config.head is None else config.head.alternatives
+        """Alternatives of each token that its confidence head reads; 0 without a head."""
         self.described = names.of_call(config.name, config.kind, config.model, config.base_url)
         """The trace attributes that every call to it begins with."""
 

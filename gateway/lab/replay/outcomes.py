@@ -21,6 +21,7 @@ from gateway.lab.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, R
 from gateway.lab.replay.lost_hits import LostHits
 from gateway.lab.replay.tier_figures import TierFigures
 from gateway.progress import OnProgress, silent
+from routing.cascade import MIN_ATTEMPT_S
 from routing.confidence.calls import CALL_FAULTS
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ DIRECT, ESCALATED, DEGRADED, FALLBACK, NONE = range(5)
 PATHS: Final = ("direct", "escalated", "degraded", "fallback", "none")
 """Paths of requests that were followed; `none`: no answer."""
 _POSITIONS: Final = 3
-_MIN_ATTEMPT_S: Final = 0.005
 _CLIENT_LEFT: Final = 499
 _TOGETHER: Final = 60_000
 """Followed requests of several imputations that are followed together: more would not fit into a core's cache."""
@@ -454,7 +454,7 @@ class CourseFollower:
         ttft, whole = history.forecast_ttft_s[row, rows], history.forecast_whole_s[row, rows]
         stream = history.stream[rows]
         fits = np.where(stream, np.nan_to_num(ttft) <= first_left, np.nan_to_num(whole) <= left)
-        return np.asarray(fits & (left >= _MIN_ATTEMPT_S))
+        return np.asarray(fits & (left >= MIN_ATTEMPT_S))
 
     def _tokens_in(self, tier: int, rows: Ints, source: Ints) -> Floats:
         """Return the prompt's tokens at a tier: recorded there, or else by the donor's ratio to our own count."""

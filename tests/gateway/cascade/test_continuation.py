@@ -9,11 +9,13 @@ import pytest
 from gateway.backends.base import Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
+from gateway.telemetry import names
 from gateway.tiers import SlotRequest, Tier
 from routing.cascade import Attempt
-from tests.gateway.cascade.test_streaming import Run, text, written
+from tests.gateway.cascade.test_streaming import RULES, Run, text, written
 from tests.support.upstream import Fault, Reply, Upstream
 
+GOES_ON = {**RULES, "escalate": {**RULES["escalate"], "stream": {"on_break": "continue"}}}
 BODY: dict[str, Any] = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -24,10 +26,11 @@ async def test_a_fault_of_our_own_gives_the_slot_back(upstream: Upstream, monkey
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr("gateway.cascade.continuation._backend_request", broken)
-    first, second = (Run(upstream.url, BODY, 10.0, "5s") for _ in range(2))
+    first, second = (Run(upstream.url, BODY, 10.0, "5s", GOES_ON) for _ in range(2))
     tiers = {"local": Tier("local", [first.endpoint, second.endpoint])}
     attempt = Attempt(1, "local", 5.0, 5.0, judged=False, final=True)
-    with BackendCall(first.request.ledger, first.endpoint.take(SlotRequest(stream=True)), first.hop, 1) as call:
+    hop = first.request.trace.begin(names.ATTEMPT)
+    with BackendCall(first.request.ledger, first.endpoint.take(SlotRequest(stream=True)), hop, 1) as call:
         call.close(Truncated("gone"))
         with pytest.raises(RuntimeError, match="a fault of ours"):
             await Successor(first.request, tiers).take_over(Truncated("gone"), attempt, call)
@@ -38,14 +41,14 @@ async def test_a_fault_of_our_own_gives_the_slot_back(upstream: Upstream, monkey
 
 async def test_waiting_for_the_next_backend_is_no_stall_of_the_client(upstream: Upstream) -> None:
     """A second backend may take longer than a client may leave data unread; the client, which reads, is kept."""
-    first, second = (Run(upstream.url, BODY, 10.0, "5s", continuation="prefill") for _ in range(2))
+    first, second = (Run(upstream.url, BODY, 10.0, "5s", GOES_ON, continuation="prefill") for _ in range(2))
     first.request.client.stall_s = 0.1
     upstream.queue(
         Reply(text="one two three four five", fault=Fault.CLOSE_MID_STREAM, fault_after=4),
         Reply(text=" five six", before_headers_s=0.5),
     )
-    successor = Successor(first.request, {"local": Tier("local", [first.endpoint, second.endpoint])})
-    stream = await first.committed(judged=False, successor=successor)
+    tiers = {"local": Tier("local", [first.endpoint, second.endpoint])}
+    stream = await first.committed(judged=False, tiers=tiers)
     writes = await written(stream)
     assert not first.request.client.gone
     assert stream.end == "done"

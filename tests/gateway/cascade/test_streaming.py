@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -13,18 +13,15 @@ import pytest
 from gateway.backends.base import BackendError, DeadlinePassed, TimedOut, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.cascade.attempt import backend_request_for, open_stream
-from gateway.cascade.call import BackendCall
-from gateway.cascade.continuation import Successor
-from gateway.cascade.prefix import Rejected
+from gateway.cascade.attempt import AttemptResult, AttemptRun
 from gateway.cascade.streaming import LiveStream, Watchdog
 from gateway.config.schema import BackendConfig
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
-from gateway.tiers import Endpoint, SlotRequest
+from gateway.telemetry.trace import Hop, Trace
+from gateway.tiers import Endpoint, Tier
 from policies.model import Policy
 from routing.cascade import Attempt
 from routing.features import features_of
@@ -47,7 +44,7 @@ RULES: dict[str, Any] = {
             "finish": ["length"],
         },
         "no_signal": "accept",
-        "stream": {"hold_tokens": 4, "hold_max": "300ms"},
+        "stream": {"hold_tokens": 4, "hold_max": "300ms", "on_break": "error"},
     },
 }
 
@@ -55,43 +52,55 @@ RULES: dict[str, Any] = {
 class Run:
     """One stream through one endpoint, from `open` to `close`."""
 
-    def __init__(self, url: str, body: dict[str, Any], deadline_s: float, idle: str, **config_options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        body: dict[str, Any],
+        deadline_s: float,
+        idle: str,
+        policy: Mapping[str, Any] = RULES,
+        **config_options: Any,
+    ) -> None:
         options = {"idle_timeout": idle, "price": {"output": 1e6}, **config_options}
         config = BackendConfig.model_validate({"name": "local", "base_url": url, "model": "small", **options})
         transport = Http1Transport(f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=1, max_reply=1 << 20)
         self.endpoint = Endpoint(config, OpenAIBackend(transport, model="small", key=None))
-        trace = Trace(names.REQUEST)
-        self.hop = trace.begin(names.ATTEMPT)
         self.request = RequestContext(
             request_id="r",
             tenant="t",
-            policy=Policy.model_validate(RULES),
+            policy=Policy.model_validate(policy),
             body=body,
             features=features_of(body),
             options=RequestOptions(),
             clamp=None,
             own_limit=False,
             deadline=time.monotonic() + deadline_s,
-            trace=trace,
+            trace=Trace(names.REQUEST),
             ledger=Ledger("r"),
             client=Client(None, stall_s=60),
         )
 
+    @property
+    def hop(self) -> Hop:
+        """The hop of the latest attempt."""
+        return self.request.trace.hops[-1]
+
     async def open(
-        self, *, judged: bool = True, ttft_s: float = 2.0, successor: Successor | None = None
-    ) -> LiveStream | Rejected:
-        """Opens, holds and judges the stream, as an attempt with a stronger tier behind it."""
+        self, *, judged: bool = True, ttft_s: float = 2.0, tiers: Mapping[str, Tier] | None = None
+    ) -> AttemptResult:
+        """Opens, holds and judges the stream, as an attempt with a stronger tier behind it. Raises its BackendError."""
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
-        slot = self.endpoint.take(SlotRequest(stream=True))
-        with BackendCall(self.request.ledger, slot, self.hop, self.request.features.approx_tokens) as call:
-            backend_request = backend_request_for(self.request, attempt, self.endpoint, self.hop)
-            return await open_stream(self.request, attempt, call, backend_request, lambda: True, successor)
+        tiers = tiers or {"local": Tier("local", [self.endpoint])}
+        result = await AttemptRun(self.request, tiers, attempt, lambda _: True).run()
+        if result.error is not None:
+            raise result.error
+        return result
 
     async def committed(self, **options: Any) -> LiveStream:
         """The stream, which must be committed."""
         opened = await self.open(**options)
-        assert isinstance(opened, LiveStream), opened
-        return opened
+        assert isinstance(opened.answer, LiveStream), opened
+        return opened.answer
 
 
 async def _never() -> Any:
@@ -139,12 +148,12 @@ async def test_a_good_stream_goes_out_whole(begin: Begin, upstream: Upstream) ->
     upstream.default = Reply(text=LONG, between_s=0.005)
     run = begin()
     stream = await run.committed()
-    assert stream.verdict.confidence == pytest.approx(0.951, abs=1e-3)
+    assert run.hop.attributes[names.CONFIDENCE] == pytest.approx(0.951, abs=1e-3)
     writes = await written(stream)
     assert text(writes) == LONG
     assert all(data.count(b"\n\n") == 1 for data in writes)
     assert writes[-1].endswith(b"data: [DONE]\n\n")
-    assert writes[-1].startswith(b": x-tierline-cost-usd=8.00000000 x-tierline-attempts=0\n")
+    assert writes[-1].startswith(b": x-tierline-cost-usd=8.00000000 x-tierline-attempts=1\n")
     assert stream.end == "done"
     assert run.hop.attributes[names.TOKENS_JUDGED] >= 4
     assert run.request.ledger.tokens_out == 8
@@ -155,8 +164,8 @@ async def test_a_bad_draft_is_cancelled(begin: Begin, upstream: Upstream) -> Non
     upstream.default = Reply(text=LONG + " word" * 500, logprob=-3.0, between_s=0.01)
     run = begin()
     rejected = await run.open()
-    assert isinstance(rejected, Rejected)
-    assert rejected.reason == "confidence 0.050 < 0.5 (logprob)"
+    assert rejected.answer is None
+    assert rejected.outcome.detail == "confidence 0.050 < 0.5 (logprob)"
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
     assert run.request.ledger.tokens_out >= 4
 
@@ -199,7 +208,7 @@ async def test_cancelled_while_it_is_judged(begin: Begin, upstream: Upstream, mo
         judging.set()
         await _never()
 
-    monkeypatch.setattr("gateway.cascade.prefix.PrefixBuffer.judge", never)
+    monkeypatch.setattr("gateway.cascade.attempt.AttemptRun._judge_held", never)
     upstream.default = Reply(text=LONG, fault=Fault.HANG_MID_STREAM, fault_after=8)
     run = begin()
     task = asyncio.create_task(run.open())
@@ -230,12 +239,12 @@ async def test_a_stream_that_ends_during_the_hold(
     upstream.default = reply
     opened = await begin(**body).open()
     if reason:
-        assert isinstance(opened, Rejected)
-        assert opened.reason == reason
+        assert opened.answer is None
+        assert (opened.outcome.kind, opened.outcome.detail, opened.outcome.kept) == ("unfit", reason, False)
     else:
-        assert isinstance(opened, LiveStream)
-        assert (await written(opened))[-1].endswith(b"[DONE]\n\n")
-        assert opened.end == "done"
+        assert isinstance(opened.answer, LiveStream)
+        assert (await written(opened.answer))[-1].endswith(b"[DONE]\n\n")
+        assert opened.answer.end == "done"
 
 
 async def test_an_unjudged_stream_is_not_held(begin: Begin, upstream: Upstream) -> None:
@@ -262,10 +271,11 @@ async def test_logprobs_are_ours_alone(begin: Begin, upstream: Upstream) -> None
 async def test_logprobs_that_the_client_asked_for(begin: Begin, upstream: Upstream) -> None:
     """Those that the client asked for are judged too, and pass as they came."""
     upstream.default = Reply(text=LONG, logprob=-0.25)
-    stream = await begin(logprobs=True, top_logprobs=2).committed()
+    run = begin(logprobs=True, top_logprobs=2)
+    stream = await run.committed()
     writes = await written(stream)
     assert upstream.requests[0].body["top_logprobs"] == 2
-    assert stream.verdict.confidence == pytest.approx(0.779, abs=1e-3)
+    assert run.hop.attributes[names.CONFIDENCE] == pytest.approx(0.779, abs=1e-3)
     told = [c["choices"][0]["logprobs"] for c in chunks(writes) if c["choices"][0].get("logprobs")]
     assert len(told) == 8
 

@@ -1,65 +1,21 @@
-"""Judge an answer: hold it against the request's JSON schemas, and score its evidence by policy and confidence head."""
+"""Hold an answer and its calls against the JSON schemas that came with the request."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.chat.completions import evidence_of, says_more_than_text
 from gateway.telemetry import names
-from gateway.telemetry.trace import Judged
-from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
-from routing.confidence.judge import Assessment, Evidence, assess
 from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
-    from gateway.tiers import Endpoint
-    from routing.cascade import Attempt
-
-UNJUDGED = Assessment(True, None, "nothing stronger follows")
-"""The verdict on an answer that nothing could replace."""
-
-
-def judge(
-    request: RequestContext,
-    attempt: Attempt,
-    endpoint: Endpoint,
-    hop: Hop,
-    evidence: Evidence,
-    tokens: Sequence[str] = (),
-) -> Assessment:
-    """Return whether the answer with this evidence may be served; record the basis on the hop.
-
-    `tokens` are the judged tokens as text, for the trace alone.
-    """
-    verdict = assess(evidence, request.policy.escalate, endpoint.config.head, attempt.prior)
-    hop.judged = Judged(evidence, time.perf_counter_ns(), verdict.threshold, tokens)
-    attributes = hop.attributes
-    attributes[names.CONFIDENCE_BASIS] = verdict.basis
-    if verdict.head:
-        attributes[names.CONFIDENCE_HEAD] = verdict.head
-    return verdict
-
-
-def call_fault_of(completion: Mapping[str, Any], rules: CallRules) -> str:
-    """Return the call of a whole answer that its request does not allow, in a few words; empty if there is none."""
-    if rules is NOTHING_OFFERED and not says_more_than_text(completion["choices"][0]["message"]):
-        return ""
-    evidence = evidence_of(completion)
-    return call_fault(rules, evidence.tool_names, evidence.text, evidence.finish_reason, complete=True)
-
-
-def alternatives_for(endpoint: Endpoint) -> int:
-    """Return the number of alternatives per token that the endpoint's head reads; 0 if none, or without a head."""
-    head = endpoint.config.head
-    return 0 if head is None else head.alternatives
+    from routing.confidence.judge import Evidence
 
 
 async def check_schemas(evidence: Evidence, request: RequestContext, hop: Hop) -> Evidence:

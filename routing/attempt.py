@@ -1,0 +1,240 @@
+"""Run one attempt as a state machine without I/O: events tell it what has come and when, `due()` returns what to do.
+
+    Hold       nothing is to be decided yet: read on until so many tokens have come, or a time, or the answer's end
+    Judge      gather the evidence of what has come, and hand it to `ended`, or to `looked` if a watched draft goes on
+    Commit     a stream goes out; a whole answer is kept, and the cascade decides by the outcome
+    Reject     the draft is not good enough, and a stronger tier would take over: cancel the call
+    LookAgain  a whole answer's draft goes on: read on as for Hold
+    GiveUp     nothing, or no whole answer, has come in time: the call has failed
+
+Rules:
+    time limit        a stream has until its first token the attempt's `ttft_timeout_s`, a whole answer until its end
+                      `timeout_s`; a wait in the queue is part of it
+    a stream          goes out with its first choice if it is not judged, or else is held: from its first token until
+                      `hold_tokens` have come, `hold_max` has passed, its answer is complete or it makes a call that no
+                      further token makes right. If the tier that would take over has a known time to its first token,
+                      that and the verdict's own time are left when the hold ends
+    a whole answer    is judged when it is complete
+    a watched draft   is a whole answer that is read as a stream: it is looked at after `hold_tokens` as a stream is,
+                      and then every 32 tokens, for structural faults alone. It is judged anew when it is complete
+    a poor beginning  is rejected only if a stronger tier would take over at that moment: without one, a stream goes out
+                      and a draft goes on. A poor whole answer is kept: it may be the best one
+
+All times are seconds on one clock of the caller's. The gateway drives the machine by its backends, and a walk of a
+policy (what policy tests, explanations, replays and "what if" see) by the answers that it assumes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from policies.value_type import value_type
+from routing.cascade import AttemptOutcome, Left
+from routing.confidence.judge import Assessment, Evidence, assess, outcome_of_verdict, structural_fault
+
+if TYPE_CHECKING:
+    from policies.model import Escalate
+    from routing.cascade import Attempt, OutcomeKind
+    from routing.confidence.judge import ScoringHead
+
+UNJUDGED: Final = Assessment(True, None, "nothing stronger follows")
+"""The verdict on an answer that nothing could replace."""
+LOOK_EVERY: Final = 32
+"""Tokens between two looks at a watched draft whose beginning was good enough."""
+_VERDICT_S: Final = 0.01
+"""Seconds for a timer that fires late and for the verdict on what is held of a stream."""
+_LEAST_S: Final = 0.001
+"""Seconds that a call has at least, after however long a wait in the queue."""
+
+
+class Progress(Protocol):
+    """What has come of an answer so far; `gateway.chat.stream_state.StreamState` is one."""
+
+    tokens: int
+    finished: bool
+    """Whether the answer is complete."""
+    has_other_output: bool
+    """Whether there is output that is not text, such as a tool call."""
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether a choice has begun, even one without a token."""
+
+    def call_fault(self) -> str:
+        """Return the call so far that the request does not allow, in a few words; empty if there is none."""
+
+
+@value_type
+class Hold:
+    """Read on until `tokens` tokens have come, the answer has ended or calls something, or it is `until`."""
+
+    until: float
+    tokens: int
+
+
+@value_type
+class LookAgain:
+    """Read on as for `Hold`; `verdict` is that of the look."""
+
+    until: float
+    tokens: int
+    verdict: Assessment
+
+
+@value_type
+class Judge:
+    """Hand the evidence of what has come to `ended`."""
+
+
+@value_type
+class Commit:
+    """Serve the answer, or keep it."""
+
+    verdict: Assessment
+    outcome: AttemptOutcome
+
+
+@value_type
+class Reject:
+    """Cancel the call: another tier takes over."""
+
+    verdict: Assessment
+    outcome: AttemptOutcome
+
+
+@value_type
+class GiveUp:
+    """Treat the call as failed: what had to come did not come within `after_s` seconds."""
+
+    after_s: float
+
+
+AttemptStep = Hold | Judge | Commit | Reject | LookAgain | GiveUp
+_JUDGE: Final = Judge()
+
+
+class AttemptMachine:
+    """The state machine described in the module's docstring. One instance serves one call.
+
+    Each event returns what is due, as `due()` does. Call `first_token` once, before `tokens`; call `tokens` when
+    `wanted` tokens have come, when the answer has ended or calls something, and at the time `until`.
+    """
+
+    __slots__ = (
+        "_attempt", "_deadline", "_escalate", "_first_due", "_head", "_looked", "_step", "_stream", "_takes_over",
+        "_tokens", "first_at", "limit_s", "until", "wanted", "watched",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        escalate: Escalate,
+        began: float,
+        deadline: float,
+        first_due: float | None = None,
+        *,
+        takes_over: Callable[[Left], bool],
+        head: ScoringHead | None = None,
+        stream: bool = False,
+        watches: bool = False,
+        queued_s: float = 0.0,
+    ) -> None:
+        """Begin at the time `began`, after `queued_s` seconds in the queue.
+
+        `deadline` is that of the request, and `first_due` that of its first token if it has one. `head` scores the
+        evidence. `takes_over` returns whether a stronger tier would take over with that much time left. `watches`: the
+        backend's drafts are watched.
+        """
+        self._attempt = attempt
+        self._escalate = escalate
+        self._deadline = deadline
+        self._first_due = first_due
+        self._takes_over = takes_over
+        self._head = head
+        self._stream = stream
+        self._looked = False
+        self._tokens = 0
+        self._step: AttemptStep | None = None
+        self.limit_s = max(_LEAST_S, attempt.limit_s(stream=stream) - queued_s)
+        """Seconds from `began` within which a stream's first token, or all of a whole answer, must come."""
+        self.watched = watches and not stream and attempt.judged and not attempt.final
+        """Whether the whole answer is to be read as a stream, and looked at."""
+        self.first_at = math.inf
+        """When the first token of a stream came that is judged; infinity before that."""
+        self.until = began + self.limit_s
+        if stream:
+            self.wanted = 1 if attempt.judged else 0
+        else:
+            self.wanted = escalate.stream.hold_tokens if self.watched else sys.maxsize
+
+    def due(self) -> AttemptStep:
+        """Return what to do now."""
+        return self._step or Hold(self.until, self.wanted)
+
+    def first_token(self, at: float) -> AttemptStep:
+        """Begin the hold of a stream: its first token has come."""
+        if self._stream and self._attempt.judged and self.first_at == math.inf:
+            self.first_at = at
+            reserved_s, rules = self._attempt.reserved_s, self._escalate.stream
+            due = self._deadline if self._first_due is None else min(self._deadline, self._first_due)
+            latest = due - (reserved_s + _VERDICT_S if reserved_s else 0.0)
+            self.until, self.wanted = min(at + rules.hold_max, max(at, latest)), rules.hold_tokens
+        return self.due()
+
+    def tokens(self, state: Progress, at: float) -> AttemptStep:
+        """Take note of what has come by the time `at`, or has not."""
+        if not isinstance(self._step, LookAgain | None):
+            return self._step
+        self._tokens = state.tokens
+        if not self._stream:
+            ready = state.finished or self._tokens >= self.wanted
+        elif not self._attempt.judged:
+            ready = state.has_choice
+        else:
+            over = self.first_at <= at >= self.until or (state.has_other_output and bool(state.call_fault()))
+            ready = over or state.finished or self._tokens >= self.wanted
+        if ready and not self._attempt.judged:
+            return self.ended(None, at)
+        if ready:
+            self._step = _JUDGE
+        elif at >= self.until:
+            self._step = GiveUp(self.limit_s)
+        return self.due()
+
+    def looked(self, evidence: Evidence, at: float) -> Reject | LookAgain:
+        """Judge a watched draft that is not complete."""
+        if self._looked:
+            fault = structural_fault(evidence, self._escalate)
+            verdict = Assessment(not fault, None, fault or "goes on")
+        else:
+            verdict = assess(evidence, self._escalate, self._head, self._attempt.prior)
+        self._looked, self.wanted = True, self._tokens + LOOK_EVERY
+        step = self._rejected(verdict, at) or LookAgain(self.until, self.wanted, verdict)
+        self._step = step
+        return step
+
+    def ended(self, evidence: Evidence | None, at: float) -> Commit | Reject:
+        """Judge a whole answer, or a stream whose hold has ended; None for an answer that is not judged."""
+        verdict = UNJUDGED
+        if evidence is not None:
+            verdict = assess(evidence, self._escalate, self._head, self._attempt.prior)
+        step = self._rejected(verdict, at) if self._stream else None
+        if step is None:
+            kind: OutcomeKind = "accepted" if verdict.accepted else outcome_of_verdict(verdict.reason)
+            outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
+            self._step = committed = Commit(verdict, outcome)
+            return committed
+        self._step = step
+        return step
+
+    def _rejected(self, verdict: Assessment, at: float) -> Reject | None:
+        """Return the rejection of a poor beginning, None where it is good enough or nothing would take over."""
+        if verdict.accepted or self._attempt.final:
+            return None
+        left = Left(self._deadline - at, None if self._first_due is None else self._first_due - at)
+        if not self._takes_over(left):
+            return None
+        return Reject(verdict, AttemptOutcome(outcome_of_verdict(verdict.reason), verdict.reason, verdict.confidence))
