@@ -53,10 +53,7 @@ def page(document: Mapping[str, Any]) -> str:
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     parts = []
     if operation["parameters"]:
-        rows = "".join(
-            f"<tr><td><code>{escape(one['name'])}</code><td>{escape(one['in'])}<td>{escape(one.get('description', ''))}"
-            for one in operation["parameters"]
-        )
+        rows = "".join(_row(parameter) for parameter in operation["parameters"])
         parts.append(f"<h4>Parameters</h4><table>{rows}</table>")
     if "requestBody" in operation:
         parts.append(f"<h4>Body</h4><p>{_media(operation['requestBody']['content'])}</p>")
@@ -66,6 +63,13 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
         parts.append(f"<h4>{'Errors' if status == 'default' else escape(status)}</h4><p>{what}</p>")
     name = f'<span class="method">{escape(method.upper())}</span><code class="path">{escape(path)}</code>'
     return f"<details><summary>{name}{escape(operation['summary'])}</summary>{''.join(parts)}</details>"
+
+
+def _row(parameter: Mapping[str, Any]) -> str:
+    if reference := parameter.get("$ref"):
+        return f"<tr><td><code>{escape(reference.rpartition('/')[2])}</code><td>header<td>"
+    text = escape(parameter.get("description", ""))
+    return f"<tr><td><code>{escape(parameter['name'])}</code><td>{escape(parameter['in'])}<td>{text}"
 
 
 def _media(content: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ import orjson
 from gateway.chat.completions import wants_usage
 from gateway.chat.normalised import new_completion_id
 from gateway.http.messages import explain, start_events
-from gateway.request.reply import QUIET_S, STILL_ALIVE
+from gateway.request.reply import QUIET_S, REPLY_HEADERS, STILL_ALIVE
 
 if TYPE_CHECKING:
     from gateway.dialects.client import StreamWriter
@@ -32,20 +32,8 @@ if TYPE_CHECKING:
 _AFTER_S: Final = 0.1
 _WAITING: Final = b": waiting\n"
 _LAST: Final = b": x-tierline-"
-_KNOWN_EARLY: Final = frozenset({b"x-request-id", b"openai-processing-ms", b"x-tierline-surface", b"x-tierline-policy"})
-_LATE: Final = frozenset(
-    {
-        b"x-tierline-path",
-        b"x-tierline-tier",
-        b"x-tierline-model",
-        b"x-tierline-difficulty",
-        b"x-tierline-confidence",
-        b"x-tierline-similarity",
-        b"x-tierline-coalesced",
-        b"x-tierline-dropped",
-        b"x-tierline-output-limit",
-    }
-)
+_KNOWN_EARLY: Final = frozenset(name for name, header in REPLY_HEADERS.items() if header.known == "early")
+_LATE: Final = frozenset(name for name, header in REPLY_HEADERS.items() if header.known == "late")
 
 
 class EarlyHead:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.request.options import REQUEST_HEADERS
+from gateway.request.reply import REPLY_HEADERS
 from gateway.version import version
 
 Schema = Mapping[str, Any]
@@ -324,29 +326,6 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
 
 PASSED: Final = tuple(key for key, operation in OPERATIONS.items() if operation.tag == _PASSED)
 """The known (method, path) pairs among those that are passed on; a service may have more below the same paths."""
-_ASKED: Final = {
-    "x-tierline-surface": "Chooses the surface.",
-    "x-tierline-cache": "no-cache, no-store, only-if-cached, max-age=SECONDS, min-fresh=SECONDS, min-similarity=0..1.",
-    "x-tierline-min-tier": "The lowest tier that may answer.",
-    "x-tierline-max-tier": "The highest tier that may answer.",
-    "x-tierline-deadline-ms": "Asks for the answer sooner than the policy's deadline.",
-    "x-tierline-debug": "1 asks for x-tierline-reason.",
-    "x-request-id": "Becomes the request's id.",
-}
-GIVEN: Final = {
-    "x-request-id": "The request's id, for traces and feedback.",
-    "x-tierline-surface": "The surface.",
-    "x-tierline-policy": "The surface and the beginning of its policy's hash.",
-    "x-tierline-path": "How the answer came about.",
-    "x-tierline-tier": "The tier that gave the answer.",
-    "x-tierline-model": "The model that gave the answer.",
-    "x-tierline-attempts": "Backend calls made.",
-    "x-tierline-overhead-ms": "Time spent in the gateway.",
-    "x-tierline-cost-usd": "Cost of the calls in US dollars, or unknown.",
-    "x-tierline-dropped": "Fields that the answering backend was not sent.",
-    "x-tierline-output-limit": "Most tokens of the answer, where that is not the client's own limit.",
-}
-"""The headers of replies that are described, and that pages of other origins may read."""
 _NOT_SECURED: Final = frozenset({"/", "/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})
 
 
@@ -371,8 +350,20 @@ def document(title: str, served: Iterable[tuple[str, str]], *, keyed: bool) -> d
         "paths": paths,
         "components": {
             "schemas": dict(SCHEMAS),
-            "responses": {"Error": _reply("The request failed", "Error", "application/json")},
-            "headers": {name: {"description": text, "schema": _TEXT} for name, text in GIVEN.items()},
+            "responses": {
+                "Error": _reply("The request failed", "Error", "application/json")
+                | {"headers": _headers({"all", "calls", "answers", "errors"})}
+            },
+            "parameters": {
+                name.decode(): {"name": name.decode(), "in": "header", "description": header.text, "schema": _TEXT}
+                for name, header in REQUEST_HEADERS.items()
+                if header.text
+            },
+            "headers": {
+                name.decode(): {"description": header.text, "schema": _TEXT}
+                for name, header in REPLY_HEADERS.items()
+                if header.text
+            },
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -388,16 +379,16 @@ def _described(method: str, path: str, operation: Operation, *, keyed: bool) -> 
     parameters += [
         {"name": name, "in": "query", "description": text, "schema": _TEXT} for name, text in operation.query
     ]
-    calls = operation.tag in (_ANSWER, _PASSED)
-    if calls:
-        parameters += [
-            {"name": name, "in": "header", "description": text, "schema": _TEXT} for name, text in _ASKED.items()
-        ]
+    groups = {_ANSWER: {"all", "calls", "answers"}, _PASSED: {"all", "calls", "passed"}}.get(operation.tag, {"all"})
+    parameters += [
+        {"$ref": f"#/components/parameters/{name.decode()}"}
+        for name, header in REQUEST_HEADERS.items()
+        if header.text and header.at in groups
+    ]
     reply = _reply("The reply", operation.reply or "Any", operation.reply_media)
     if operation.stream:
         reply["content"]["text/event-stream"] = {"schema": _TEXT}
-    if calls:
-        reply["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in GIVEN}
+    reply["headers"] = _headers(groups)
     name = re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_")
     described: dict[str, Any] = {
         "operationId": name,
@@ -414,6 +405,15 @@ def _described(method: str, path: str, operation: Operation, *, keyed: bool) -> 
     if keyed and path not in _NOT_SECURED:
         described["security"] = [{"key": []}, *([] if path.startswith("/admin") else [{"x-api-key": []}])]
     return described
+
+
+def _headers(groups: set[str]) -> dict[str, Any]:
+    """Return the headers of replies that any of the groups of operations has."""
+    return {
+        name.decode(): {"$ref": f"#/components/headers/{name.decode()}"}
+        for name, header in REPLY_HEADERS.items()
+        if header.text and header.at in groups
+    }
 
 
 def _reply(description: str, schema: str, media: str) -> dict[str, Any]:

@@ -1,89 +1,93 @@
-"""Parse the options that a request sets in its headers: surface, tiers, deadlines, cache. The policy clamps them.
+"""Read the headers of a request, and the options that it sets in them: surface, tiers, deadlines, cache.
 
-The directives for the cache, in the standard `Cache-Control` header and in `x-tierline-cache`, are
-
-    no-cache            do not look up stored answers; the new answer may be stored
-    no-store            neither look up nor store
-    only-if-cached      answer from the cache or with 504; call no model
-    max-age=SECONDS     accept no stored answer older than this
-    min-fresh=SECONDS   accept no stored answer that expires sooner than this
-    min-similarity=X    (x-tierline-cache only) accept no answer to a less similar question, 0 to 1; the policy's own
-                        limit applies too
-
-Both headers apply, with the stricter value of each. In the standard one, unknown and invalid directives are ignored, as
-RFC 9111 (5.2) requires: proxies and libraries may set it without the caller's knowledge. In `x-tierline-cache` they are
-an error.
+REQUEST_HEADERS is the one list of them: `known_headers` selects by it, so no other header can be read, and the OpenAPI
+document is made of it. The policy clamps the options.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from cache.planning.plan import NO_DEMANDS, Demands
 from cache.scopes import tags
 from gateway.errors import InvalidRequest
+from gateway.request.cache_control import NO_CONTROL, CacheControl, read_cache_control
 
 TIER_PREFIX: Final = "tier:"
-_OPTIONS: Final = frozenset(
-    {
-        b"cache-control",
-        b"x-stainless-read-timeout",
-        b"x-stainless-timeout",
-        b"x-llm-d-slo-ttft-ms",
-        b"x-tierline-cache",
-        b"x-tierline-cache-tags",
-        b"x-tierline-deadline-ms",
-        b"x-tierline-max-tier",
-        b"x-tierline-min-tier",
-        b"x-tierline-surface",
-        b"x-tierline-ttft-ms",
-    }
-)
-_KNOWN: Final = _OPTIONS | {
-    b"authorization",
-    b"content-encoding",
-    b"content-length",
-    b"content-type",
-    b"host",
-    b"origin",
-    b"traceparent",
-    b"tracestate",
-    b"x-api-key",
-    b"x-request-id",
-    b"x-stainless-retry-count",
-    b"x-tierline-debug",
-    b"x-tierline-try",
-}
-_LISTS: Final = frozenset({b"cache-control", b"tracestate", b"x-tierline-cache", b"x-tierline-cache-tags"})
-_MAX_ID = 128
-_MOST: Final = 1e9
-"""Upper bound of a valid time, in milliseconds or seconds; larger values are treated as invalid."""
-_OWN_HEADER: Final = "x-tierline-cache"
-_FLAGS: Final = frozenset({"no-cache", "no-store", "only-if-cached"})
-_SECONDS: Final = frozenset({"max-age", "min-fresh"})
-_SIMILARITY: Final = "min-similarity"
-_DIGITS: Final = re.compile(r"\d{1,10}")
-_SHARE: Final = re.compile(r"0(?:\.\d{1,9})?|1(?:\.0{1,9})?|\.\d{1,9}")
-_MEANING: Final = (
-    "no-cache, no-store, only-if-cached, max-age=SECONDS, min-fresh=SECONDS "
-    "and min-similarity=0..1, with commas between them"
-)
 
 
 @dataclass(frozen=True, slots=True)
-class CacheControl:
-    """Parsed directives. `read`: stored answers may be looked up; `write`: this answer may be stored."""
+class RequestHeader:
+    """What a header of a request does.
 
-    read: bool = True
-    write: bool = True
-    only_if_cached: bool = False
-    demands: Demands = NO_DEMANDS
+    `text` describes it; empty for what belongs to HTTP or to signing in, which OpenAPI describes in other ways. `at`:
+    the operations that read it, all of them, those that answer or pass on, or one of the two. `option`: `read_options`
+    reads it. `several`: a list, which may be spread over several headers of the name.
+    """
+
+    text: str = ""
+    at: Literal["all", "calls", "answers", "passed"] = "calls"
+    option: bool = False
+    several: bool = False
 
 
-NO_CONTROL: Final = CacheControl()
+REQUEST_HEADERS: Final[Mapping[bytes, RequestHeader]] = {
+    b"x-tierline-surface": RequestHeader("Chooses the surface, whatever `model` says.", option=True),
+    b"x-tierline-cache": RequestHeader(
+        "no-cache, no-store, only-if-cached, max-age=SECONDS, min-fresh=SECONDS, min-similarity=0..1.",
+        "answers",
+        option=True,
+        several=True,
+    ),
+    b"cache-control": RequestHeader(
+        "As x-tierline-cache, without the similarity; of both headers the stricter value counts.",
+        "answers",
+        option=True,
+        several=True,
+    ),
+    b"x-tierline-cache-tags": RequestHeader(
+        "Says what the answer is drawn from, so that a purge of one of the tags removes it from the cache.",
+        "answers",
+        option=True,
+        several=True,
+    ),
+    b"x-tierline-min-tier": RequestHeader("The lowest tier that may answer.", "answers", option=True),
+    b"x-tierline-max-tier": RequestHeader("The highest tier that may answer.", "answers", option=True),
+    b"x-tierline-deadline-ms": RequestHeader("Asks for the answer sooner than the policy's deadline.", option=True),
+    b"x-tierline-ttft-ms": RequestHeader("Asks for a stream's first token sooner.", "answers", option=True),
+    b"x-llm-d-slo-ttft-ms": RequestHeader("As x-tierline-ttft-ms: llm-d's header.", "answers", option=True),
+    b"x-stainless-timeout": RequestHeader(
+        "Seconds, as x-tierline-deadline-ms: OpenAI's SDKs'.", "answers", option=True
+    ),
+    b"x-stainless-read-timeout": RequestHeader(
+        "Seconds, as x-tierline-deadline-ms: OpenAI's SDKs'.", "answers", option=True
+    ),
+    b"x-stainless-retry-count": RequestHeader("Which try of the client's this is, for the trace."),
+    b"x-tierline-debug": RequestHeader("1 asks for x-tierline-reason."),
+    b"x-tierline-try": RequestHeader("live, candidate or the beginning of a policy's version.", "answers"),
+    b"x-request-id": RequestHeader("Becomes the request's id: 1 to 128 visible ASCII characters.", "all"),
+    b"traceparent": RequestHeader("Continues the caller's trace (W3C Trace Context)."),
+    b"tracestate": RequestHeader("Goes with traceparent.", several=True),
+    b"anthropic-version": RequestHeader("Sent on to backends of Anthropic's API; errors have its form.", "all"),
+    b"anthropic-beta": RequestHeader("Sent on to backends of Anthropic's API.", "answers"),
+    b"idempotency-key": RequestHeader("Sent on, hashed with the tenant.", "passed"),
+    b"openai-beta": RequestHeader("Sent on.", "passed"),
+    b"range": RequestHeader("Sent on.", "passed"),
+    b"accept": RequestHeader(at="passed"),
+    b"authorization": RequestHeader(at="all"),
+    b"x-api-key": RequestHeader(at="all"),
+    b"content-encoding": RequestHeader(at="all"),
+    b"content-length": RequestHeader(at="all"),
+    b"content-type": RequestHeader(at="all"),
+    b"host": RequestHeader(at="all"),
+    b"origin": RequestHeader(at="all"),
+}
+_OPTIONS: Final = frozenset(name for name, header in REQUEST_HEADERS.items() if header.option)
+_LISTS: Final = frozenset(name for name, header in REQUEST_HEADERS.items() if header.several)
+_MAX_ID = 128
+_MOST: Final = 1e9
+"""Upper bound of a valid time, in milliseconds or seconds; larger values are treated as invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """
     selected: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in _KNOWN:
+        if name in REQUEST_HEADERS:
             if name not in selected:
                 selected[name] = value
             elif name in _LISTS:
@@ -192,44 +196,3 @@ def _number(value: bytes, least: float = 0) -> float | None:
     except ValueError:
         return None
     return number if least <= number < _MOST else None
-
-
-def read_cache_control(standard: bytes | None, own: bytes | None) -> CacheControl:
-    """Return the directives of both headers combined. Raises InvalidRequest for an invalid `x-tierline-cache`."""
-    directives = [(name, value) for name, value in _directives(standard) if _is_valid(name, value)]
-    directives = [(name, value) for name, value in directives if name != _SIMILARITY]
-    for name, value in _directives(own):
-        if not _is_valid(name, value):
-            raise InvalidRequest(f"{_OWN_HEADER} takes {_MEANING}.", code="unsupported_value", param=_OWN_HEADER)
-        directives.append((name, value))
-    if not directives:
-        return NO_CONTROL
-    flags = {name for name, _ in directives}
-    ages = [float(value) for name, value in directives if name == "max-age"]
-    fresh = [float(value) for name, value in directives if name == "min-fresh"]
-    similar = [float(value) for name, value in directives if name == _SIMILARITY]
-    demanded = ages or fresh or similar
-    return CacheControl(
-        read=flags.isdisjoint(("no-cache", "no-store")),
-        write="no-store" not in flags,
-        only_if_cached="only-if-cached" in flags,
-        demands=Demands(min(ages, default=None), max(fresh, default=0.0), max(similar, default=0.0))
-        if demanded
-        else NO_DEMANDS,
-    )
-
-
-def _directives(header: bytes | None) -> Iterator[tuple[str, str]]:
-    """Yield each directive in lower case with its value, '' if it has none; quotes around a value are removed."""
-    for part in (header or b"").decode("latin-1").lower().split(","):
-        name, _, value = part.partition("=")
-        if name.strip():
-            yield name.strip(), value.strip().strip('"')
-
-
-def _is_valid(name: str, value: str) -> bool:
-    if name in _FLAGS:
-        return not value
-    if name in _SECONDS:
-        return _DIGITS.fullmatch(value) is not None
-    return name == _SIMILARITY and _SHARE.fullmatch(value) is not None

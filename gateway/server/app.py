@@ -28,7 +28,7 @@ from gateway.errors import (
     UpgradeRequired,
 )
 from gateway.http.messages import REQUEST_ID, RequestIdMiddleware, send_json
-from gateway.http.openapi import GIVEN, PASSED
+from gateway.http.openapi import PASSED
 from gateway.http.routes import health, models, responses
 from gateway.http.routes.admin import cache_routes, gatekeeper
 from gateway.http.routes.chat import ChatCompletions
@@ -41,6 +41,7 @@ from gateway.http.routes.passthrough import PATHS as PASSED_ON
 from gateway.http.routes.passthrough import PassedOn, endpoint_of
 from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
+from gateway.request.reply import REPLY_HEADERS
 from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
         allow_headers=("*",),
         allow_origin_regex=f"(?i:{pages.pattern})",
         allow_private_network=True,
-        expose_headers=(*GIVEN, "retry-after", "request-id"),
+        expose_headers=[name.decode() for name, header in REPLY_HEADERS.items() if header.text],
     )
 
 

@@ -27,6 +27,8 @@ from gateway.off_loop import off_loop
 from gateway.request.access import in_tenants_space
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
+from gateway.request.options import REQUEST_HEADERS
+from gateway.request.reply import REPLY_HEADERS
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -53,18 +55,13 @@ _SHARED: Final = frozenset({"files", "batches"})
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_.~:@!$&'()*+,;=-]+)+/?")
 _QUERY: Final = re.compile(r"[!-~]*")
 _REQUEST_HEADERS: Final = frozenset(
-    {b"accept", b"content-length", b"content-type", b"idempotency-key", b"openai-beta", b"range"}
+    {b"content-length", b"content-type"} | {name for name, one in REQUEST_HEADERS.items() if one.at == "passed"}
 )
 _REPLY_HEADERS: Final = (
-    "accept-ranges",
+    *sorted(name.decode() for name, one in REPLY_HEADERS.items() if one.at == "passed"),
     "cache-control",
-    "content-disposition",
     "content-length",
-    "content-range",
     "content-type",
-    "etag",
-    "last-modified",
-    "openai-version",
 )
 _IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _JSON: Final = b"application/json"
