@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.deploy.monitoring import PROMETHEUS, queries, rules
+from tests.support.ask import ask
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_policies
 from tests.support.ports import free_port
 from tests.support.processes import children_of, command_line
@@ -93,11 +94,6 @@ def _ready(url: str) -> bool:
         return False
 
 
-def ask(gateway: Gateway, text: str) -> int:
-    body = {"model": "chat", "messages": [{"role": "user", "content": text}], "stream": len(text) % 2 == 0}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=30).status_code
-
-
 def test_prometheus_reads_rules_and_panels(local_upstream: Upstream, hosted_upstream: Upstream, tmp_path: Path) -> None:
     """The target is up, every rule evaluates, every panel's query is answered, and a lost worker raises its alert."""
     folder, settings = tmp_path / "gateway", config(local_upstream.url, hosted_upstream.url)
@@ -109,7 +105,7 @@ def test_prometheus_reads_rules_and_panels(local_upstream: Upstream, hosted_upst
     ):
         # A counter has a rate from its second scrape on: one request of each kind first, and then the others.
         for number in range(_REQUESTS):
-            assert ask(gateway, f"hello {number % 7}") == 200
+            assert ask(gateway, f"hello {number % 7}", stream=number % 2 == 0).status_code == 200
             until(lambda at=number + 1: server.value("sum(tierline_requests_total)") == at, 30, "the scrape")
         until(lambda: server.value("sum(job_surface:tierline_requests:rate5m)") > 0, 30, "the recording rules")
         assert server.value('up{job="tierline"}') == 1

@@ -30,12 +30,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
-from cache.store.redis_store import RedisStore
-from gateway.telemetry.reader import find
+from tests.support.ask import chat_body, events_of, record_at, text_of
 from tests.support.gateway import Gateway
-from tests.support.store import UNHURRIED
 from tests.support.wait import until
 
 COUNTS = {
@@ -159,16 +155,12 @@ class Answer:
     @property
     def text(self) -> str:
         """What the answer says, JSON or stream."""
-        if self.headers["content-type"] == "application/json":
-            return str(self.json["choices"][0]["message"]["content"])
-        chunks = [event for event in self.events if event != "[DONE]" and event.get("choices")]
-        return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+        return text_of(self.body)
 
     def event(self, kind: str) -> dict[str, Any]:
         """The one event of this type in a stream of another API."""
-        lines = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: {")]
-        (found,) = [event for event in map(json.loads, lines) if event.get("type") == kind]
-        return dict(found)
+        (found,) = [event for event in events_of(self.body) if event.get("type") == kind]
+        return found
 
     @property
     def broken(self) -> dict[str, Any]:
@@ -210,9 +202,17 @@ class Rig:
         """A connection to the gateway."""
         return http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=15)
 
-    def ask(self, model: str, headers: Mapping[str, str] | None = None, **changes: Any) -> Answer:
+    def ask(
+        self,
+        model: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        text: str = "hi",
+        stream: bool = False,
+        **changes: Any,
+    ) -> Answer:
         """One chat completion; `changes` are members of the body."""
-        body = {"model": model, "messages": [{"role": "user", "content": "hi"}]} | changes
+        body = chat_body(text, model, **({"stream": True} if stream else {})) | changes
         return self.post(json.dumps(body, separators=(",", ":")).encode(), headers)
 
     def served(self, model: str, **changes: Any) -> Answer:
@@ -251,11 +251,13 @@ class Rig:
     def record(self, request_id: str) -> dict[str, Any]:
         """The trace record of a request, once it is in the store."""
         try:
-            return until(lambda: asyncio.run(self._find(request_id)), 5, f"the record of {request_id}")
-        except AssertionError as missing:
+            return asyncio.run(record_at(self.store_url, request_id))
+        except TimeoutError as missing:
             metrics = self.request("GET", "/metrics").body.decode().splitlines()
             dropped = [line for line in metrics if line.startswith(("tierline_telemetry", "tierline_store"))]
-            raise AssertionError(f"{missing}: {dropped} {self.readyz()['store']}\n{self.gateway.log()}") from missing
+            raise AssertionError(
+                f"no record of {request_id}: {dropped} {self.readyz()['store']}\n{self.gateway.log()}"
+            ) from missing
 
     def hops(self, answer: Answer, name: str = "attempt") -> list[dict[str, Any]]:
         """The hops of this name in an answer's record."""
@@ -263,14 +265,6 @@ class Rig:
         for hop in hops:
             assert not CLASS_NAME.search(hop["attributes"].get("tierline.reason", "")), hop
         return [hop for hop in hops if hop["name"] == name]
-
-    async def _find(self, request_id: str) -> Any:
-        store = RedisStore.from_url(self.store_url, slack=UNHURRIED)
-        try:
-            blob = await find(store, request_id)
-        finally:
-            await store.aclose()
-        return orjson.loads(blob) if blob else None
 
     def cached(self, model: str, **changes: Any) -> bool:
         """Whether this request would be answered from the store."""

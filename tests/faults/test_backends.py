@@ -34,10 +34,6 @@ def _strong_answers(hosted_upstream: Upstream) -> None:
     hosted_upstream.default = Reply(text=STRONG)
 
 
-def ask(rig: Rig, lane: str, stream: bool, **changes: Any) -> Answer:
-    return rig.stream(lane, **changes) if stream else rig.ask(lane, **changes)
-
-
 def assert_fell_back(rig: Rig, answer: Answer, error_type: str) -> None:
     """The client got the strong tier's answer, and sees and finds in the trace why; nothing was cached."""
     assert (answer.status, answer.ended, answer.text) == (200, True, STRONG)
@@ -117,7 +113,7 @@ def test_before_the_answer_the_next_tier_takes_over(
 ) -> None:
     """While the client has seen nothing, a fault costs one attempt, and the next tier answers."""
     local_upstream.default = reply
-    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), error_type)
+    assert_fell_back(rig, rig.ask(rig.take("lane"), stream=stream), error_type)
     assert (len(local_upstream.requests), len(hosted_upstream.requests)) == (1, 1)
 
 
@@ -127,7 +123,7 @@ def test_with_no_other_tier_the_client_is_told(
 ) -> None:
     """With nobody to take over, the client gets an envelope of ours, for a stream too, and nothing is retried."""
     local_upstream.default = reply
-    assert_failed(rig, ask(rig, rig.take("lone"), stream), status, code, error_type)
+    assert_failed(rig, rig.ask(rig.take("lone"), stream=stream), status, code, error_type)
     assert len(local_upstream.requests) == 1
     assert not local_upstream.probes
 
@@ -136,8 +132,8 @@ def test_with_no_other_tier_the_client_is_told(
 def test_b1_connection_refused(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
     """A refused connection hands over to the next tier; with none, it is 502 upstream_unreachable."""
     local_upstream.refuse()
-    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_unreachable")
-    assert_failed(rig, ask(rig, rig.take("lone"), stream), 502, "upstream_unreachable", "upstream_unreachable")
+    assert_fell_back(rig, rig.ask(rig.take("lane"), stream=stream), "upstream_unreachable")
+    assert_failed(rig, rig.ask(rig.take("lone"), stream=stream), 502, "upstream_unreachable", "upstream_unreachable")
 
 
 def test_b1_an_endpoint_that_keeps_failing_rests(rig: Rig, local_upstream: Upstream) -> None:
@@ -397,7 +393,7 @@ def test_b8_our_key_is_refused(rig: Rig, local_upstream: Upstream, status: int) 
 def test_b8_the_next_tier_takes_over(rig: Rig, local_upstream: Upstream, status: int, stream: bool) -> None:
     """Neither our refused key nor our empty account is the caller's fault: the next tier answers."""
     local_upstream.default = error_reply(status, SECRET)
-    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_http_error")
+    assert_fell_back(rig, rig.ask(rig.take("lane"), stream=stream), "upstream_http_error")
 
 
 @json_and_stream
@@ -409,7 +405,7 @@ def test_b9_the_callers_own_fault(
     lane = rig.take("lane")
     local_upstream.default = error_reply(status, "no such field", "invalid_request_error", "unknown_field")
     for _ in range(6):
-        answer = ask(rig, lane, stream)
+        answer = rig.ask(lane, stream=stream)
         assert answer.status == status
         assert answer.error == {
             "message": "no such field",
@@ -454,13 +450,13 @@ def test_b36_what_one_prompt_says(
     local_upstream.on("poison").reply(Reply(status=status, body=json.dumps(told).encode()))
     poison = [{"role": "user", "content": "poison"}]
     for _ in range(6):
-        answer = ask(rig, lane, stream, messages=poison)
+        answer = rig.ask(lane, stream=stream, messages=poison)
         assert answer.status == 400
         assert answer.error["code"] == "content_filter"
         assert answer.error["message"] == told["error"]["message"]
     assert not hosted_upstream.requests
     assert rig.states(lane)["weak"] == "ready"
-    assert ask(rig, lane, stream).text == "fine"
+    assert rig.ask(lane, stream=stream).text == "fine"
     assert not any(lane in line for line in rig.readyz()["degraded"])
 
 
@@ -488,10 +484,10 @@ def test_b36_b38_a_request_that_an_endpoint_does_not_take(
     lane, lone = rig.take("lane"), rig.take("lone")
     local_upstream.default = reply
     for _ in range(6):
-        answer = ask(rig, lane, stream)
+        answer = rig.ask(lane, stream=stream)
         assert (answer.status, answer.text, answer.headers["x-tierline-attempts"]) == (200, STRONG, "2")
     assert rig.states(lane)["weak"] == "ready"
-    alone = ask(rig, lone, stream)
+    alone = rig.ask(lone, stream=stream)
     assert alone.status == status
     assert alone.headers.get("x-should-retry") == (None if status == 413 else "false")
     assert "<" not in alone.error["message"]
@@ -514,7 +510,7 @@ def test_b37_the_model_is_gone(rig: Rig, local_upstream: Upstream, reply: Reply,
     """The next tier answers, /readyz and the log name backend and model, and an answer of the model ends it."""
     lane, lone = rig.take("lane"), rig.take("lone")
     local_upstream.default = reply
-    answer = ask(rig, lane, stream)
+    answer = rig.ask(lane, stream=stream)
     assert (answer.status, answer.text, answer.headers["x-tierline-path"]) == (200, STRONG, "fallback")
     assert rig.hops(answer)[0]["attributes"]["tierline.upstream.blame"] == "model"
     assert rig.states(lane)["weak"].startswith("without its model weak")
@@ -522,7 +518,7 @@ def test_b37_the_model_is_gone(rig: Rig, local_upstream: Upstream, reply: Reply,
     assert "no model weak" in told
     assert f"backend {lane}.weak is without its model weak" in rig.gateway.log()
     for attempts in ("1", "0"):
-        alone = ask(rig, lone, stream)
+        alone = rig.ask(lone, stream=stream)
         assert (alone.status, alone.headers["x-should-retry"]) == (502, "false")
         assert alone.headers["x-tierline-attempts"] == attempts
 
@@ -531,7 +527,7 @@ def test_b37_the_model_is_gone(rig: Rig, local_upstream: Upstream, reply: Reply,
 def test_b38_no_capacity_is_the_servers(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
     """A 498, which says that there is no capacity now, goes to the next tier."""
     local_upstream.default = error_reply(498, SECRET)
-    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_http_error")
+    assert_fell_back(rig, rig.ask(rig.take("lane"), stream=stream), "upstream_http_error")
 
 
 def test_b31_an_error_with_a_status_in_the_first_event(rig: Rig, local_upstream: Upstream) -> None:
@@ -661,7 +657,7 @@ def test_b14_a_byte_at_a_time_does_not_outlive_the_deadline(rig: Rig, raw: RawUp
 def test_b14_a_byte_at_a_time_from_the_start(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
     """Before the client has anything, the next tier takes over when the first one's time is over."""
     local_upstream.default = Reply(text=LONG, fault=Fault.SLOW_LORIS, between_s=0.05)
-    answer = ask(rig, rig.take("lane"), stream)
+    answer = rig.ask(rig.take("lane"), stream=stream)
     assert_fell_back(rig, answer, "upstream_timeout")
     local_upstream.requests[0].wait_gone(1)
 
@@ -703,7 +699,7 @@ def test_b21_a_giant_reply(rig: Rig, local_upstream: Upstream, stream: bool) -> 
     before = resident_kib(rig.gateway.process.pid)
     local_upstream.reset()
     local_upstream.default = Reply(fault=Fault.GIANT)
-    assert_fell_back(rig, ask(rig, lane, stream), "upstream_invalid_response")
+    assert_fell_back(rig, rig.ask(lane, stream=stream), "upstream_invalid_response")
     assert resident_kib(rig.gateway.process.pid) - before < 16 << 10
     local_upstream.requests[0].wait_gone(2)
     assert local_upstream.requests[0].sent_bytes < 64 << 20
@@ -714,7 +710,7 @@ def test_b23_the_other_kind_is_converted(rig: Rig, local_upstream: Upstream, str
     """JSON where a stream was asked for becomes a stream, and the other way round."""
     lane = rig.take("lane")
     local_upstream.default = Reply(text=LONG, fault=Fault.OTHER_KIND)
-    answer = ask(rig, lane, stream)
+    answer = rig.ask(lane, stream=stream)
     assert (answer.status, answer.ended, answer.text) == (200, True, LONG)
     assert answer.headers["x-tierline-attempts"] == "1"
     if stream:
@@ -788,8 +784,8 @@ def test_b24_an_answer_without_a_finish_is_none(rig: Rig, local_upstream: Upstre
     body = completion(Reply(text=LONG), {"model": "weak"}, identity_of({}))
     body["choices"][0]["finish_reason"] = None
     local_upstream.default = Reply(body=json.dumps(body).encode())
-    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_invalid_response")
-    assert_failed(rig, ask(rig, rig.take("lone"), stream), *INVALID[1:], INVALID[0])
+    assert_fell_back(rig, rig.ask(rig.take("lane"), stream=stream), "upstream_invalid_response")
+    assert_failed(rig, rig.ask(rig.take("lone"), stream=stream), *INVALID[1:], INVALID[0])
 
 
 @json_and_stream
@@ -801,7 +797,7 @@ def test_b28_a_stale_connection_is_no_attempt(rig: Rig, raw: RawUpstream, stream
     raw.parts = [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(reply), reply]
     raw.keep_open, raw.answers = True, 1
     for seed in range(4):
-        answer = ask(rig, lane, stream, seed=seed)
+        answer = rig.ask(lane, stream=stream, seed=seed)
         assert (answer.status, answer.text) == (200, STRONG)
         assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("direct", f"{lane}.raw")
         assert [hop["error"] for hop in rig.hops(answer)] == [None]
@@ -851,7 +847,7 @@ def test_b33_usage_is_never_made_up_in_silence(rig: Rig, local_upstream: Upstrea
 def test_b33_negative_usage(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
     """Counts below zero reach neither the client nor the books."""
     local_upstream.default = Reply(usage={"prompt_tokens": -987654, "completion_tokens": 3, "total_tokens": -987651})
-    answer = ask(rig, rig.take("lane"), stream)
+    answer = rig.ask(rig.take("lane"), stream=stream)
     assert answer.status == 200
     assert b"-98765" not in answer.body
     ledger = rig.record(answer.headers["x-request-id"])["ledger"]
@@ -882,7 +878,7 @@ def test_b43_a_call_that_cannot_be(
     local_upstream.default = reply
     lane = rig.take("lane")
     tools = [{"type": "function", "function": {"name": "tell"}}]
-    answer = ask(rig, lane, stream, tools=tools, **changes)
+    answer = rig.ask(lane, stream=stream, tools=tools, **changes)
     assert (answer.status, answer.text, answer.headers["x-tierline-path"]) == (200, STRONG, "escalated")
     first, second = rig.hops(answer)
     assert (first["error"], first["attributes"]["tierline.outcome"]) == (None, "unfit")

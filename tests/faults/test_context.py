@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lanes import Answer, Rig
+from tests.faults.lanes import Rig
 from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import until
 
@@ -37,12 +37,6 @@ def too_long(status: int = 400, body: Any = LLAMA) -> Reply:
     return Reply(status=status, headers={"Content-Type": "application/json"}, body=json.dumps(body).encode())
 
 
-def ask(rig: Rig, lane: str, stream: bool, text: str = "hi", **changes: Any) -> Answer:
-    """One request whose only message is `text`."""
-    messages = [{"role": "user", "content": text}]
-    return rig.ask(lane, messages=messages, **({"stream": True} if stream else {}), **changes)
-
-
 @json_and_stream
 @pytest.mark.parametrize(
     "reply",
@@ -63,7 +57,7 @@ def test_b9_what_a_model_cannot_hold_goes_to_the_next_tier(
     lane = rig.take("lane")
     local_upstream.default = reply
     for number in range(6):
-        answer = ask(rig, lane, stream, seed=number)
+        answer = rig.ask(lane, stream=stream, seed=number)
         assert (answer.status, answer.ended, answer.text) == (200, True, STRONG)
         assert answer.headers["x-tierline-path"] == "escalated"
         assert answer.headers["x-tierline-attempts"] == "2"
@@ -78,7 +72,7 @@ def test_b9_an_answer_of_the_next_tier_is_kept(rig: Rig, local_upstream: Upstrea
     """It came about as the policy wants, so it is served again."""
     lane = rig.take("lane")
     local_upstream.default = too_long()
-    ask(rig, lane, False, "long")
+    rig.ask(lane, stream=False, text="long")
     until(lambda: rig.cached(lane, messages=[{"role": "user", "content": "long"}]), 5, "the answer in the cache")
 
 
@@ -86,7 +80,7 @@ def test_b9_an_answer_of_the_next_tier_is_kept(rig: Rig, local_upstream: Upstrea
 def test_b9_no_tier_left_that_could_hold_it(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
     """The last tier's context error is the client's 400, with its words and the code that agents look for."""
     local_upstream.default = too_long()
-    answer = ask(rig, rig.take("lone"), stream)
+    answer = rig.ask(rig.take("lone"), stream=stream)
     assert answer.status == 400
     assert answer.error == {
         "message": LLAMA["error"]["message"],
@@ -102,7 +96,7 @@ def test_b9_a_larger_tier_that_fails_is_no_fault_of_the_callers(
 ) -> None:
     """What the small model cannot hold and the large one fails at is a 502: it may be sent again."""
     local_upstream.default, hosted_upstream.default = too_long(), error_reply(500)
-    answer = ask(rig, rig.take("lane"), False)
+    answer = rig.ask(rig.take("lane"), stream=False)
     assert (answer.status, answer.error["code"]) == (502, "upstream_http_error")
 
 
@@ -114,7 +108,7 @@ def test_b9_a_larger_tier_that_asks_for_a_pause_is_waited_for(
     hosted_upstream.default = error_reply(429, headers={"Retry-After": "30"})
     lane = rig.take("lane")
     for number, asked in enumerate((1, 1)):
-        answer = ask(rig, lane, False, seed=number)
+        answer = rig.ask(lane, stream=False, seed=number)
         assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded")
         assert 28 <= int(answer.headers["retry-after"]) <= 30
         assert len(hosted_upstream.requests) == asked
@@ -126,7 +120,7 @@ def test_a_prompt_that_does_not_fit_starts_at_a_tier_that_holds_it(
 ) -> None:
     """270 characters of Chinese and room for a reply are more than 512 tokens: the small tier is not asked."""
     lane = rig.take("brief")
-    answer = ask(rig, lane, stream, CHINESE)
+    answer = rig.ask(lane, stream=stream, text=CHINESE)
     assert (answer.status, answer.text) == (200, STRONG)
     assert answer.headers["x-tierline-path"] == "direct"
     assert not local_upstream.requests
@@ -147,7 +141,7 @@ def test_the_reply_and_the_tools_must_fit_too(
     rig: Rig, local_upstream: Upstream, changes: dict[str, Any], fits: bool
 ) -> None:
     """A short prompt fits into 512 tokens, unless it asks for a reply, or brings tools, of as many."""
-    answer = ask(rig, rig.take("brief"), False, **changes)
+    answer = rig.ask(rig.take("brief"), stream=False, **changes)
     assert answer.status == 200
     assert len(local_upstream.requests) == fits
 
@@ -155,7 +149,7 @@ def test_the_reply_and_the_tools_must_fit_too(
 def test_where_no_other_tier_can_answer_the_model_itself_counts(rig: Rig, local_upstream: Upstream) -> None:
     """The bound is no count: what may fit after all is sent to the only tier there is, which says so if it does not."""
     lane = rig.take("tight")
-    assert ask(rig, lane, False, CHINESE).status == 200
+    assert rig.ask(lane, stream=False, text=CHINESE).status == 200
     local_upstream.default = too_long()
-    answer = ask(rig, lane, False, CHINESE, seed=1)
+    answer = rig.ask(lane, stream=False, text=CHINESE, seed=1)
     assert (answer.status, answer.error["code"]) == (400, CODE)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faults.lanes import Rig
+from tests.support.ask import events_of
 from tests.support.upstream import Reply, Upstream
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -48,12 +49,6 @@ def chat(rig: Rig, lane: str, stream: bool) -> Seen:
     return text, [tuple(call) for call in found.values()], end
 
 
-def events(body: bytes) -> list[Json]:
-    """The events of a stream in another dialect."""
-    lines = [line[6:] for line in body.decode().split("\n") if line.startswith("data: ")]
-    return [json.loads(line) for line in lines]
-
-
 def messages(rig: Rig, lane: str, stream: bool) -> Seen:
     """Ask by the Messages API."""
     tools = [{"name": "look", "input_schema": SCHEMA}]
@@ -68,7 +63,7 @@ def messages(rig: Rig, lane: str, stream: bool) -> Seen:
         inputs = [json.dumps(one.get("input"), separators=(",", ":")) for one in blocks]
     else:
         blocks, inputs, end = [], [], "failed"
-        for event in events(answer.body):
+        for event in events_of(answer.body):
             if event["type"] == "content_block_start":
                 blocks.append(event["content_block"])
                 inputs.append("")
@@ -88,7 +83,7 @@ def responses(rig: Rig, lane: str, stream: bool) -> Seen:
     answer = rig.request("POST", "/v1/responses", body, {"content-type": "application/json"})
     if answer.status != 200:
         return "", [], "failed"
-    reply = events(answer.body)[-1].get("response") if stream else answer.json
+    reply = events_of(answer.body)[-1].get("response") if stream else answer.json
     if reply is None or reply["status"] == "failed":
         return "", [], "failed"
     text, calls = "", []

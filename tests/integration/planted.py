@@ -28,6 +28,7 @@ from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES
 from tests.gateway.console.every_page import replies
 from tests.gateway.telemetry.collector import Collector
+from tests.support.ask import ask
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
@@ -90,7 +91,7 @@ def _prompt(number: int) -> str:
     return word("prompt", number // 2 if number % _WAYS == 7 else number)
 
 
-def _ask(gateway: Gateway, number: int) -> tuple[int, str]:
+def _sent(gateway: Gateway, number: int) -> tuple[int, str]:
     """Send one request; return its number and its reply's text if that is an error."""
     prompt = f"Tell me about {_prompt(number)}"
     body: dict[str, Any] = {
@@ -114,7 +115,7 @@ def _ask(gateway: Gateway, number: int) -> tuple[int, str]:
     if number % _WAYS == 6:
         body["temperature"] = word("wrong", number)
     try:
-        reply = httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=30)
+        reply = ask(gateway, headers=headers, timeout_s=30, **body)
     except httpx2.HTTPError:
         return number, ""
     return number, reply.text if reply.status_code >= 400 else ""
@@ -144,8 +145,8 @@ def found(requests: int, *, capture: bool = False, folder: Path) -> Counter[str]
             )
         )
         with ThreadPoolExecutor(8) as threads:
-            errors = list(threads.map(lambda number: _ask(gateway, number), range(requests - 8)))
-            errors += threads.map(lambda number: _ask(gateway, number), range(_LAST, _LAST + 16, 2))
+            errors = list(threads.map(lambda number: _sent(gateway, number), range(requests - 8)))
+            errors += threads.map(lambda number: _sent(gateway, number), range(_LAST, _LAST + 16, 2))
         client = stack.enter_context(redis.Redis.from_url(store.url))
         until(lambda: client.xlen(TRACES) >= requests, 60)
         pages = {path: httpx2.get(gateway.origin + path).text for path in _PAGES}

@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.test_path import traced
 from tests.support import response_events
+from tests.support.ask import StreamRead, chat_body, data_of, read_stream
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream, error_reply
@@ -57,44 +58,13 @@ def alive(_alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, 
 _prompts = itertools.count()
 
 
-class Answer:
-    """A stream as it came: when its head was there, in seconds since the request went out; its lines; its end."""
-
-    def __init__(self, gateway: Gateway, surface: str, prompt: str = "") -> None:
-        asked = prompt or f"capital {next(_prompts)}"
-        body = {"model": surface, "stream": True, "messages": [{"role": "user", "content": asked}]}
-        raw, self.ended = b"", True
-        began = time.monotonic()
-        with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=body, timeout=15) as response:
-            self.head_s = time.monotonic() - began
-            self.status, self.headers = response.status_code, response.headers
-            try:
-                for part in response.iter_raw():
-                    raw += part
-            except httpx2.RemoteProtocolError:
-                self.ended = False
-        self.lines = raw.decode().split("\n")
-
-    @property
-    def comments(self) -> list[str]:
-        return [line for line in self.lines if line.startswith(":")]
-
-    @property
-    def data(self) -> list[str]:
-        return [line[6:] for line in self.lines if line.startswith("data: ")]
-
-    @property
-    def chunks(self) -> list[dict[str, Any]]:
-        return [json.loads(one) for one in self.data if one != "[DONE]"]
-
-    @property
-    def text(self) -> str:
-        return "".join(c["choices"][0]["delta"].get("content") or "" for c in self.chunks if c["choices"])
+def streamed(gateway: Gateway, surface: str, prompt: str = "") -> StreamRead:
+    return read_stream(gateway, chat_body(prompt or f"capital {next(_prompts)}", surface))
 
 
 def test_without_it_nothing_goes_out_early(alive: Gateway) -> None:
     """By default the head waits for the answer, and says who gives it."""
-    answer = Answer(alive, "none")
+    answer = streamed(alive, "none")
     assert answer.head_s >= 0.3
     assert answer.headers["x-tierline-tier"] == "local"
     assert len(answer.comments) == 1
@@ -102,7 +72,7 @@ def test_without_it_nothing_goes_out_early(alive: Gateway) -> None:
 
 def test_a_comment_comes_early(alive: Gateway) -> None:
     """The head and a comment come long before the answer; what the head could not say is in the last comment."""
-    answer = Answer(alive, "comments")
+    answer = streamed(alive, "comments")
     assert answer.comments[0] == ": waiting"
     assert {name for name in answer.headers if name.startswith("x-tierline")} == {
         "x-tierline-surface",
@@ -117,7 +87,7 @@ def test_a_comment_comes_early(alive: Gateway) -> None:
     told = dict(one.split("=", 1) for one in last[1:])
     assert (told["x-tierline-path"], told["x-tierline-tier"], told["x-tierline-attempts"]) == ("direct", "local", "1")
     assert float(told["x-tierline-confidence"]) > 0.9
-    assert answer.data[-1] == "[DONE]"
+    assert data_of(answer.body)[-1] == "[DONE]"
     assert answer.ended
 
 
@@ -126,9 +96,9 @@ def test_an_answer_that_is_shared_says_so_in_the_last_comment(alive: Gateway, lo
     prompt = f"capital {next(_prompts)}"
     local_upstream.default = Reply(text=TEXT, before_headers_s=1.0)  # the second client's head goes out meanwhile
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(Answer, alive, "comments", prompt)
+        first = pool.submit(streamed, alive, "comments", prompt)
         local_upstream.wait_for(1)
-        answers = [Answer(alive, "comments", prompt), first.result()]
+        answers = [streamed(alive, "comments", prompt), first.result()]
     assert [answer.text for answer in answers] == [TEXT, TEXT]
     assert ["x-tierline-coalesced=1" in answer.comments[-1] for answer in answers] == [True, False]
     assert len(local_upstream.requests) == 1
@@ -138,8 +108,10 @@ def test_a_quick_answer_has_its_headers(alive: Gateway, local_upstream: Upstream
     """Within a tenth of a second nothing is different: the headers say it all, and no comment waits."""
     local_upstream.default = Reply(text=TEXT)
     for surface in ("comments", "role"):
-        answer = until(lambda surface=surface: "x-tierline-tier" in (one := Answer(alive, surface)).headers and one, 15)
-        assert isinstance(answer, Answer)
+        answer = until(
+            lambda surface=surface: "x-tierline-tier" in (one := streamed(alive, surface)).headers and one, 15
+        )
+        assert isinstance(answer, StreamRead)
         assert len(answer.comments) == 1
         assert answer.text == TEXT
 
@@ -147,12 +119,12 @@ def test_a_quick_answer_has_its_headers(alive: Gateway, local_upstream: Upstream
 def test_a_long_wait_has_more_than_one(alive: Gateway, local_upstream: Upstream) -> None:
     """Every two seconds there is another sign."""
     local_upstream.default = Reply(text=TEXT, before_headers_s=2.5)
-    assert Answer(alive, "comments").comments[:-1] == [": waiting"] * 2
+    assert streamed(alive, "comments").comments[:-1] == [": waiting"] * 2
 
 
 def test_a_role_comes_early(alive: Gateway) -> None:
     """The first chunk is ours, with the role; every later one has its id, model and time, and none has a role."""
-    answer = Answer(alive, "role")
+    answer = streamed(alive, "role")
     first = answer.chunks[0]
     assert first["choices"] == [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]
     assert first["model"] == "role"
@@ -197,7 +169,7 @@ def test_an_escalation_behind_it(alive: Gateway, local_upstream: Upstream, hoste
     """A draft is turned down behind the early head as before it."""
     local_upstream.default = Reply(text="Rome, I should think, or so.", logprob=-3.0, before_headers_s=0.3)
     hosted_upstream.default = Reply(text=TEXT)
-    answer = Answer(alive, "role")
+    answer = streamed(alive, "role")
     assert answer.text == TEXT
     assert "x-tierline-path=escalated x-tierline-tier=hosted" in answer.comments[-1]
 
@@ -208,9 +180,9 @@ def test_an_error_is_an_event(
 ) -> None:
     """When nobody answers after all, the error is the last event of a body that ends as HTTP, and no [DONE] follows."""
     local_upstream.default = Reply(status=400, body=error_reply(400, "no").body, before_headers_s=0.3)
-    answer = Answer(alive, surface)
+    answer = streamed(alive, surface)
     assert answer.status == 200
-    assert json.loads(answer.data[-1])["error"]["message"] == "no"
+    assert json.loads(data_of(answer.body)[-1])["error"]["message"] == "no"
     assert answer.ended
     assert "x-tierline-attempts=1" in answer.comments[-1]
     ledger = traced(store, answer)["ledger"]
@@ -229,11 +201,11 @@ def test_the_sdk_takes_it_for_any_stream(alive: Gateway, surface: str) -> None:
 
 def test_a_stored_answer_is_kept_as_the_backend_said_it(alive: Gateway, local_upstream: Upstream) -> None:
     """What goes into the cache has the backend's own id, not the early head's."""
-    answer = Answer(alive, "role", "once more")
+    answer = streamed(alive, "role", "once more")
     again = until(
-        lambda: (one := Answer(alive, "role", "once more")).headers.get("x-tierline-path") == "cache-exact" and one
+        lambda: (one := streamed(alive, "role", "once more")).headers.get("x-tierline-path") == "cache-exact" and one
     )
-    assert isinstance(again, Answer)
+    assert isinstance(again, StreamRead)
     assert again.text == TEXT
     assert again.chunks[0]["id"] != answer.chunks[0]["id"]
     assert again.chunks[0]["model"] == "small"

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from gateway.cli.main import main
+from tests.support.ask import ask
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.ports import free_port
 from tests.support.store import LocalStore, local_store
@@ -56,19 +57,20 @@ def gateway(
         yield running
 
 
-def ask(gateway: Gateway, question: str, tenant: str = "acme", model: str = "chat", **headers: str) -> httpx2.Response:
-    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": question}]}
-    headers = {"authorization": f"Bearer {tenant}-key", **headers}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=20)
+def tenant_asks(
+    gateway: Gateway, question: str, tenant: str = "acme", model: str = "chat", **headers: str
+) -> httpx2.Response:
+    sent = {"authorization": f"Bearer {tenant}-key", **headers}
+    return ask(gateway, question, model=model, headers=sent, temperature=0)
 
 
 def path(gateway: Gateway, question: str, tenant: str = "acme", model: str = "chat", **headers: str) -> str:
-    return ask(gateway, question, tenant, model, **headers).headers["x-tierline-path"]
+    return tenant_asks(gateway, question, tenant, model, **headers).headers["x-tierline-path"]
 
 
 def recognised(gateway: Gateway, question: str, tenant: str) -> httpx2.Response | None:
     """The reply where an answer to another wording is found; where it is not yet, no model is asked."""
-    reply = ask(gateway, question, tenant, model="meaning", **{"x-tierline-cache": "only-if-cached"})
+    reply = tenant_asks(gateway, question, tenant, model="meaning", **{"x-tierline-cache": "only-if-cached"})
     return reply if reply.headers.get("x-tierline-path") == "cache-semantic" else None
 
 
@@ -77,7 +79,7 @@ def kept(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) 
     ids: list[str] = []
 
     def answered() -> bool:
-        reply = ask(gateway, question, tenant, **headers)
+        reply = tenant_asks(gateway, question, tenant, **headers)
         ids.append(reply.headers["x-request-id"])
         return reply.headers["x-tierline-path"] == "cache-exact"
 
@@ -88,7 +90,7 @@ def kept(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) 
 def still_kept(gateway: Gateway, question: str, tenant: str = "acme") -> None:
     """Whether the cache answers without a model: a busy machine's store may miss its time, and is asked again."""
     stored = {"x-tierline-cache": "only-if-cached"}
-    until(lambda: ask(gateway, question, tenant, **stored).status_code == 200, 5, f"a hit for {question}")
+    until(lambda: tenant_asks(gateway, question, tenant, **stored).status_code == 200, 5, f"a hit for {question}")
 
 
 def entry_of(store: LocalStore, request_id: str, capsys: pytest.CaptureFixture[str]) -> str:

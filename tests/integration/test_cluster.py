@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from gateway.cli.main import main
+from tests.support.ask import ask
 from tests.support.cluster import Cluster, cluster_of
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.upstream import Reply, Upstream
@@ -43,11 +44,6 @@ def gateways(
     ]
     with served[0] as one, served[1] as other:
         yield one, other
-
-
-def ask(gateway: Gateway, question: str) -> httpx2.Response:
-    body = {"model": "chat", "temperature": 0, "messages": [{"role": "user", "content": question}]}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20)
 
 
 def comes_from(gateway: Gateway, question: str, path: str) -> None:

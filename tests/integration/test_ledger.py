@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from gateway.cli.main import main
+from tests.support.ask import ask
 from tests.support.gateway import CHAT, ROOT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
@@ -21,11 +22,6 @@ IN, OUT = 2.5e-6, 10e-6
 
 
 README = (ROOT / "gateway" / "README.md").read_text("utf-8")
-
-
-def ask(gateway: Gateway, question: str, **more: Any) -> httpx2.Response:
-    body = {"model": "chat", "temperature": 0, "messages": [{"role": "user", "content": question}], **more}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20)
 
 
 def usage(tokens_in: int, tokens_out: int) -> dict[str, int]:

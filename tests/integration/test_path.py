@@ -13,11 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from cache.store.redis_store import RedisStore
-from gateway.telemetry import reader
 from policies.loader import SHIPPED
+from tests.support.ask import ask, record_at, text_of
 from tests.support.gateway import Gateway, config, serve
-from tests.support.store import UNHURRIED, LocalStore, local_store
+from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import until
 
@@ -52,37 +51,15 @@ def gw(path_gateway: Gateway, store: LocalStore, local_upstream: Upstream, hoste
     return path_gateway
 
 
-def ask(gateway: Gateway, question: str, *, headers: dict[str, str] | None = None, **more: Any) -> httpx2.Response:
-    body = {"model": "chat", "messages": [{"role": "user", "content": question}], **more}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=20)
-
-
 def recognised(gateway: Gateway, question: str) -> httpx2.Response | None:
     """The reply where an answer to another wording is found; where it is not yet, no model is asked, nothing stored."""
     reply = ask(gateway, question, headers={"x-tierline-cache": "only-if-cached"})
     return reply if reply.headers.get("x-tierline-path") == "cache-semantic" else None
 
 
-def text_of(response: httpx2.Response) -> str:
-    """The answer's text, of JSON and of a stream alike."""
-    if response.headers["content-type"] == "application/json":
-        return str(response.json()["choices"][0]["message"]["content"])
-    chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
-    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
-
-
 def traced(store: LocalStore, response: httpx2.Response) -> dict[str, Any]:
     """The trace record of that request, as soon as it is there."""
-
-    async def find() -> bytes | None:
-        redis = RedisStore.from_url(store.url, slack=UNHURRIED)
-        try:
-            return await reader.find(redis, response.headers["x-request-id"])
-        finally:
-            await redis.aclose()
-
-    record: dict[str, Any] = json.loads(until(lambda: asyncio.run(find()), 5, "the trace record"))
-    return record
+    return asyncio.run(record_at(store.url, response.headers["x-request-id"]))
 
 
 def hops(record: dict[str, Any]) -> list[str]:
@@ -132,7 +109,12 @@ def test_a_stream_is_stored_and_replays_as_either(gw: Gateway, local_upstream: U
     until(lambda: ask(gw, "Recommend a river cruise, please.").headers["x-tierline-path"] == "cache-exact", 5, "a hit")
     as_json = ask(gw, "Recommend a river cruise, please.")
     as_stream = ask(gw, "Recommend a river cruise, please.", stream=True)
-    assert text_of(live) == text_of(as_json) == text_of(as_stream) == "The Nile is the best of them."
+    assert (
+        text_of(live.content)
+        == text_of(as_json.content)
+        == text_of(as_stream.content)
+        == "The Nile is the best of them."
+    )
     assert as_stream.text.endswith("data: [DONE]\n\n")
 
 
@@ -158,7 +140,7 @@ def test_a_fumbled_easy_question_escalates_unseen(
     local_upstream.default = Reply(text="Lyon, er, no, hm, Nice, perhaps?", logprob=-1.5)
     hosted_upstream.default = Reply(text="Paris.")
     answered = ask(gw, "What is the capital of France?", stream=stream)
-    assert text_of(answered) == "Paris."
+    assert text_of(answered.content) == "Paris."
     assert "Lyon" not in answered.text
     assert answered.headers["x-tierline-path"] == "escalated"
     assert answered.headers["x-tierline-attempts"] == "2"
@@ -237,8 +219,8 @@ def test_a_fresh_answer_takes_the_stored_ones_place(gw: Gateway, local_upstream:
     local_upstream.default = Reply(text="The first answer.")
     until(lambda: ask(gw, "Say who you are.").headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
     local_upstream.default = Reply(text="The second answer.")
-    assert text_of(ask(gw, "Say who you are.", headers={"cache-control": "no-cache"})) == "The second answer."
-    until(lambda: text_of(ask(gw, "Say who you are.")) == "The second answer.", 5, "the fresh answer, stored")
+    assert text_of(ask(gw, "Say who you are.", headers={"cache-control": "no-cache"}).content) == "The second answer."
+    until(lambda: text_of(ask(gw, "Say who you are.").content) == "The second answer.", 5, "the fresh answer, stored")
 
 
 def test_only_if_cached_never_calls_a_model(gw: Gateway, local_upstream: Upstream) -> None:
@@ -347,13 +329,13 @@ def test_a_pinned_weak_answer_is_not_served_to_others(
     local_upstream.default = Reply(text="um, er, ah", logprob=-3.0)
     hosted_upstream.default = Reply(text="Paris.")
     pinned = ask(gw, "Name the capital city of France.", model="tier:local")
-    assert text_of(pinned) == "um, er, ah"
+    assert text_of(pinned.content) == "um, er, ah"
     clamped = ask(gw, "Name the capital city of France.", headers={"x-tierline-max-tier": "local"})
-    assert text_of(clamped) == "um, er, ah"
+    assert text_of(clamped.content) == "um, er, ah"
     # Whatever was to be stored is stored by the time that a later request's answer is.
     until(lambda: ask(gw, "Say hi to all.").headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
     open_to_all = ask(gw, "Name the capital city of France.")
-    assert (text_of(open_to_all), open_to_all.headers["x-tierline-path"]) == ("Paris.", "escalated")
+    assert (text_of(open_to_all.content), open_to_all.headers["x-tierline-path"]) == ("Paris.", "escalated")
 
 
 def test_an_answer_refused_at_the_deadline_leaves_no_call_behind(
@@ -427,7 +409,7 @@ def test_a_poor_json_draft_is_cancelled_long_before_its_end(
     """Where drafts are watched a JSON request escalates as soon as a stream would: ten seconds are not written out."""
     local_upstream.default = draft
     answered = ask(watching, "Name the capital city of France.", headers={"x-tierline-debug": "1"})
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("Paris.", "escalated")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("Paris.", "escalated")
     assert reason in answered.headers["x-tierline-reason"]
     local_upstream.requests[0].wait_gone(2)
     assert _backend(watching)["in_flight"] == 0
@@ -438,7 +420,7 @@ def test_a_good_watched_draft_is_the_answer_it_would_have_been(watching: Gateway
     local_upstream.default = Reply(text="The capital city of France is Paris, " * 2 + "as everybody knows.")
     plain = ask(watching, "Name the capital city of France.")
     assert local_upstream.requests[-1].body["stream"] is True
-    assert (text_of(plain), plain.headers["x-tierline-path"]) == (local_upstream.default.text, "direct")
+    assert (text_of(plain.content), plain.headers["x-tierline-path"]) == (local_upstream.default.text, "direct")
     body = plain.json()
     assert (body["object"], body["choices"][0]["finish_reason"]) == ("chat.completion", "stop")
     assert body["usage"]["completion_tokens"] > 10

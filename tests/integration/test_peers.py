@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.ask import ask
 from tests.support.gateway import Gateway, serve
 from tests.support.store import local_store
 from tests.support.upstream import Upstream, error_reply
@@ -36,11 +37,6 @@ def state_of(gateway: Gateway, tier: str = "local") -> str:
     return next(iter(said["tiers"][tier]["backends"].values()))["state"]
 
 
-def ask(gateway: Gateway, prompt: str) -> int:
-    body = {"model": "chat", "messages": [{"role": "user", "content": prompt}]}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20).status_code
-
-
 def test_a_breaker_that_opens_in_one_is_open_in_the_other_soon_after(
     replicas: tuple[Gateway, Gateway], local_upstream: Upstream
 ) -> None:
@@ -49,7 +45,7 @@ def test_a_breaker_that_opens_in_one_is_open_in_the_other_soon_after(
     local_upstream.default = error_reply(500)
     number = 0
     while state_of(one) == "ready":
-        assert ask(one, f"question {number}") == 200
+        assert ask(one, f"question {number}").status_code == 200
         number += 1
         assert number < 20
     until(lambda: "failing" in state_of(other), _SOON_S, "the other's knowledge")
@@ -61,10 +57,10 @@ def test_a_pause_that_was_asked_of_one_is_kept_by_the_other(
     """A 429 with Retry-After holds for both, and the other's requests go elsewhere meanwhile."""
     one, other = replicas
     local_upstream.default = error_reply(429, headers={"Retry-After": "30"})
-    assert ask(one, "hello") == 200
+    assert ask(one, "hello").status_code == 200
     until(lambda: "pause" in state_of(other), _SOON_S, "the other's knowledge")
     seen = len(local_upstream.requests)
-    assert ask(other, "hello there") == 200
+    assert ask(other, "hello there").status_code == 200
     assert len(local_upstream.requests) == seen
 
 
@@ -75,6 +71,6 @@ def test_rate_limit_headers_that_one_saw_hold_for_the_other(
     one, other = replicas
     limits = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "30s"}
     local_upstream.default = error_reply(500, headers=limits)
-    assert ask(one, "hello") == 200
+    assert ask(one, "hello").status_code == 200
     assert "out of quota" in state_of(one)
     until(lambda: "out of quota" in state_of(other), _SOON_S, "the other's knowledge")

@@ -14,6 +14,7 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.ask import text_of
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
@@ -209,7 +210,7 @@ async def test_another_worker_answers_a_repeat_without_a_model(
             asked, calls = question(), len(local_upstream.requests)
             _, first = await one.ask(asked, stream=stream)
             _, second = await other.ask(asked, stream=stream)
-            assert _text(first) == _text(second)
+            assert text_of(first) == text_of(second)
             assert len(local_upstream.requests) == calls + 1
 
 
@@ -242,10 +243,3 @@ async def store_is(connections: aiohttp.ClientSession, gateway: Gateway, status:
 def _entries(store: LocalStore) -> int:
     with redis.Redis.from_url(store.url) as client:
         return len(list(client.scan_iter("*:x:*")))
-
-
-def _text(body: bytes) -> str:
-    if body.startswith(b"{"):
-        return str(json.loads(body)["choices"][0]["message"]["content"])
-    chunks = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.ask import ask, text_of
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
@@ -99,20 +99,6 @@ def hedged() -> str:
     return f"hedged-{next(_surfaces)}"
 
 
-def ask(
-    gateway: Gateway, model: str, text: str = "hi", *, stream: bool = True, headers: dict[str, str] | None = None
-) -> httpx2.Response:
-    body = {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=20)
-
-
-def said(response: httpx2.Response) -> str:
-    if response.headers["content-type"] == "application/json":
-        return str(response.json()["choices"][0]["message"]["content"])
-    chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
-    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
-
-
 def in_flight(gateway: Gateway) -> int:
     tiers: dict[str, Any] = httpx2.get(f"{gateway.origin}/readyz").json()["tiers"]
     return sum(backend["in_flight"] for tier in tiers.values() for backend in tier["backends"].values())
@@ -128,9 +114,9 @@ def test_a_slow_first_tier_is_hedged_and_cancelled(
 ) -> None:
     """The next tier's answer goes out, and the call that lost is ended at once."""
     local_upstream.default = slow(SMALL, 10)
-    answer = ask(gw, hedged, stream=stream)
+    answer = ask(gw, "hi", model=hedged, stream=stream)
     assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("hedged", "hosted")
-    assert said(answer) == LARGE.text
+    assert text_of(answer.content) == LARGE.text
     assert answer.headers["x-tierline-attempts"] == "2"
     local_upstream.wait_for(1)[0].wait_gone(1)
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
@@ -142,8 +128,8 @@ def test_the_first_tier_may_win_after_all(
 ) -> None:
     """The hedge is what is ended then, and the answer is as direct as ever."""
     local_upstream.default, hosted_upstream.default = slow(SMALL, 0.3), slow(LARGE, 10)
-    answer = ask(gw, hedged, stream=stream)
-    assert (answer.headers["x-tierline-path"], said(answer)) == ("direct", SMALL.text)
+    answer = ask(gw, "hi", model=hedged, stream=stream)
+    assert (answer.headers["x-tierline-path"], text_of(answer.content)) == ("direct", SMALL.text)
     until(lambda: hosted_upstream.requests, 2, "the hedge")
     hosted_upstream.requests[0].wait_gone(1)
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
@@ -154,10 +140,10 @@ def test_hedges_stay_within_their_share(
 ) -> None:
     """One that cost more than the surface has earned is the last until it has earned it."""
     local_upstream.default = slow(SMALL, 0.4)
-    assert ask(gw, hedged).headers["x-tierline-path"] == "hedged"
+    assert ask(gw, "hi", model=hedged, stream=True).headers["x-tierline-path"] == "hedged"
     for number in range(3):
-        answer = ask(gw, hedged, f"again {number}")
-        assert (answer.headers["x-tierline-path"], said(answer)) == ("direct", SMALL.text)
+        answer = ask(gw, f"again {number}", model=hedged, stream=True)
+        assert (answer.headers["x-tierline-path"], text_of(answer.content)) == ("direct", SMALL.text)
     assert len(hosted_upstream.requests) == 1
 
 
@@ -183,15 +169,15 @@ def test_speculation_costs_a_poor_draft_no_time(
     """Both are asked at once; the draft is turned down and the other answer is under way already."""
     local_upstream.default = Reply(text=SMALL.text, logprob=-4.0)
     hosted_upstream.default = slow(LARGE, 0.3)
-    answer = ask(gw, "both")
-    assert (answer.headers["x-tierline-path"], said(answer)) == ("escalated", LARGE.text)
+    answer = ask(gw, "hi", model="both", stream=True)
+    assert (answer.headers["x-tierline-path"], text_of(answer.content)) == ("escalated", LARGE.text)
 
 
 def test_speculation_ends_what_was_not_needed(gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
     """A good draft goes out by itself."""
     hosted_upstream.default = slow(LARGE, 10)
-    answer = ask(gw, "both")
-    assert (answer.headers["x-tierline-path"], said(answer)) == ("direct", SMALL.text)
+    answer = ask(gw, "hi", model="both", stream=True)
+    assert (answer.headers["x-tierline-path"], text_of(answer.content)) == ("direct", SMALL.text)
     until(lambda: hosted_upstream.requests, 2, "the speculative call")
     hosted_upstream.requests[0].wait_gone(1)
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
@@ -199,22 +185,26 @@ def test_speculation_ends_what_was_not_needed(gw: Gateway, local_upstream: Upstr
 
 def recognised(gw: Gateway, question: str) -> bool:
     """Whether an answer to another wording is found; where it is not yet, no model is asked, nothing stored."""
-    reply = ask(gw, "early", question, stream=False, headers={"x-tierline-cache": "only-if-cached"})
+    reply = ask(gw, question, model="early", stream=False, headers={"x-tierline-cache": "only-if-cached"})
     return reply.headers.get("x-tierline-path") == "cache-semantic"
 
 
 def test_a_free_tier_begins_during_the_lookup(gw: Gateway, local_upstream: Upstream) -> None:
     """The route is decided before the semantic cache is asked; a hit ends what has begun."""
-    first = ask(gw, "early", "What is the capital city of France?", stream=False)
+    first = ask(gw, "What is the capital city of France?", model="early", stream=False)
     hops = [entry.split(";")[0] for entry in first.headers["server-timing"].split(", ")]
     assert hops.index("route") < hops.index("cache.semantic")
     assert first.headers["x-tierline-path"] == "direct"
 
     question = "What is the capital city of France?"
-    until(lambda: ask(gw, "early", question).headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
+    until(
+        lambda: ask(gw, question, model="early", stream=True).headers["x-tierline-path"] == "cache-exact",
+        5,
+        "a stored answer",
+    )
     until(lambda: recognised(gw, "Whats the capital city of France?"), 5, "a hit by meaning")
     local_upstream.default = slow(SMALL, 10)
-    rephrased = ask(gw, "early", "What's the capital city of France?", stream=False)
+    rephrased = ask(gw, "What's the capital city of France?", model="early", stream=False)
     assert rephrased.headers["x-tierline-path"] == "cache-semantic"
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
 
@@ -223,7 +213,7 @@ def learn(gateway: Gateway, upstream: Upstream, reply: Reply) -> None:
     """Has the hosted tier asked often enough for its latency to be known."""
     upstream.default = reply
     with ThreadPoolExecutor(24) as pool:
-        answers = list(pool.map(lambda n: ask(gateway, "tier:hosted", f"learn {n}"), range(24)))
+        answers = list(pool.map(lambda n: ask(gateway, f"learn {n}", model="tier:hosted", stream=True), range(24)))
     assert [answer.text for answer in answers if answer.status_code != 200] == []
     upstream.requests.clear()
 
@@ -235,21 +225,21 @@ def test_a_tier_that_would_come_too_late_does_not_take_over(
     learn(gw, hosted_upstream, slow(LARGE, 0.6))
     local_upstream.default = Reply(text=SMALL.text, logprob=-4.0)
     hurried = {"x-tierline-ttft-ms": "400"}
-    answer = ask(gw, "budget", headers=hurried)
-    assert (answer.headers["x-tierline-path"], said(answer)) == ("degraded", SMALL.text)
-    by_llm_d = ask(gw, "budget", "and so", headers={"x-llm-d-slo-ttft-ms": "400"})
+    answer = ask(gw, "hi", model="budget", stream=True, headers=hurried)
+    assert (answer.headers["x-tierline-path"], text_of(answer.content)) == ("degraded", SMALL.text)
+    by_llm_d = ask(gw, "and so", model="budget", stream=True, headers={"x-llm-d-slo-ttft-ms": "400"})
     assert by_llm_d.headers["x-tierline-path"] == "degraded"
-    refused = ask(gw, "strict", headers=hurried)
+    refused = ask(gw, "hi", model="strict", stream=True, headers=hurried)
     assert (refused.status_code, refused.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert hosted_upstream.requests == []
-    patient = ask(gw, "budget", "in your own time")
-    assert (patient.headers["x-tierline-path"], said(patient)) == ("escalated", LARGE.text)
+    patient = ask(gw, "in your own time", model="budget", stream=True)
+    assert (patient.headers["x-tierline-path"], text_of(patient.content)) == ("escalated", LARGE.text)
 
 
 def test_no_call_begins_that_cannot_be_in_time(gw: Gateway, hosted_upstream: Upstream) -> None:
     """A deadline under anything the backend has ever managed is refused at once, and no call is made for it."""
     learn(gw, hosted_upstream, slow(LARGE, 0.6))
-    answer = ask(gw, "tier:hosted", headers={"x-tierline-deadline-ms": "300"})
+    answer = ask(gw, "hi", model="tier:hosted", stream=True, headers={"x-tierline-deadline-ms": "300"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert answer.elapsed.total_seconds() < 0.3
     assert hosted_upstream.requests == []
@@ -257,7 +247,7 @@ def test_no_call_begins_that_cannot_be_in_time(gw: Gateway, hosted_upstream: Ups
 
 def test_a_held_out_request_goes_to_the_strongest_tier(gw: Gateway, local_upstream: Upstream) -> None:
     """Whatever the rules say, chance sends a share of the requests there, and the path is direct."""
-    answer = ask(gw, "held", headers={"x-tierline-debug": "1"})
+    answer = ask(gw, "hi", model="held", stream=True, headers={"x-tierline-debug": "1"})
     assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("direct", "hosted")
     assert "held out" in answer.headers["x-tierline-reason"]
     assert local_upstream.requests == []
@@ -268,6 +258,6 @@ def test_a_first_token_that_is_held_is_not_hedged(
 ) -> None:
     """While the first tokens are judged their backend is not waited for any more."""
     local_upstream.default = Reply(text="one two three four five six seven eight", between_s=0.06)
-    answer = ask(gw, hedged)
+    answer = ask(gw, "hi", model=hedged, stream=True)
     assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-attempts"]) == ("direct", "1")
     assert hosted_upstream.requests == []

@@ -15,6 +15,7 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from tests.integration import test_sdk_node as node_sdk
+from tests.support.ask import chat_body
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
@@ -88,10 +89,9 @@ def gw(_replaying: Gateway, store: LocalStore, local_upstream: Upstream, hosted_
     return _replaying
 
 
-def ask(**more: Any) -> dict[str, Any]:
+def fresh_body(**more: Any) -> dict[str, Any]:
     """A request that nobody made before."""
-    question = f"Where is the seat of government number {next(_questions)}?"
-    return {"model": "chat", "messages": [{"role": "user", "content": question}], **more}
+    return chat_body(f"Where is the seat of government number {next(_questions)}?", **more)
 
 
 def whole(client: openai.OpenAI, body: dict[str, Any]) -> tuple[dict[str, Any], httpx2.Headers]:
@@ -136,7 +136,7 @@ def test_a_replay_is_the_original(gw: Gateway, local_upstream: Upstream, kind: s
     """Asked for as JSON or as a stream, and again as either: the SDK sees the same every time."""
     answer, fields = KINDS[kind]
     local_upstream.default = Reply(body=json.dumps(answer).encode())
-    body = ask(**fields)
+    body = fresh_body(**fields)
     with openai.OpenAI(base_url=gw.url, api_key="any", max_retries=0, timeout=10) as client:
         begin, other = (whole, streamed) if first == "whole" else (streamed, whole)
         original, headers = begin(client, body)
@@ -167,7 +167,7 @@ def _told(found: dict[str, Any]) -> dict[str, Any]:
 def test_a_stream_that_was_live_replays_as_json(gw: Gateway, local_upstream: Upstream) -> None:
     """Tokens, usage and finish of a real stream come back in one piece, under the id it had."""
     local_upstream.default = Reply(text="one two three four five", extra={"system_fingerprint": "fp_live"})
-    body = ask()
+    body = fresh_body()
     with openai.OpenAI(base_url=gw.url, api_key="any", max_retries=0, timeout=10) as client:
         live, _ = streamed(client, body)
         stored(gw, body)
@@ -212,7 +212,7 @@ def hit_of(gw: Gateway, body: dict[str, Any]) -> httpx2.Response:
 
 def test_a_hit_says_what_it_is(gw: Gateway, local_upstream: Upstream) -> None:
     """Its headers name the path, the entry and its age; it cost nothing, and nobody else may store it."""
-    body = ask()
+    body = fresh_body()
     fresh = post(gw, body)
     assert "age" not in fresh.headers and "x-tierline-cache-entry" not in fresh.headers
     stored(gw, body)
@@ -228,7 +228,7 @@ def test_a_hit_says_what_it_is(gw: Gateway, local_upstream: Upstream) -> None:
 
 def test_requests_narrow_what_may_answer_them(gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
     """An age, a freshness or a stronger tier that the stored answer has not got makes a miss, in either header."""
-    body = ask()
+    body = fresh_body()
     post(gw, body)
     stored(gw, body)
     time.sleep(1.1)
@@ -246,7 +246,7 @@ def test_a_weaker_answer_never_takes_a_stronger_ones_place(
 ) -> None:
     """A stronger tier's answer overwrites; a weaker one's, though asked for afresh, does not."""
     local_upstream.default, hosted_upstream.default = Reply(text="by the small"), Reply(text="by the large")
-    body = ask()
+    body = fresh_body()
     post(gw, body)
     assert stored(gw, body).headers["x-tierline-tier"] == "local"
 
@@ -272,7 +272,7 @@ def test_a_paced_replay_is_in_pieces_and_not_slow(gw: Gateway, local_upstream: U
     """It comes a token at a time, at a hundred a second or more, and is the text that was stored."""
     text = "The seat of government is where it has been since 1871, on the hills by the river."
     local_upstream.default = Reply(text=text)
-    body = ask(model="paced")
+    body = fresh_body(model="paced")
     post(gw, body)
     stored(gw, body)
     with openai.OpenAI(base_url=gw.url, api_key="any", max_retries=0, timeout=10) as client:
@@ -288,7 +288,7 @@ def test_a_paced_replay_is_in_pieces_and_not_slow(gw: Gateway, local_upstream: U
 def test_leaving_ends_a_paced_replay(gw: Gateway, local_upstream: Upstream) -> None:
     """A replay that would go on for half a minute ends with its client."""
     local_upstream.default = Reply(text="word " * 3000)
-    body = ask(model="paced")
+    body = fresh_body(model="paced")
     post(gw, body)
     stored(gw, body)
     with openai.OpenAI(base_url=gw.url, api_key="any", max_retries=0, timeout=10) as client:

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.ask import ask
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
@@ -38,11 +39,6 @@ def upstream(running: Upstream) -> Upstream:
 
 def semantic(rules: str) -> dict[str, str]:
     return {"chat": CHAT.replace("cache:\n", f"cache:\n  semantic: {{ttl: 1h, {rules}}}\n")}
-
-
-def ask(gateway: Gateway, question: str) -> httpx2.Response:
-    body = {"model": "chat", "temperature": 0, "messages": [{"role": "user", "content": question}]}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=30)
 
 
 def metric(gateway: Gateway, name: str) -> float:

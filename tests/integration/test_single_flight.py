@@ -16,7 +16,7 @@ import pytest
 
 from cache.administration import Administration
 from cache.store.redis_store import RedisStore
-from gateway.telemetry.reader import find
+from tests.support.ask import record_at, text_of
 from tests.support.gateway import CHAT, Gateway, config, environment, running, serve, write_deployment
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
@@ -73,15 +73,7 @@ async def ask(
             whole = False
         if stream and response.status == 200:
             whole = whole and read.endswith(b"data: [DONE]\n\n")
-        return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, _text(read), read, whole)
-
-
-def _text(body: bytes) -> str:
-    if body.startswith(b"{"):
-        choices = json.loads(body).get("choices")
-        return choices[0]["message"]["content"] if choices else ""
-    chunks = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
-    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c.get("choices"))
+        return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, text_of(read), read, whole)
 
 
 def question() -> str:
@@ -202,7 +194,7 @@ async def test_the_first_one_may_leave(gw: Gateway, store: LocalStore, local_ups
         answers = await asyncio.gather(*followers)
     assert [answer.text for answer in answers] == [TEXT] * 3
     assert len(local_upstream.requests) == 1
-    record = await recorded(store, f"left-{stream}")
+    record = await record_at(store.url, f"left-{stream}")
     assert record["ledger"]["status"] == 499
     assert record["ledger"]["tokens_out"] == len(WORDS)
     assert record["ledger"]["wasted_tokens"] == 0
@@ -500,16 +492,3 @@ async def test_a_store_that_falls_silent_under_way_breaks_nothing_that_has_not_b
         replicas.store.thaw()
     assert {(answer.status, answer.text) for answer in answers} == {(200, TEXT)}
     assert len(local_upstream.requests) == 2
-
-
-async def recorded(store: LocalStore, request_id: str) -> dict[str, Any]:
-    """The record of that request, as soon as it is there."""
-    redis = RedisStore.from_url(store.url, slack=UNHURRIED)
-    try:
-        async with asyncio.timeout(30):
-            while (found := await find(redis, request_id)) is None:
-                await asyncio.sleep(0.02)
-        record: dict[str, Any] = json.loads(found)
-        return record
-    finally:
-        await redis.aclose()

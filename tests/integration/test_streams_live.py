@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
 from gateway.cascade.continuation import CORRECTED
 from gateway.cascade.continued_text import GO_ON
 from tests.integration.test_path import traced
+from tests.support.ask import StreamRead, chat_body, read_stream
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream
@@ -106,38 +105,11 @@ def take(kind: str) -> str:
     return f"{kind.replace('_', '-')}-{number}"
 
 
-class Answer:
-    """A stream, read to its end with plain HTTP: the chunks, the last comment, the error if there was one."""
-
-    def __init__(self, gateway: Gateway, model: str, **more: Any) -> None:
-        body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "letters, please"}]} | more
-        raw = b""
-        self.ended = True
-        with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=body, timeout=20) as response:
-            self.status, self.headers = response.status_code, response.headers
-            try:
-                for part in response.iter_raw():
-                    raw += part
-            except httpx2.RemoteProtocolError:
-                self.ended = False
-        lines = raw.decode().split("\n")
-        self.comments = [line for line in lines if line.startswith(":")]
-        data = [line[6:] for line in lines if line.startswith("data: ")]
-        self.done = data[-1:] == ["[DONE]"]
-        values = [json.loads(one) for one in data if one != "[DONE]"]
-        self.error = next((value["error"] for value in values if "error" in value), None)
-        self.chunks = [value for value in values if "choices" in value]
-
-    @property
-    def text(self) -> str:
-        return "".join(choice["delta"].get("content") or "" for c in self.chunks for choice in c["choices"])
+def streamed(gateway: Gateway, kind: str, **more: Any) -> StreamRead:
+    return read_stream(gateway, chat_body("letters, please", take(kind), **more))
 
 
-def ask(gateway: Gateway, kind: str, **more: Any) -> Answer:
-    return Answer(gateway, take(kind), **more)
-
-
-def assert_one_answer(answer: Answer, text: str = TEXT) -> None:
+def assert_one_answer(answer: StreamRead, text: str = TEXT) -> None:
     """What a client takes for one answer: one identity, one role, one finish, a clean end."""
     assert answer.error is None
     assert answer.text == text
@@ -152,7 +124,7 @@ def assert_one_answer(answer: Answer, text: str = TEXT) -> None:
 @pytest.mark.parametrize("way", ["prefill", "continue_final_message", "prompt"])
 def test_another_tier_goes_on(live: Gateway, hosted_upstream: Upstream, way: str) -> None:
     """The text is exactly the whole, and the next tier was asked for the rest in the way that it understands."""
-    answer = ask(live, way, max_tokens=50)
+    answer = streamed(live, way, max_tokens=50)
     assert_one_answer(answer)
     assert answer.headers["x-tierline-path"] == "direct"
     assert answer.comments[-1].endswith(
@@ -184,7 +156,7 @@ def test_whatever_broke_it(
 ) -> None:
     """However an upstream dies, the answer is whole; the trace says who broke off, why, and who went on."""
     local_upstream.default = Reply(text=TEXT, fault=fault, fault_after=SAID, between_s=0.005)
-    answer = ask(live, "prefill")
+    answer = streamed(live, "prefill")
     assert_one_answer(answer)
     record = traced(store, answer)
     first, second = [hop for hop in record["hops"] if hop["name"] == "attempt"]
@@ -201,7 +173,7 @@ def test_whatever_broke_it(
 
 def test_usage_is_added_up(live: Gateway, local_upstream: Upstream) -> None:
     """The totals are those of both calls, once, and flagged since the broken one never told its own."""
-    answer = ask(live, "prefill", stream_options={"include_usage": True})
+    answer = streamed(live, "prefill", stream_options={"include_usage": True})
     (told,) = [chunk["usage"] for chunk in answer.chunks if chunk.get("usage")]
     assert told["estimated"] is True
     assert told["completion_tokens"] >= len(WORDS)
@@ -215,7 +187,7 @@ def test_usage_is_added_up(live: Gateway, local_upstream: Upstream) -> None:
 def test_the_seam(live: Gateway, hosted_upstream: Upstream, way: str, repeated: int) -> None:
     """A model that begins by saying the last words once more is cut short there."""
     hosted_upstream.default = Reply(text=" ".join(WORDS[SAID - repeated :]), between_s=0.002)
-    assert_one_answer(ask(live, way))
+    assert_one_answer(streamed(live, way))
 
 
 def test_the_sdk_sees_one_answer(live: Gateway) -> None:
@@ -231,10 +203,10 @@ def test_the_sdk_sees_one_answer(live: Gateway) -> None:
 
 def test_another_endpoint_of_the_tier_goes_first(live: Gateway, local_upstream: Upstream) -> None:
     """The tier's other endpoint goes on, never the one that broke off."""
-    answers = [ask(live, "twins") for _ in range(6)]
+    answers = [streamed(live, "twins") for _ in range(6)]
     while not (broken := [answer for answer in answers if "continued-by" in answer.comments[-1]]):
         assert len(answers) < 60, "chance chooses between two endpoints"  # once in 2**60 runs
-        answers.append(ask(live, "twins"))
+        answers.append(streamed(live, "twins"))
     for answer in broken:
         assert answer.text == TEXT
         assert answer.comments[-1].endswith(".pair")
@@ -243,7 +215,7 @@ def test_another_endpoint_of_the_tier_goes_first(live: Gateway, local_upstream: 
 
 def test_a_weaker_tier_goes_on_rather_than_none(live: Gateway) -> None:
     """When the strongest tier breaks off, a weaker one finishes its sentence."""
-    answer = ask(live, "top")
+    answer = streamed(live, "top")
     assert_one_answer(answer)
     assert answer.comments[-1].endswith(".prefill")
 
@@ -251,7 +223,7 @@ def test_a_weaker_tier_goes_on_rather_than_none(live: Gateway) -> None:
 def test_the_next_one_takes_over_when_the_first_fails(live: Gateway, hosted_upstream: Upstream) -> None:
     """A tier that fails before its first token is passed over, and the client hears nothing of it."""
     hosted_upstream.queue(Reply(fault=Fault.CLOSE_BEFORE_HEADERS), Reply(text=REST))
-    answer = ask(live, "two")
+    answer = streamed(live, "two")
     assert_one_answer(answer)
     assert "x-tierline-attempts=3" in answer.comments[-1]
 
@@ -264,7 +236,7 @@ def test_a_loop_is_ended(live: Gateway, local_upstream: Upstream, hosted_upstrea
     """A text that goes round in circles ends long before its limit, and who goes on is not handed the circles."""
     local_upstream.default = Reply(text="Well. " + LOOP, between_s=0.001)
     hosted_upstream.default = Reply(text=" And then it stopped.")
-    answer = ask(live, kind)
+    answer = streamed(live, kind)
     local_upstream.requests[0].wait_gone(2)
     assert answer.text.startswith("Well. It goes round")
     if kind == "error":
@@ -284,7 +256,7 @@ def test_a_loop_is_ended(live: Gateway, local_upstream: Upstream, hosted_upstrea
 def test_a_correction_is_marked(live: Gateway, hosted_upstream: Upstream) -> None:
     """The stronger tier's own answer follows a mark, under the same id, to the request as it was."""
     hosted_upstream.default = Reply(text=TEXT)
-    answer = ask(live, "correct")
+    answer = streamed(live, "correct")
     assert_one_answer(answer, " ".join(WORDS[:SAID]) + CORRECTED + TEXT)
     assert hosted_upstream.requests[0].body["messages"] == [{"role": "user", "content": "letters, please"}]
 
@@ -295,7 +267,7 @@ def test_of_an_answer_that_has_said_nothing_nothing_is_lost(
     """A stream that broke after its role is asked for once more, of anybody, as it was."""
     local_upstream.default = Reply(text=TEXT, fault=Fault.CLOSE_MID_STREAM, fault_after=0)
     hosted_upstream.default = Reply(text=TEXT)
-    assert_one_answer(ask(live, "top"))
+    assert_one_answer(streamed(live, "top"))
     assert hosted_upstream.requests[0].body["messages"] == [{"role": "user", "content": "letters, please"}]
 
 
@@ -314,7 +286,7 @@ def test_where_nobody_can_go_on(
     live: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, kind: str, more: dict[str, Any]
 ) -> None:
     """The stream ends in the error event, and nobody was asked."""
-    answer = ask(live, kind, **more)
+    answer = streamed(live, kind, **more)
     assert (answer.error or {})["code"] == "upstream_truncated"
     assert answer.ended
     assert not answer.done
@@ -325,7 +297,7 @@ def test_a_tool_call_cannot_be_gone_on_with(live: Gateway, local_upstream: Upstr
     """Half a tool call is the error event."""
     call = ToolCall("look_up", '{"word": "alpha", "language": "Greek", "more": "' + "x" * 80 + '"}')
     local_upstream.default = Reply(tool_calls=(call,), fault=Fault.CLOSE_MID_STREAM, fault_after=6, between_s=0.005)
-    answer = ask(live, "prefill", tools=[{"type": "function", "function": {"name": "look_up", "parameters": {}}}])
+    answer = streamed(live, "prefill", tools=[{"type": "function", "function": {"name": "look_up", "parameters": {}}}])
     assert (answer.error or {})["code"] == "upstream_truncated"
     assert hosted_upstream.requests == []
 
@@ -338,14 +310,14 @@ def test_json_text_goes_on_where_a_beginning_is_taken(
     tokens = ('{"letters"', ":", " [", '"alpha"', ", ", '"beta"', "]", "}")
     local_upstream.default = Reply(tokens=tokens, fault=Fault.CLOSE_MID_STREAM, fault_after=5, between_s=0.005)
     hosted_upstream.default = Reply(tokens=tokens[5:])
-    answer = ask(live, way, response_format={"type": "json_object"})
+    answer = streamed(live, way, response_format={"type": "json_object"})
     assert_one_answer(answer, "".join(tokens))
 
 
 def test_once_and_no_more(live: Gateway, hosted_upstream: Upstream) -> None:
     """A continuation that breaks off itself is the end of it."""
     hosted_upstream.default = Reply(text=REST, fault=Fault.CLOSE_MID_STREAM, fault_after=2, between_s=0.005)
-    answer = ask(live, "two")
+    answer = streamed(live, "two")
     assert (answer.error or {})["code"] == "upstream_truncated"
     assert answer.text == " ".join(WORDS[: SAID + 2])
     assert len(hosted_upstream.requests) == 1
@@ -356,7 +328,7 @@ def test_the_deadline_is_nobodys_to_go_on_with(
 ) -> None:
     """A request whose time is over ends, however well another could go on."""
     local_upstream.default = Reply(text=TEXT * 20, between_s=0.05)
-    answer = ask(live, "lone")
+    answer = streamed(live, "lone")
     assert (answer.error or {})["code"] == "deadline_exceeded"
     assert hosted_upstream.requests == []
 
@@ -364,8 +336,8 @@ def test_the_deadline_is_nobodys_to_go_on_with(
 def test_a_continued_answer_is_not_kept(live: Gateway, local_upstream: Upstream) -> None:
     """The cache keeps no answer of two models."""
     surface = take("prefill")
-    assert_one_answer(Answer(live, surface))
-    assert_one_answer(Answer(live, surface))
+    assert_one_answer(read_stream(live, chat_body("letters, please", surface)))
+    assert_one_answer(read_stream(live, chat_body("letters, please", surface)))
     assert len(local_upstream.requests) == 2
 
 
@@ -380,6 +352,6 @@ def test_ids_stay_the_first_ones(live: Gateway, local_upstream: Upstream) -> Non
     ]
     body = "".join(f"data: {head % part}\n\n" for part in parts) + "data: [DONE]\n\n"
     local_upstream.default = Reply(body=body.encode(), headers={"content-type": "text/event-stream"})
-    answer = ask(live, "none")
+    answer = streamed(live, "none")
     assert {(c["id"], c["created"], c["model"]) for c in answer.chunks} == {("a", 1, "m")}
     assert answer.text == "one two"

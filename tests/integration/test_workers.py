@@ -11,6 +11,7 @@ import httpx2
 import pytest
 import yaml
 
+from tests.support.ask import ask
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_policies
 from tests.support.processes import children_of, command_line, is_alive
 from tests.support.upstream import Upstream
@@ -27,23 +28,18 @@ def counted(gateway: Gateway) -> float:
     return sum(float(value) for value in re.findall(r"^tierline_requests_total\{.*\} (\S+)$", text, re.MULTILINE))
 
 
-def ask(gateway: Gateway) -> int:
-    body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
-    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20).status_code
-
-
 def test_two_workers(local_upstream: Upstream, tmp_path: Path) -> None:
     """Both serve, either one's /metrics tells of both, a killed one is replaced, SIGTERM ends all with exit code 0."""
     write_policies(tmp_path / "policies", {"chat": CHAT})
     (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None)))
     with running(tmp_path, environment(), "--workers", "2") as gateway:
         until(lambda: len(workers_of(gateway)) == 2, 20, "two workers")
-        assert [ask(gateway) for _ in range(20)] == [200] * 20
+        assert [ask(gateway).status_code for _ in range(20)] == [200] * 20
         until(lambda: counted(gateway) == 20, 5, "the count of both")
         killed = workers_of(gateway)[0]
         os.kill(killed, signal.SIGKILL)
         until(lambda: len(now := workers_of(gateway)) == 2 and killed not in now, 20, "a replacement")
-        until(lambda: ask(gateway) == 200, 20, "an answer")
+        until(lambda: ask(gateway).status_code == 200, 20, "an answer")
         left = workers_of(gateway)
         gateway.process.terminate()
         assert gateway.process.wait(60) == 0
@@ -60,7 +56,7 @@ def test_a_start_forgets_the_metrics_of_processes_that_are_gone(
     folder = tmp_path / "metrics"
     env = environment(PROMETHEUS_MULTIPROC_DIR=str(folder))
     with running(tmp_path, env, "--workers", workers) as gateway:
-        assert ask(gateway) == 200
+        assert ask(gateway).status_code == 200
         until(lambda: counted(gateway) == 1, 5, "the count")
         until(lambda: any(folder.glob("gauge_*.db")), 5, "a gauge")
         orphans = workers_of(gateway)

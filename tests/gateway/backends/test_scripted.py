@@ -370,7 +370,7 @@ async def trial(config: Path) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def ask(client: httpx2.AsyncClient, question: str, **more: Any) -> httpx2.Response:
+async def debugged(client: httpx2.AsyncClient, question: str, **more: Any) -> httpx2.Response:
     body = {"model": "chat", "messages": [{"role": "user", "content": question}], **more}
     return await client.post("/v1/chat/completions", json=body, headers={"x-tierline-debug": "1"})
 
@@ -384,8 +384,8 @@ async def test_the_trial_escalates_by_confidence(source: str, tmp_path: Path) ->
         config = tmp_path / "tierline.yaml"
         config.write_text(snippet)
     async with trial(config) as client:
-        unsure = await ask(client, "What is the weather like in Lyon?")
-        sure = await ask(client, "What is the capital of France?")
+        unsure = await debugged(client, "What is the weather like in Lyon?")
+        sure = await debugged(client, "What is the capital of France?")
     assert [unsure.headers[f"x-tierline-{name}"] for name in ("path", "tier")] == ["escalated", "hosted"], (
         unsure.headers
     )
@@ -401,8 +401,8 @@ async def test_the_trial_escalates_by_confidence(source: str, tmp_path: Path) ->
 async def test_the_trial_shows_a_failing_backend_and_a_broken_stream() -> None:
     """A 503 is the next tier's turn; a stream that breaks off after the commit says so."""
     async with trial(TRIAL / "tierline.yaml") as client:
-        broken = await ask(client, "broken?", stream=True)
-        failed = await ask(client, "overloaded?")
+        broken = await debugged(client, "broken?", stream=True)
+        failed = await debugged(client, "overloaded?")
     assert (failed.headers["x-tierline-path"], failed.headers["x-tierline-tier"]) == ("fallback", "hosted")
     assert " heard" in broken.text and " end." not in broken.text and "upstream_truncated" in broken.text
 
@@ -413,8 +413,8 @@ async def test_a_scripted_loop_is_found(tmp_path: Path) -> None:
     text = (TRIAL / "tierline.yaml").read_text()
     config.write_text(text.replace("fault: close_mid_stream, after: 6", "fault: loop"))
     async with trial(config) as client:
-        whole = await ask(client, "broken?")
-        streamed = await ask(client, "Is it broken?", stream=True)
+        whole = await debugged(client, "broken?")
+        streamed = await debugged(client, "Is it broken?", stream=True)
     assert (whole.headers["x-tierline-path"], whole.headers["x-tierline-tier"]) == ("escalated", "hosted"), (
         whole.headers
     )

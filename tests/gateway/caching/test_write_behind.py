@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -18,19 +16,12 @@ from gateway.telemetry import reader
 from policies.caching import CachePolicy
 from routing.features import Features
 from tests.gateway.telemetry.requests_made import escalated
-from tests.support.app import InProcess, in_process
+from tests.support.app import in_process
+from tests.support.ask import record_of
 from tests.support.gateway import CHAT, config
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
 from tests.support.wait import eventually
-
-
-async def recorded(app: InProcess, request_id: str) -> Mapping[str, Any]:
-    """The record of a request, once it is in the store."""
-    async with asyncio.timeout(30):
-        while (record := await reader.find(app.steps.store, request_id)) is None:
-            await asyncio.sleep(0.002)
-    return orjson.loads(record)  # type: ignore[no-any-return]
 
 
 async def test_a_full_write_queue_costs_the_write_alone(
@@ -41,7 +32,7 @@ async def test_a_full_write_queue_costs_the_write_alone(
         monkeypatch.setattr(write_behind, "_QUEUE", 0)
         dropped = await app.ask("hello")
         assert dropped.headers["x-tierline-path"] == "direct"
-        record = await recorded(app, dropped.headers["x-request-id"])
+        record = await record_of(app.steps.store, dropped.headers["x-request-id"])
         (write,) = [hop for hop in record["hops"] if hop["name"] == "cache.write"]
         assert (write["attributes"]["tierline.cache.outcome"], write["error"]) == ("dropped", "queue_full")
         assert not await app.stored("hello")
@@ -71,15 +62,15 @@ async def test_every_request_is_recorded_once(upstream: Upstream, store: LocalSt
     async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
         finish = app.steps.write_behind.finish
         finish(*escalated("req-alone"), None)
-        await recorded(app, "req-alone")
+        await record_of(app.steps.store, "req-alone")
         finish(*escalated("req-shared"), Reply(shared_end=(end := AnswerEnd())))
         finish(*escalated("req-after"), None)
-        await recorded(app, "req-after")
+        await record_of(app.steps.store, "req-after")
         assert await reader.find(app.steps.store, "req-shared") is None
         end.end(None)
-        await recorded(app, "req-shared")
+        await record_of(app.steps.store, "req-shared")
         finish(*escalated("req-late"), Reply(shared_end=end))  # the answer is over when its last reader is done
-        await recorded(app, "req-late")
+        await record_of(app.steps.store, "req-late")
         records = [orjson.loads(blob)["ledger"]["request_id"] async for blob in reader.newest(app.steps.store)]
         assert sorted(name for name in records if name.startswith("req-")) == [
             "req-after", "req-alone", "req-late", "req-shared",
@@ -93,7 +84,7 @@ async def test_what_is_open_when_the_process_stops_is_recorded(
     async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
         app.steps.write_behind.finish(*escalated("req-open"), Reply(shared_end=AnswerEnd()))
     async with in_process(tmp_path / "again", upstream.url, store_url=store.url) as app:
-        await recorded(app, "req-open")
+        await record_of(app.steps.store, "req-open")
 
 
 async def test_a_write_that_cannot_be_built_costs_no_other(
@@ -114,7 +105,7 @@ async def test_a_write_that_cannot_be_built_costs_no_other(
         await app.ask("hello")
         await app.kept("hello")
         for name in ("req-broken", "req-unfinished"):
-            hops = (await recorded(app, name))["hops"]
+            hops = (await record_of(app.steps.store, name))["hops"]
             assert hops[-1]["attributes"] == {
                 "tierline.cache.outcome": "refused",
                 "tierline.cache.reason": "unfinished",

@@ -37,6 +37,7 @@ from gateway.console.views.request import line_of_key, nearest_line
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
 from tests.gateway.console.incident_list import POLICY, Incident
+from tests.support.ask import ask
 from tests.support.gateway import Gateway, config, serve
 from tests.support.store import local_store
 from tests.support.upstream import Upstream
@@ -118,10 +119,9 @@ def _traffic(gateway: Gateway, incident: Incident, recorded: Callable[[int], Non
     Those that are sent one at a time follow one another once the one before is recorded.
     """
 
-    def ask(surface: str, question: str, **body: Any) -> str:
-        sent = {"model": surface, "stream": True, "messages": [{"role": "user", "content": question}], **body}
+    def request_id_of(surface: str, question: str, **body: Any) -> str:
         try:
-            reply = httpx2.post(f"{gateway.url}/chat/completions", json=sent, timeout=30)
+            reply = ask(gateway, question, model=surface, stream=True, timeout_s=30, **body)
         except httpx2.HTTPError:  # a stream that broke off
             return ""
         return str(reply.headers.get("x-request-id", ""))
@@ -129,14 +129,14 @@ def _traffic(gateway: Gateway, incident: Incident, recorded: Callable[[int], Non
     def complain(number: int) -> str:
         if incident.at_once == 1:
             recorded(number)
-        return ask("help", questions[number], **incident.body)
+        return request_id_of("help", questions[number], **incident.body)
 
     prefix = _LONG if incident.body.get("user") == "long" else ""
     questions = incident.questions or [f"{prefix}Question {n} about the shelf of books" for n in range(_REQUESTS)]
     with ThreadPoolExecutor(incident.at_once) as threads:
         ids = list(threads.map(complain, range(len(questions))))
     for number in range(_REQUESTS):
-        ask("calm", f"calm question {number}")
+        request_id_of("calm", f"calm question {number}")
     recorded(len(ids) + _REQUESTS)
     return ids
 

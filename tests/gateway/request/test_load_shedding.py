@@ -17,6 +17,7 @@ import pytest
 from gateway.config.schema import Limits
 from gateway.errors import Overloaded
 from gateway.request.load_shedding import FEW, MOST_LAG_S, LoadShedder, room_for_bodies, used_share
+from tests.support.ask import ask
 from tests.support.gateway import Gateway, serve
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import until
@@ -68,10 +69,6 @@ async def test_a_loop_that_is_behind_takes_nothing_new() -> None:
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def _ask(gateway: Gateway) -> httpx2.Response:
-    return httpx2.post(f"{gateway.url}/chat/completions", json=BODY, timeout=15)
-
-
 def test_o1_a_full_worker_says_so_at_once(tmp_path: Path, upstream: Upstream) -> None:
     """503 with Retry-After and the envelope, whatever the body; once what is in hand has gone, there is room."""
     upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
@@ -79,14 +76,14 @@ def test_o1_a_full_worker_says_so_at_once(tmp_path: Path, upstream: Upstream) ->
         waiting = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=15)
         waiting.request("POST", "/v1/chat/completions", json.dumps(BODY), {"content-type": "application/json"})
         until(lambda: upstream.requests, 5, "a request in hand")
-        refused = _ask(gateway)
+        refused = ask(gateway)
         waiting.close()
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["error"]["code"] == "server_is_overloaded"
         assert refused.headers["x-request-id"]
         upstream.default = Reply()
-        until(lambda: _ask(gateway).status_code == 200, 5, "room again")
+        until(lambda: ask(gateway).status_code == 200, 5, "room again")
 
 
 def _large(gateway: Gateway, size: int, *, chunked: bool) -> httpx2.Response:
@@ -112,7 +109,7 @@ def test_bodies_in_hand_have_one_budget_of_bytes(tmp_path: Path, upstream: Upstr
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "server_is_overloaded"
         assert "limits.bodies" in refused.json()["error"]["message"]
-        assert _ask(gateway).status_code == 200
+        assert ask(gateway).status_code == 200
         waiting.close()
         until(lambda: _large(gateway, 5 * MIB // 2, chunked=chunked).status_code == 200, 10, "room again")
 

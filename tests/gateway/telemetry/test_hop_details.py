@@ -7,16 +7,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from gateway.console.facts import facts_of
-from gateway.telemetry import names, reader
+from gateway.telemetry import names
 from gateway.telemetry.reasons import explain
 from policies.model import Rules
 from routing.confidence.judge import clause_of_verdict
-from tests.gateway.telemetry.waiting import eventually
 from tests.support.app import InProcess, in_process
+from tests.support.ask import record_of
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, ToolCall, Upstream
 
@@ -38,11 +37,9 @@ DOUBTFUL = Reply(tokens=("My", " card", " is", " 4111"), logprob=(-0.1, -0.2, -0
 CALLER = {"traceparent": f"00-{0xABC:032x}-{0xDEF:016x}-01", "tracestate": "acme=1,other=2"}
 
 
-async def record_of(app: InProcess, reply: Any) -> dict[str, Any]:
+async def recorded(app: InProcess, reply: Any) -> dict[str, Any]:
     """The record of a reply, once it is stored."""
-    found = await eventually(lambda: reader.find(app.steps.store, reply.headers["x-request-id"]))
-    record: dict[str, Any] = orjson.loads(found)
-    return record
+    return await record_of(app.steps.store, reply.headers["x-request-id"])
 
 
 def hops(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -66,7 +63,7 @@ async def test_each_hop_names_the_key_that_decided_it(tmp_path: Path, upstream: 
     async with _app(tmp_path, upstream, server) as app:
         reply = await app.ask("What is it?", stream=True)
         assert reply.headers["x-tierline-path"] == "escalated"
-        record = await record_of(app, reply)
+        record = await recorded(app, reply)
     (request,), (route,), (first, second) = (hops(record, name) for name in ("request", "route", "attempt"))
     assert request[names.DEADLINE] == 20_000 and request[names.TTFT_TARGET] == 5000
     assert record["ledger"]["kept"] == "head"
@@ -99,14 +96,14 @@ async def test_texts_are_captured_and_redacted_where_the_config_says_so(
     """Prompt, answer and tokens; a number that is spread over tokens takes all their texts with it."""
     _answers(upstream)
     async with _app(tmp_path, upstream, server, prompts=["chat"], redact=[r"4111 1111", "knows"]) as app:
-        record = await record_of(app, await app.ask("Is 4111 1111 my card?", stream=True))
+        record = await recorded(app, await app.ask("Is 4111 1111 my card?", stream=True))
         (request,), (first, _) = hops(record, "request"), hops(record, "attempt")
         assert request[names.PROMPT] == "Is [redacted] my card?"
         assert request[names.ANSWER] == "The large model [redacted]."
         assert first[names.PREFIX_TOKENS] == ["My", " card", " is", " 4111"]
         assert first[names.LOWEST_TOKENS][0] == " 4111"
     async with _app(tmp_path, upstream, server, prompts=["chat"], redact=["card is"]) as app:
-        (first, _) = hops(await record_of(app, await app.ask("Once more?", stream=True)), "attempt")
+        (first, _) = hops(await recorded(app, await app.ask("Once more?", stream=True)), "attempt")
         assert names.PREFIX in first and not first.keys() & {names.PREFIX_TOKENS, names.LOWEST_TOKENS}
 
 
@@ -120,7 +117,7 @@ async def test_every_path_has_its_answer(tmp_path: Path, upstream: Upstream, ser
         replies = await asyncio.gather(*(app.ask(question, stream=stream) for _ in range(2)))
         replies.append(await app.ask(question, stream=stream))
         for reply in replies:
-            record = await record_of(app, reply)
+            record = await recorded(app, reply)
             path = "shared" if hops(record, "cache.follow") else record["ledger"]["path"]
             seen[path] = seen.get(path, 0) + 1
             assert hops(record, "request")[0][names.ANSWER] == "My card is [redacted].", path
@@ -130,26 +127,26 @@ async def test_every_path_has_its_answer(tmp_path: Path, upstream: Upstream, ser
 async def test_a_hook_that_raises_keeps_no_text(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
     """The record is there, and nothing of the texts; another surface than those listed has none anyhow."""
     async with _app(tmp_path, upstream, server, prompts=True, redact_with="json:loads") as app:
-        record = await record_of(app, await app.ask("not JSON"))
+        record = await recorded(app, await app.ask("not JSON"))
         assert not any(name in hop["attributes"] for hop in record["hops"] for name in names.TEXTS)
         assert b'reason="redaction_failed"} 1' in app.steps.metrics.render()
     async with _app(tmp_path, upstream, server, prompts=["voice"]) as app:
-        record = await record_of(app, await app.ask("of chat"))
+        record = await recorded(app, await app.ask("of chat"))
         assert names.PROMPT not in hops(record, "request")[0]
 
 
 async def test_what_sampling_leaves_out(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
     """A plain request keeps its ledger and decision without hops, a hit its lookup; an escalation keeps all."""
     async with _app(tmp_path, upstream, server, sample="0%") as app:
-        plain = await record_of(app, await app.ask("plain"))
+        plain = await recorded(app, await app.ask("plain"))
         assert (plain["hops"], plain["ledger"]["kept"], plain["decide"]["out"][0]) == ([], "", ["local", "hosted"])
         await app.kept("plain")
-        hit = await record_of(app, await app.ask("plain"))
+        hit = await recorded(app, await app.ask("plain"))
         assert [hop["name"] for hop in hit["hops"]] == ["cache.exact"] and names.CACHE_ENTRY in hops(
             hit, "cache.exact"
         )[0]
         _answers(upstream)
-        escalated = await record_of(app, await app.ask("hard", stream=True))
+        escalated = await recorded(app, await app.ask("hard", stream=True))
         assert escalated["ledger"]["kept"] == "escalated" and len(hops(escalated, "attempt")) == 2
 
 
@@ -201,7 +198,7 @@ async def test_the_calls_of_a_rejected_draft_are_recorded(
     ) as app:
         tools = [{"type": "function", "function": {"name": "read"}}]
         reply = await app.ask(f"look, captured: {captured}", tools=tools)
-        record = await record_of(app, reply)
+        record = await recorded(app, reply)
         first, _ = hops(record, names.ATTEMPT)
         assert (first[names.OUTCOME], first[names.CALLS]) == ("unfit", ["search_web"])
         assert first[names.CLAUSE] == "escalate.when.invalid"

@@ -17,8 +17,9 @@ from cache.response_cache import ResponseCache
 from gateway.caching import batches
 from gateway.http.routes.chat import ChatCompletions
 from gateway.steps import Steps
-from gateway.telemetry import names, reader
+from gateway.telemetry import names
 from tests.support.app import in_process
+from tests.support.ask import record_of
 from tests.support.store import LocalStore
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import eventually
@@ -102,14 +103,6 @@ class _LeavesWhenCancelled:
         """Close nothing: nothing is open."""
 
 
-async def record_of(steps: Steps, request_id: str) -> dict[str, Any]:
-    """The record of a request, once it is in the store."""
-    async with asyncio.timeout(15):
-        while (record := await reader.find(steps.store, request_id)) is None:
-            await asyncio.sleep(0.005)
-    return dict(orjson.loads(record))
-
-
 def in_flight(steps: Steps) -> int:
     return sum(endpoint.in_flight for tier in steps.tiers.values() for endpoint in tier.endpoints)
 
@@ -128,7 +121,7 @@ async def test_a_stream_that_wins_while_its_client_leaves_is_closed_and_charged_
         assert exchange.sent == []
         await asyncio.to_thread(upstream.wait_for(1)[0].wait_gone, 2)
         assert in_flight(app.steps) == 0
-        record = await record_of(app.steps, "winner")
+        record = await record_of(app.steps.store, "winner")
     calls = {call["tier"]: call for call in record["ledger"]["calls"]}
     assert {tier: call["outcome"] for tier, call in calls.items()} == {"local": names.LOST, "hosted": names.LOST}
     assert 0 < calls["local"]["tokens_out"] == record["ledger"]["tokens_out"] <= 4  # those that came before it ended
@@ -173,7 +166,7 @@ async def test_a_store_that_hangs_at_the_stop_costs_no_record(
             assert answer.headers["x-tierline-path"] == "direct"
             await asyncio.wait_for(writing.wait(), 5)
     async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
-        record = await record_of(app.steps, "hanging")
+        record = await record_of(app.steps.store, "hanging")
         assert record["ledger"]["status"] == 200
         assert not await app.stored("hello")
 
@@ -189,7 +182,7 @@ async def test_a_client_that_leaves_during_an_error_does_not_cancel_it(
         await exchange.run(app.steps)
         assert exchange.sent[0]["status"] == 502
         assert not exchange.sent[-1].get("more_body")
-        record = await record_of(app.steps, "failing")
+        record = await record_of(app.steps.store, "failing")
     assert (record["ledger"]["status"], record["ledger"]["error"]) == (502, "upstream_http_error")
 
 
@@ -207,7 +200,7 @@ async def test_a_stop_during_the_last_event_leaves_the_answer_whole(
     async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
         await exchange.run(app.steps)
         assert b'"code":"draining"' in exchange.sent[-1]["body"]
-        record = await record_of(app.steps, "whole")
+        record = await record_of(app.steps.store, "whole")
         (attempt,) = [hop for hop in record["hops"] if hop["name"] == names.ATTEMPT]
         assert attempt["attributes"][names.STREAM_END] == "done"
         await eventually(lambda: in_flight(app.steps) == 0, 5, "the slot")
