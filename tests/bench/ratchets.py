@@ -82,18 +82,14 @@ def lower(found: Mapping[str, int]) -> None:
 @cache
 def product_files() -> tuple[Path, ...]:
     """All Python of ours outside the tests: of every folder at the top, so that a new one is counted."""
-    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in _BUILT]
-    return tuple(
-        file
-        for folder in folders
-        for file in sorted(folder.rglob("*.py"))
-        if not _BUILT & set(file.relative_to(ROOT).parts)
-    )
+    files = [*ROOT.glob("*.py"), *(file for folder in ROOT.glob("[!.]*/") for file in sorted(folder.rglob("*.py")))]
+    return tuple(file for file in files if not _BUILT & set(file.relative_to(ROOT).parts))
 
 
 def wheel_files() -> list[Path]:
-    """The Python files that the wheel carries, by the packages named to hatchling."""
-    carried = [ROOT / folder for folder in _SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+    """The Python files that the wheel carries, by the packages named to hatchling, and the module of its own name."""
+    packages = _SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    carried = [*(ROOT / folder for folder in packages), ROOT / f"{_SETTINGS['project']['name']}.py"]
     return [file for file in product_files() if any(file.is_relative_to(folder) for folder in carried)]
 
 
