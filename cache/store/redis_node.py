@@ -1,8 +1,8 @@
-"""Talk to one Redis-protocol server: connections, breaker, and error reasons. Only this module imports redis-py.
+"""Talk to one Redis-protocol server: connections, breaker, and error reasons.
 
-redis-py connects, authenticates, speaks TLS and parses. Its connections are used directly, because its client takes
-32 us of CPU for a GET of 1 KB, and writing to a connection and reading from it takes 15. Every failure is raised as
-StoreUnavailable with one of these reasons:
+redis-py (see `redis_dial`) connects, authenticates, speaks TLS and parses. Its connections are used directly, because
+its client takes 32 us of CPU for a GET of 1 KB, and writing to a connection and reading from it takes 15. Every failure
+is raised as StoreUnavailable with one of these reasons:
 
     timeout     no answer in time            refused      cannot be reached
     lost        the connection broke         open         not sent: the breaker is open
@@ -12,6 +12,7 @@ StoreUnavailable with one of these reasons:
     auth        credentials refused          max_clients  it accepts no more connections
     wrong_type  the key has a value of another kind          error         any other error reply
     index       it refuses an operation of a semantic index; everything else continues
+    no_master   no Sentinel that answers names a master that is up
 
 A cluster node's redirection for another node's keys is no failure but a reply, `Moved`.
 """
@@ -20,17 +21,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
 import hiredis
 from redis import exceptions as errors
 from redis._parsers.base import BaseParser
-from redis.asyncio.connection import AbstractConnection, ConnectionPool, UnixDomainSocketConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import MasterNotFoundError
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
@@ -39,11 +38,6 @@ from cache.store.deadline import Deadline
 
 READ_S = 0.02
 """Time limit of a request's read, and so of a probe: a store that is always slower is of no use."""
-_DIAL_S = 0.5
-"""Time limit in seconds of each step of opening a connection: connecting, signing in, choosing the database. Opening
-continues after the request that needed it has given up, for the next request. It takes several turns of the event loop,
-which on a busy loop is longer than a request may wait.
-"""
 _REST_S = 30.0
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -314,63 +308,9 @@ class Node:
                     continue
 
 
-class Dialler:
-    """Create nodes: that of a redis://, rediss:// or unix:// URL, and others with the same credentials and options."""
-
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> None:
-        """Parse the URL. Raises ValueError, without the URL, which may contain a password, if it is invalid."""
-        self._clock = clock
-        self._slack = slack
-        try:
-            self._options: dict[str, Any] = {**parse_url(url), **_limits(slack)}
-            ConnectionPool(**self._options).make_connection()  # type: ignore[no-untyped-call]  # finds unknown options
-        except (ValueError, TypeError, errors.RedisError):
-            raise ValueError(
-                "the store's URL must be redis://, rediss:// or unix://, with a valid port and known options"
-            ) from None
-
-    def first(self, on_trouble: Callable[[], None]) -> Node:
-        """Return the node that the URL names, not connected yet."""
-        options = self._options
-        where = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
-        return Node(_dialler(options), where, self._clock, on_trouble, self._slack)
-
-    def at(self, host: str, port: int, on_trouble: Callable[[], None]) -> Node:
-        """Return another node of the same cluster, not connected yet."""
-        options = {**self._options, "host": host, "port": port}
-        if options.get("connection_class") is UnixDomainSocketConnection:
-            del options["connection_class"], options["path"]
-        return Node(_dialler(options), f"{host}:{port}", self._clock, on_trouble, self._slack)
-
-
 def is_refusal(answer: Any) -> bool:
     """Return whether the reply to an optional command is an error."""
     return isinstance(answer, errors.RedisError)
-
-
-def _limits(slack: float) -> dict[str, Any]:
-    return {
-        "socket_timeout": _DIAL_S * slack,  # of the replies to AUTH and SELECT: it reads no others
-        "socket_connect_timeout": _DIAL_S * slack,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,  # no HELLO: a new connection needs no round trip
-        "driver_info": None,  # nor CLIENT SETINFO
-    }
-
-
-def _dialler(options: Mapping[str, Any]) -> Callable[[], Awaitable[StoreConnection]]:
-    make = ConnectionPool(**options).make_connection
-
-    async def dial() -> StoreConnection:
-        opened = make()  # type: ignore[no-untyped-call]
-        try:
-            await opened.connect()
-        except BaseException:
-            await opened.disconnect(nowait=True)
-            raise
-        return StoreConnection(opened)
-
-    return dial
 
 
 def _is_of_an_index(error: errors.RedisError) -> bool:
@@ -381,6 +321,9 @@ def _reason_of(error: Exception, *, dialled: bool) -> str:
     for kind, reason in _REASONS:
         if isinstance(error, kind):
             return reason
+    if isinstance(error, MasterNotFoundError):
+        # redis-py keeps only the texts of what each Sentinel has said.
+        return "auth" if "AuthenticationError" in str(error) else "no_master"
     if isinstance(error, errors.ConnectionError | OSError):
         if "max number of clients" in str(error):
             return "max_clients"

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
-from cache.store.redis_node import Dialler, Moved, Node, is_refusal
+from cache.store.redis_dial import Dialler
+from cache.store.redis_node import Moved, Node, is_refusal
 
 SLOTS: Final = 16_384
 _SLOTS_S = 0.25
@@ -135,6 +136,7 @@ class Nodes:
             await asyncio.gather(self._refreshing, return_exceptions=True)
         nodes = {self._first, *self._known.values()}
         await asyncio.gather(*(node.aclose() for node in nodes), *self._closing)
+        await self._dialler.aclose()
 
     async def _spread(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
         places: dict[Node, list[int]] = {}

@@ -1,8 +1,9 @@
-"""Implement the store on a Redis-protocol server given by URL: Redis or Valkey, a single server or a Redis Cluster.
+"""Implement the store on a Redis-protocol server given by URL: Redis or Valkey, single, under Sentinel, or a cluster.
 
 redis_store   the operations of `cache.store.base`, as commands, and the meaning of their replies
 redis_nodes   routing: the single server, or the node of a cluster that owns the key
 redis_node    one server: connections, deadlines, the breaker, and the reasons of StoreUnavailable
+redis_dial    what URLs there are, and opening connections: to a server, or to the master that Sentinels name
 resp          the commands, packed by hand, and their replies
 """
 
@@ -31,7 +32,8 @@ from cache.store.base import (
     VectorDrop,
     VectorQuery,
 )
-from cache.store.redis_node import READ_S, Dialler, Moved, is_refusal
+from cache.store.redis_dial import Dialler
+from cache.store.redis_node import READ_S, Moved, is_refusal
 from cache.store.redis_nodes import NodeCommand, Nodes
 
 T = TypeVar("T")
@@ -51,7 +53,7 @@ class RedisStore:
 
     @classmethod
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> RedisStore:
-        """Create the store at a redis://, rediss:// or unix:// URL, not connected yet.
+        """Create the store at a URL of those in `redis_dial`, not connected yet.
 
         Any node of a cluster will do. Each time limit is `slack` times as long. Raises ValueError, without the URL, if
         it is invalid.
@@ -59,7 +61,12 @@ class RedisStore:
         return cls(Nodes(Dialler(url, clock, slack)))
 
     def __repr__(self) -> str:
-        return f"RedisStore({self._nodes.where})"
+        return f"RedisStore({self.where})"
+
+    @property
+    def where(self) -> str:
+        """Address in the URL, without credentials: HOST:PORT, a path, or MASTER of the Sentinels' addresses."""
+        return self._nodes.where
 
     async def get(self, key: str) -> bytes | None:
         name = key.encode()

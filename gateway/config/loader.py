@@ -58,7 +58,7 @@ _RESOLVED_KEYS = frozenset(
 )
 _FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentinel_)?password=[^&$]")
 
 
 def default_config() -> Path:

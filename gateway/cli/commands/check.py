@@ -189,6 +189,10 @@ def _as_text(found: _Findings) -> str:
         for name, service in found.deployment.services.items():
             state = f"unconfigured: {service.unconfigured_reason}" if service.unconfigured_reason else "configured"
             lines.append(f"service  {name:<14} {service.base_url:<28} {state}")
+        if found.deployment.store.url is not None:
+            lines.append(
+                f"store                   {RedisStore.from_url(found.deployment.store.url).where:<28} configured"
+            )
         if found.cross_encoder:
             lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder}")
     if found.policies is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import BannerFacts, BannerRow
@@ -145,14 +144,13 @@ def _is_local(tier: TierConfig, local_base_url: str) -> bool:
 
 
 async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) -> str:
-    parts = urlsplit(url)
-    where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+    from cache.store.base import StoreUnavailable
+    from cache.store.redis_store import RedisStore  # imported here: it takes time, and most of this module needs none
+
+    where = RedisStore.from_url(url).where
     if STORE in ready:
         status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
         return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
-    from cache.store.base import StoreUnavailable
-    from cache.store.redis_store import RedisStore  # imported here: not needed with the embedded store
-
     store = RedisStore.from_url(url)
     try:
         await store.ping()

@@ -26,6 +26,7 @@ _BACKEND_REFUSALS: Final = {
 _STORE_REFUSALS: Final = {
     "full": "refuses writes, its memory is full (full): new answers are not kept",
     "disk": "refuses writes, it cannot save to its disk (disk): new answers are not kept",
+    "no_master": "no Sentinel that answers names a master that is up (no_master)",
 }
 
 
