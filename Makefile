@@ -51,7 +51,7 @@ run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port
 tools: $(VENV)/.dev ## Install what tierline train, eval, calibrate and mcp need besides
 
 .PHONY: test
-test: checked pytest ## Lint, type-check and run the tests (ARGS="tests/cache -x")
+test: checked $(NODE_TEST)/node_modules/.installed pytest ## Lint, type-check and run the tests (ARGS="tests/cache -x")
 
 ##@ For developers
 # In a fresh checkout mypy keeps one core busy for half a minute; meanwhile another compiles the tests.
@@ -66,7 +66,7 @@ compiled: $(VENV)/.dev
 		$(BIN)/pytest --collect-only -qq > /dev/null || true  # what is wrong, the run says
 
 .PHONY: pytest
-pytest: $(VENV)/.dev $(NODE_TEST)/node_modules/.installed ## The tests alone (ARGS="-m long" for those of .ci/run)
+pytest: $(VENV)/.dev ## The tests alone (ARGS="-m long" for those of .ci/run)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 .PHONY: lint
