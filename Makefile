@@ -118,7 +118,7 @@ test-browser: browser ## Look at every page of the console in a browser (ARGS="-
 
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
-	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_cross_encoder_training.py $(ARGS)
+	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_train_cross_encoder.py $(ARGS)
 
 .PHONY: release
 release: $(RELEASE_VENV)/.installed ## Build and prove the release that HEAD is tagged as, into dist/ (ARGS="--help")

@@ -14,6 +14,8 @@ from rich.text import Text
 
 WIDTH = 100
 """Columns of a report that is not printed to a terminal."""
+WIDE = 120
+"""Columns of a report with wide tables."""
 NONE = "-"
 """Stands in a table for a figure that there is not."""
 

@@ -514,7 +514,7 @@ def _out_of_reach(
             yield document.locate(Finding(here, "the config says cross_encoder: none", "T705", mend, (Edit(here),)))
         if cross_encoder == "unmeasured" and semantic.verify == "default" and semantic.cross_encoder.min_score is None:
             message = "the config's cross-encoder has no sheet.json that states its threshold"
-            mend = "set cross_encoder: {min_score: ...} here (`tierline eval cache` measures it), or verify: fast"
+            mend = "set cross_encoder: {min_score: ...} here (`tools.measure_cache` measures it), or verify: fast"
             edits = (Edit((*at, "verify"), "fast"),)
             yield document.locate(Finding((*at, "cross_encoder"), message, "T705", mend, edits))
         judge = semantic.audit_judge

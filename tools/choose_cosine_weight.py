@@ -7,9 +7,11 @@ which the pairs above the strict threshold are ranked best, by AUROC: below that
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,12 +24,16 @@ from cache.semantic.decision import Blend, same_words
 from cache.semantic.verifier import ALL_GUARDS
 from cache.text.normalized_question import gist
 from cache.text.pair_features import early_veto, leftover, veto
+from gateway.cli.commands._flags import add_json_flag, add_state_flag
 from gateway.fit.datasets import DataError
 from gateway.fit.training.answer_heads import auroc
 from gateway.progress import OnProgress
+from gateway.report import NONE, Report, table
+from routing.embedding.embedder import load_embedder
+from tools import command
 from tools.cross_encoder_data import left_out
 from tools.perturb import QuestionPair
-from tools.question_families import QuestionFamily, questions_of
+from tools.question_families import QuestionFamily, add_families_flag, questions_of, read_families
 from tools.question_pairs import Embed
 
 _WEIGHTS = np.arange(0.0, 12.5, 0.5)
@@ -147,3 +153,54 @@ def _as_json(one: CosineWeight) -> dict[str, Any]:
     figures = {"auroc": one.auroc, "auroc_without": one.auroc_alone}
     counts = {"same": one.same, "different": one.different}
     return {**{key: None if value is None else round(value, 4) for key, value in figures.items()}, **counts}
+
+
+_EXAMPLES = """examples:
+  python -m tools.choose_cosine_weight --cross-encoder mine
+                              after `python -m tools.train_cross_encoder`, or for the same model with other families
+  python -m tools.choose_cosine_weight --cross-encoder mine --embedding static
+                              for one encoder of questions; with the other the cosine has no weight then
+
+A cross-encoder is surer than it should be of questions unlike those that it was trained on, and the cosine tells some
+of those apart. The weight changes nothing of what is served without labels. Above the strict threshold, where labels of
+audits move a surface's threshold, it ranks. It is chosen on questions of the families that are left out of training,
+each with those nearest to it, by AUROC above that threshold. The data sheet in the folder gets it, for each encoder."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Choose the weight for each encoder, write it into the data sheet and print it."""
+    parser = command.parser(
+        "choose_cosine_weight",
+        "Choose how much the cosine of two questions' vectors counts beside the score of a cross-encoder.",
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
+    )
+    add_families_flag(parser)
+    parser.add_argument(
+        "--embedding",
+        nargs="+",
+        choices=("static", "minilm"),
+        default=["static", "minilm"],
+        help="encoders to choose a weight for (default: both)",
+    )
+    add_state_flag(parser)
+    add_json_flag(parser, "a table")
+    return command.run(parser, _choose, argv)
+
+
+def _choose(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    embedders = [load_embedder(kind, args.state) for kind in args.embedding]
+    encoders = {embedder.name: embedder.embed for embedder in embedders}
+    chosen = choose_weights(args.cross_encoder, read_families(args.families), encoders, on_progress)
+    shown = table("encoder", "weight", "AUROC", "without it", "same", "different")
+    for name, choice in chosen.items():
+        figures = (NONE if value is None else f"{value:.3f}" for value in (choice.auroc, choice.auroc_alone))
+        shown.add_row(name, f"{choice.weight:g}", *figures, f"{choice.same:,}", f"{choice.different:,}")
+    values = {name: asdict(choice) for name, choice in chosen.items()}
+    return Report(values, [shown], title="pairs above the strict threshold", done=[f"written to {args.cross_encoder}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,17 +1,20 @@
-"""Evaluate how often the semantic cache serves right and wrong answers: `tierline eval cache`."""
+"""Evaluate how often the semantic cache serves right and wrong answers: `python -m tools.measure_cache`."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from rich.table import Table
 
 from cache.planning.plan import Planner
@@ -22,15 +25,28 @@ from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
 from cache.text.reading import SCRIPTS
+from gateway.cli.commands._flags import (
+    add_embedding_flag,
+    add_json_flag,
+    add_seed_flag,
+    add_state_flag,
+    options_of,
+    share_number,
+    whole,
+)
+from gateway.config.schema import Limits
+from gateway.errors import InvalidRequest
 from gateway.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import Report, table
+from gateway.request.body import ChatBodies
 from policies.caching import SemanticCache
-from policies.loader import read_policy
+from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
 from routing.embedding.embedder import EmbedderKind, load_embedder
 from routing.features import features_of
+from tools import command
 from tools.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
 from tools.cache_stages import (
     Asked,
@@ -379,3 +395,105 @@ def _threshold_in_words(cache: _Cache, control: RiskControl | None) -> str:
     return (
         f"threshold {cache.threshold:.4f} at first, {control.threshold:.4f} at the end, from {control.labels:,} labels"
     )
+
+
+_EXAMPLES = """examples:
+  python -m tools.measure_cache --pairs traps.jsonl.gz
+                              rates of right and wrong hits, by group of pairs
+  python -m tools.measure_cache --pairs traps.jsonl.gz --group negation --threshold 0.93
+                              one group, at a fixed threshold
+  python -m tools.measure_cache --pairs mine.jsonl --max-error 0.01
+                              at a threshold calibrated on half of the pairs
+  python -m tools.measure_cache --stream questions.jsonl.gz --max-error 0.01 --json
+                              questions as a stream, as the gateway gets them
+  python -m tools.measure_cache --pairs mine.jsonl --policy policies/batch.yaml --embedding minilm
+                              with another policy and encoder
+  python -m tools.measure_cache --pairs mine.jsonl --gates
+                              what each rule stops that holds at any score
+
+A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are each a question or a list of messages.
+--pairs: `a` has been answered and stored; then `b` is asked. --stream: the questions of all pairs are asked in random
+order, those of several pairs several times, while the cache fills up; a hit on another question is wrong unless a
+label, or a chain of labels, of the file (with --limit, of all of it) says that both have the same answer.
+  served        of the pairs with same_answer true, the share that the cache answers
+  wrong         of the pairs with same_answer false, the share that the cache answers
+  precision     of the answers that the cache gives, the share that is right
+  best at 1%    the most that any threshold would serve with at most 1% wrong, chosen on these same pairs
+  hit rate, error   hits and wrong hits, as shares of a stream's requests, also of each half of the stream
+  repeats, by meaning   hits on an identical request, and all other hits, likewise
+`ours` decides as the gateway does: equal system prompt and tools, each turn of the history alike; then
+guards and verifier, and the cross-encoder for what they leave open. `decided by` says how often each stage settled a
+pair. The cosine baselines compare what is embedded: the user texts. Intervals are Wilson's, 95%."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the cache on pairs or a stream and print the figures."""
+    parser = command.parser(
+        "measure_cache",
+        "Measure the semantic cache on labelled pairs of questions, against a plain cosine threshold.",
+        _EXAMPLES,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--pairs", type=Path, metavar="FILE", help="labelled pairs, each tested by itself: JSON lines, plain or .gz"
+    )
+    source.add_argument(
+        "--stream", type=Path, metavar="FILE", help="labelled pairs whose questions are asked one after another"
+    )
+    gate = parser.add_mutually_exclusive_group()
+    gate.add_argument(
+        "--threshold", type=float, metavar="SCORE", help="lowest score that is served (default: the shipped model's)"
+    )
+    gate.add_argument(
+        "--max-error",
+        type=share_number,
+        metavar="SHARE",
+        help="with --pairs: calibrate the threshold to this share of wrong hits on the other half of the pairs; "
+        "with --stream: let the controller keep wrong hits below this share of all requests",
+    )
+    parser.add_argument("--artefact", type=Path, metavar="DIR", help="the verifier's folder (default: the shipped one)")
+    parser.add_argument(
+        "--cross-encoder",
+        default="default",
+        metavar="PATH",
+        help="the cross-encoder: its folder, as sentence-transformers exports it, 'default' for the shipped one, or "
+        "'none' to measure the verifier alone (default: default)",
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        default=SHIPPED / "chat.yaml",
+        metavar="FILE",
+        help="the policy whose cache settings to use (default: the shipped chat.yaml)",
+    )
+    add_embedding_flag(parser)
+    parser.add_argument("--group", metavar="NAME", help="use only the pairs of this group")
+    parser.add_argument(
+        "--gates", action="store_true", help="count what each rule stops that holds at any score (with --pairs)"
+    )
+    parser.add_argument(
+        "--limit", type=whole(0), default=0, metavar="N", help="use N random pairs; 0 for all (default: 0)"
+    )
+    add_seed_flag(parser, " of samples and orders")
+    add_state_flag(parser)
+    add_json_flag(parser)
+    return command.run(parser, _measure, argv)
+
+
+def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    conversation = partial(_conversation, ChatBodies(Limits()))
+    return evaluate_cache(options_of(CacheOptions, args), conversation, on_progress)
+
+
+def _conversation(bodies: ChatBodies, messages: list[Any]) -> tuple[dict[str, Any], ...]:
+    """Return the messages as the gateway would accept them in a request. Raises ValueError."""
+    try:
+        return tuple(bodies.parse(orjson.dumps({"model": "m", "messages": messages}))["messages"])
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+    except orjson.JSONEncodeError as error:
+        raise ValueError(str(error)) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

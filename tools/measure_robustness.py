@@ -1,4 +1,4 @@
-"""Evaluate how often two texts that ask the same go to the same tier: `tierline eval robustness`.
+"""Evaluate how often two texts that ask the same go to the same tier: `python -m tools.measure_robustness`.
 
 A router that ranks by chance keeps a pair together half the time where both tiers get half of the traffic, and nearly
 always where one tier gets nearly all of it: so agreement is measured where each tier has a substantial share.
@@ -6,15 +6,17 @@ always where one tier gets nearly all of it: so agreement is measured where each
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from gateway.cli.commands._flags import add_json_flag, add_seed_flag, add_state_flag, options_of, whole
 from gateway.fit.datasets import DataError, read_pairs, sampled
 from gateway.fit.evaluation.artefact import ServedArtefact
 from gateway.fit.evaluation.prompts import interval_json, percent
@@ -28,6 +30,7 @@ from routing.decide import start_by_rules
 from routing.difficulty.model import Difficulty
 from routing.embedding.embedder import EmbedderKind
 from routing.features import features_of_text
+from tools import command
 
 CUTS = (20, 35, 50, 65, 80)
 """The small tier's target share of the traffic at each cut, in percent."""
@@ -194,3 +197,52 @@ def best(measured: Sequence[Cut]) -> Cut | None:
 def agreement(tiers: NDArray[np.generic]) -> Floats:
     """Return 1 for each pair (pairs, 2) that goes to one tier, else 0."""
     return np.asarray(tiers[:, 0] == tiers[:, 1], np.float64)
+
+
+_EXAMPLES = """examples:
+  python -m tools.measure_robustness --pairs paraphrases.jsonl.gz
+                              with the shipped classifier, on 5,000 random pairs
+  python -m tools.measure_robustness --pairs paraphrases.jsonl.gz --artefact my-classifier --limit 0
+                              with your own classifier, on all pairs
+  python -m tools.measure_robustness --pairs paraphrases.jsonl.gz --policy policies/chat.yaml
+                              also under the start rules of a policy
+
+A row is a line of JSON: {"id", "dataset", "group", "a", "b", "same_answer"}; pairs with same_answer true are used.
+Thresholds on p_adequate are set so that the small tier gets 20 to 80% of the pairs' texts; for each, the command prints
+the share of pairs whose texts go to the same tier. `same tier` in the JSON is the best of those at which each tier gets
+at least a fifth of the texts. Intervals are the central 95% of 1,000 bootstrap resamples of the pairs."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure a classifier on pairs and print how often both texts go to the same tier."""
+    parser = command.parser(
+        "measure_robustness", "Measure how often two texts that ask the same go to the same tier.", _EXAMPLES
+    )
+    parser.add_argument(
+        "--pairs", type=Path, required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
+    )
+    parser.add_argument(
+        "--artefact",
+        default="static",
+        metavar="PATH",
+        help="the classifier: its folder, or 'static' (default) or 'minilm' for a shipped one",
+    )
+    parser.add_argument(
+        "--embedding", choices=get_args(EmbedderKind), help="the text encoder (default: the artefact's)"
+    )
+    parser.add_argument(
+        "--limit", type=whole(0), default=5000, metavar="N", help="use N random pairs; 0 for all (default: 5000)"
+    )
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="also measure agreement under this policy's start rules"
+    )
+    add_seed_flag(parser, " of the sample and the resamples")
+    add_state_flag(parser)
+    add_json_flag(parser)
+    return command.run(
+        parser, lambda args, watch: evaluate_robustness(options_of(RobustnessOptions, args), watch), argv
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,6 +16,7 @@ the same answer: the opposite, something narrower, another attribute, another di
 
 from __future__ import annotations
 
+import argparse
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -241,3 +242,10 @@ def _turned(values: Mapping[str, str], family: QuestionFamily, rng: Random) -> d
 _ALIKE = frozenset({"wording", "distant", "directed", "typed", "reworded"})
 _BY_RULE = {"typed": (as_typed, sloppy), "reworded": tuple(SAME.values()), "changed": tuple(OTHER.values())}
 _BY_VALUE = {"swapped": _turned, "value": _revalued}
+
+
+def add_families_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --families to a tool."""
+    parser.add_argument(
+        "--families", type=Path, default=SHIPPED, metavar="DIR", help="families of questions (default: those shipped)"
+    )

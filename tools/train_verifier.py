@@ -1,4 +1,4 @@
-"""Fit `cache.semantic.verifier`: boosted trees with monotonic features, then a calibration.
+"""Fit the semantic cache's verifier: boosted trees with monotonic features, then a calibration.
 
 No figure is measured on fitted pairs. `left out` are predictions by fits without the pair's part: a whole group of the
 data or, where a data set has few groups, every text of its cluster of paraphrases. `checked` are data sets that no fit
@@ -7,8 +7,10 @@ uses. The calibration comes from the left-out predictions, the strict threshold 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +25,15 @@ from cache.text import pair_features as contrast
 from cache.text.normalized_question import gist
 from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
+from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
 from gateway.fit.datasets import DataError
 from gateway.fit.embedding import Remembered
 from gateway.fit.libraries import one_thread, require
 from gateway.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
-from gateway.report import table
-from routing.embedding.embedder import Embedder, StaticEmbedder
+from gateway.report import WIDE, Report, table
+from routing.embedding.embedder import Embedder, StaticEmbedder, load_embedder
+from tools import command
 from tools.perturb import OURS, QuestionPair
 from tools.question_pairs import STRANGERS, clusters_of, prepared, read_questions
 
@@ -352,3 +356,47 @@ def table_of_shares(fitted: Fitted) -> Table:
             shares = ["-" if figures[key] is None else f"{figures[key]:.1%}" for key in ("served", "wrong")]
             made.add_row(name, _SEEN[kind], str(figures["n"]), *shares)
     return made
+
+
+_EXAMPLES = """examples:
+  python -m tools.train_verifier --data pairs.jsonl.gz --out artefacts/static
+                              for the static encoder
+  python -m tools.train_verifier --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
+                              for the MiniLM encoder, also tested on another file
+
+A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}; `same_answer` says whether the answer to
+question `a` may be given to question `b`. Generated pairs (a question rephrased, or with one detail changed) are added.
+The command prints which share of the pairs is served at the strict threshold, by fits that have not seen the pair's
+group or topic, and for --check files nothing of their data set. The strict threshold is the lowest one at which at most
+2% of the pairs with different answers and similar vectors are served, in each data set. The table of word vectors is
+written beside the folder, and all artefacts there share it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train the verifier, write it and print which share of pairs left out it serves."""
+    parser = command.parser(
+        "train_verifier",
+        "Train the verifier of the semantic cache, which estimates whether the answer to one question may be given to "
+        "another.",
+        _EXAMPLES,
+    )
+    command.add_training_flags(parser, "test the result", "the verifier")
+    add_embedding_flag(parser)
+    add_seed_flag(parser)
+    add_state_flag(parser)
+    add_json_flag(parser, "a table")
+
+    def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+        embedder = load_embedder(args.embedding, args.state)
+        remade = command.remade(parser, args, "--embedding", args.embedding, "--seed", str(args.seed))
+        fitted, digest = train_verifier(args.data, args.check, args.out, embedder, args.seed, remade, on_progress)
+        values = {"version": digest[:12], "strict": fitted.strict, **fitted.figures}
+        done = [f"written to {args.out}, version {digest[:12]}, strict threshold {fitted.strict:.4f}"]
+        title = "served at the strict threshold, of pairs left out"
+        return Report(values, [table_of_shares(fitted)], title=title, done=done, width=WIDE)
+
+    return command.run(parser, work, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """Score whether the answer to one question may be served for another, with vetoes, in well under a millisecond.
 
 The vetoes (`cache.text.pair_features.veto`) refuse what changes an answer however similar the wording. A small
-model of boosted trees scores the rest, fitted by `tierline train cache` to how similar two texts are and to the words
+model of boosted trees scores the rest, fitted by `tools.train_verifier` to how similar two texts are and to the words
 that only one of them has. Every feature is monotonic, so that a rule learned from templates stays plausible on real
 questions. Fail closed: a text that cannot be parsed, or is too long, is refused.
 
@@ -150,11 +150,12 @@ class Verifier:
             data = tensors_path.read_bytes()
             table = _shared_table(folder.parent / WORDS)
         except (OSError, ValueError) as error:
-            raise VerifierError(f"{folder}: {error}; rebuild it with `tierline train cache`") from None
+            raise VerifierError(f"{folder}: {error}; rebuild it with `python -m tools.train_verifier`") from None
         digest = hashlib.sha256(data).hexdigest()
         if digest != sheet.get("sha256") or sheet.get("features") != list(contrast.FEATURES):
             raise VerifierError(
-                f"{folder}: another version, or its two files do not match; rebuild it with `tierline train cache`"
+                f"{folder}: another version, or its two files do not match; rebuild it with "
+                "`python -m tools.train_verifier`"
             )
         tensors = _tensors(tensors_path)
         scripts = frozenset(map(str, sheet.get("scripts", SCRIPTS)))

@@ -26,7 +26,7 @@ from gateway.cli.commands import CommandError
 from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError, did_you_mean
 
-_OURS = ("gateway", "tools", "routing", "cache", "policies", "tierline")
+_OURS = ("gateway", "routing", "cache", "policies", "tierline")
 _WIDTH = 100
 """Longest line, in characters, of a description in a help text."""
 
@@ -62,16 +62,13 @@ COMMANDS = {
     "console": _Command("show requests and policies as web pages"),
     "mcp": _Command("let an agent find requests, explain decisions and plan changes", extra="mcp"),
     "collect": _Command("record and grade a model's answers to prompts"),
-    "train": _Command(
-        "train the difficulty classifier, a confidence head, or the cache's verifier",
-        extra="train",
-    ),
+    "train": _Command("train the difficulty classifier or a confidence head", extra="train"),
     "learn": _Command(
         "fit routing to a surface's own judged traffic, and propose a policy",
         extra="train",
     ),
     "calibrate": _Command("choose a surface's thresholds from labelled requests", extra="train"),
-    "eval": _Command("measure routing and the semantic cache on labelled data", extra="train"),
+    "eval": _Command("measure routing on labelled data", extra="train"),
 }
 
 

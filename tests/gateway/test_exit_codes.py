@@ -45,7 +45,6 @@ NOT_DONE = {
     "train confidence, of a file that is not there": [
         *("train", "confidence", "--data", "{folder}/none", "--model", "m", "--out", "{folder}/out")
     ],
-    "train cache, of a file that is not there": ["train", "cache", "--data", "{folder}/none", "--out", "{folder}/out"],
     "calibrate, of a surface that is not there": [
         *("calibrate", "--surface", "none", "--target", "quality=0.9", "--data", ROWS)
     ],
@@ -72,8 +71,6 @@ NOT_DONE = {
     "policy rollback, without a store": ["policy", "rollback", "chat", "-m", "why", "--store", NO_STORE],
     "eval route, of a file that is not there": ["eval", "route", "--data", "{folder}/none"],
     "eval cascade, of a file that is not there": ["eval", "cascade", "--data", "{folder}/none"],
-    "eval robustness, of a file that is not there": ["eval", "robustness", "--pairs", "{folder}/none"],
-    "eval cache, of a file that is not there": ["eval", "cache", "--pairs", "{folder}/none"],
 }
 FINDINGS = {
     "check, of a config with a mistake": ["check", "--config", "{folder}/bad.yaml"],

@@ -73,6 +73,13 @@ def add_state_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_embedding_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --embedding, the text encoder to use, to a command."""
+    parser.add_argument(
+        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
+    )
+
+
 def add_json_flag(parser: argparse.ArgumentParser, instead_of: str = "tables") -> None:
     """Add --json to a command."""
     parser.add_argument("--json", action="store_true", help=f"print one JSON object instead of {instead_of}")

@@ -1,10 +1,9 @@
-"""Run `tierline train [confidence | cache | cross-encoder | cosine-weight]`: fit the classifier or another model."""
+"""Run `tierline train [confidence]`: fit the difficulty classifier, or a confidence head."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from cache.semantic.cross_encoder import CrossEncoderError
-from cache.semantic.verifier import VerifierError
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import (
     Subparsers,
     add_command,
+    add_embedding_flag,
     add_json_flag,
     add_seed_flag,
     add_state_flag,
@@ -32,25 +30,13 @@ from gateway.fit.training.answer_heads import fit_head, save_head, table_of_part
 from gateway.fit.training.difficulty import Recipe, save, table_of_apgr, train
 from gateway.fit.training.sheet import Remade, data_sheet, trained_on
 from gateway.progress import OnProgress, progress
-from gateway.report import NONE, Report, show, table
+from gateway.report import WIDE, Report, show
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 from routing.features import features_of_text
-from tools.choose_cosine_weight import choose_weights
-from tools.question_families import SHIPPED, read_families
-from tools.train_cross_encoder import (
-    CrossEncoderInputs,
-    CrossEncoderRecipe,
-    table_of_served,
-    train_cross_encoder,
-)
-from tools.train_verifier import table_of_shares, train_verifier
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
-       tierline train confidence --data FILE... --model NAME --out FILE [options]
-       tierline train cache --data FILE... --out DIR [options]
-       tierline train cross-encoder --data FILE... --out DIR [options]
-       tierline train cosine-weight --cross-encoder DIR [options]"""
+       tierline train confidence --data FILE... --model NAME --out FILE [options]"""
 
 _EXAMPLES = """examples:
   tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier
@@ -91,48 +77,7 @@ The head judges the answer alone, unless --classifier names a difficulty classif
 weighed in (`prior` in the artefact) by as much as lowers the loss on held-out answers, and not at all where that may be
 chance. Name the one that the gateway uses: the weight holds for its estimates only."""
 
-_CACHE = """examples:
-  tierline train cache --data pairs.jsonl.gz --out artefacts/static
-                              for the static encoder
-  tierline train cache --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
-                              for the MiniLM encoder, also tested on another file
-
-A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}; `same_answer` says whether the answer to
-question `a` may be given to question `b`. Generated pairs (a question rephrased, or with one detail changed) are added.
-The command prints which share of the pairs is served at the strict threshold, by fits that have not seen the pair's
-group or topic, and for --check files nothing of their data set. The strict threshold is the lowest one at which at most
-2% of the pairs with different answers and similar vectors are served, in each data set. The table of word vectors is
-written beside the folder, and all artefacts there share it."""
-
-_CROSS_ENCODER = """examples:
-  tierline train cross-encoder --data semanticmemo.jsonl.gz checklist_qqp.jsonl.gz --out mine
-                              two files and the families of questions that come with Tierline
-  tierline train cross-encoder --data pairs.jsonl --families my-families --pairs 200000 --epochs 3 --out mine
-                              your own families: *.toml files, as in tools/families
-  tierline train cross-encoder --data pairs.jsonl --check near-misses.jsonl --out better --start mine
-                              go on from an earlier run, and set the threshold by your own near-misses besides
-
-A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}, as for `tierline train cache`. Of an epoch's
-pairs about 50% come from families, 25% are made by rule from the questions of --data, the rest are those of --data.
-Whole families, groups and topics are left out; the printed shares are theirs. The strict threshold is the lowest
-score at which at most 1% of the near-misses of the families left out and of --check are served, after the vetoes on
-negation and word order. The folder is what `cross_encoder:` of the config names. On two CPU cores 100,000 pairs take
-15 to 30 minutes; a run that was stopped goes on when the same command is given again. This needs torch: pip install
-torch==2.13.0, then pip install 'tierline[export,minilm,train]'."""
-
-_COSINE_WEIGHT = """examples:
-  tierline train cosine-weight --cross-encoder mine
-                              after `tierline train cross-encoder`, or for the same model with other families
-  tierline train cosine-weight --cross-encoder mine --embedding static
-                              for one encoder of questions; with the other the cosine has no weight then
-
-A cross-encoder is surer than it should be of questions unlike those that it was trained on, and the cosine tells some
-of those apart. The weight changes nothing of what is served without labels. Above the strict threshold, where labels of
-audits move a surface's threshold, it ranks. It is chosen on questions of the families that are left out of training,
-each with those nearest to it, by AUROC above that threshold. The data sheet in the folder gets it, for each encoder."""
-
-_FAILURES = (ArtefactError, CrossEncoderError, DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
-_WIDTH = 120
+_FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, OSError)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -140,7 +85,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "train",
-        "train the difficulty classifier, a confidence head, or the cache's models",
+        "train the difficulty classifier or a confidence head",
         "Train the difficulty classifier on labelled prompts, and measure it by cross-validation.",
         _EXAMPLES,
         _USAGE,
@@ -149,7 +94,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--data", type=Path, nargs="+", metavar="FILE", help="labelled prompts: JSON lines, plain or .gz; required"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write the classifier to; required")
-    _add_embedding_flag(parser)
+    add_embedding_flag(parser)
     first = "of several names, the first that a file has"
     parser.add_argument(
         "--small",
@@ -203,9 +148,6 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(train=_difficulty, refuse=parser.error, json=False)
     others = parser.add_subparsers(title="other models to train", prog="tierline train")
     _add_confidence(others)
-    _add_cache(others)
-    _add_cross_encoder(others)
-    _add_cosine_weight(others)
 
 
 def _add_confidence(subparsers: Subparsers) -> None:
@@ -229,96 +171,12 @@ def _add_confidence(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--classifier", type=Path, metavar="DIR", help="also weigh in this classifier's estimate for the prompt"
     )
-    _add_embedding_flag(parser)
+    add_embedding_flag(parser)
     add_state_flag(parser)
     add_seed_flag(parser)
     _add_note_flag(parser)
     add_json_flag(parser, "a table")
     parser.set_defaults(train=_confidence)
-
-
-def _add_cache(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "cache",
-        "train the semantic cache's verifier",
-        "Train the verifier of the semantic cache, which estimates whether the answer to one question may "
-        "be given to another.",
-        _CACHE,
-    )
-    parser.add_argument(
-        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
-    )
-    parser.add_argument(
-        "--check", type=Path, nargs="+", default=[], metavar="FILE", help="labelled pairs used only to test the result"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the verifier to")
-    _add_embedding_flag(parser)
-    add_seed_flag(parser)
-    add_state_flag(parser)
-    _add_note_flag(parser)
-    add_json_flag(parser, "a table")
-    parser.set_defaults(train=_cache)
-
-
-def _add_cross_encoder(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "cross-encoder",
-        "train the semantic cache's cross-encoder",
-        "Train the cross-encoder of the semantic cache, which reads two questions together and estimates whether the "
-        "answer to one may be given to the other.",
-        _CROSS_ENCODER,
-    )
-    parser.add_argument(
-        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
-    )
-    parser.add_argument(
-        "--families", type=Path, default=SHIPPED, metavar="DIR", help="families of questions (default: those shipped)"
-    )
-    parser.add_argument(
-        "--check",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="labelled pairs used only to set the threshold",
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the model to")
-    parser.add_argument("--start", type=Path, metavar="DIR", help="the folder of an earlier run to go on from")
-    parser.add_argument("--average", action="store_true", help="write the mean of the new weights and those of --start")
-    parser.add_argument(
-        "--pairs", type=whole(64), default=100_000, metavar="N", help="pairs an epoch (default: 100000)"
-    )
-    parser.add_argument(
-        "--epochs", type=whole(1), default=2, metavar="N", help="number of epochs, each of new pairs (default: 2)"
-    )
-    parser.add_argument(
-        "--layers",
-        type=whole(1, 6),
-        default=6,
-        metavar="N",
-        help="how many of the base model's six layers (default: 6)",
-    )
-    parser.add_argument(
-        "--learning-rate", type=share_number, default=1e-4, metavar="RATE", help="the highest (default: 0.0001)"
-    )
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="where to train (default: a GPU if there is one)",
-    )
-    add_seed_flag(parser)
-    _add_note_flag(parser)
-    add_json_flag(parser, "a table")
-    parser.set_defaults(train=_cross_encoder)
-
-
-def _add_embedding_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
-    )
 
 
 def _add_note_flag(parser: argparse.ArgumentParser) -> None:
@@ -382,7 +240,7 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     digest = save(trained, args.out, data_sheet(what, facts, _remade(args, (), command)))
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"APGR, {trained.metrics['folds']}-fold"
-    return Report({}, [table_of_apgr(trained.metrics)], title=title, done=done, width=_WIDTH)
+    return Report({}, [table_of_apgr(trained.metrics)], title=title, done=done, width=WIDE)
 
 
 def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
@@ -414,7 +272,7 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     values = {"model": args.model, "version": digest[:12], "prior": head.numbers["prior"], **facts, **head.metrics}
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"{head.metrics['folds']}-fold"
-    return Report(values, lines, notes=notes, title=title, done=done, width=_WIDTH)
+    return Report(values, lines, notes=notes, title=title, done=done, width=WIDE)
 
 
 def _priors(args: argparse.Namespace, prompts: Sequence[str], on_progress: OnProgress) -> list[float | None] | None:
@@ -430,74 +288,8 @@ def _priors(args: argparse.Namespace, prompts: Sequence[str], on_progress: OnPro
     return [difficulty.p_right[0] if difficulty.in_domain else None for difficulty in judged]
 
 
-def _add_cosine_weight(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "cosine-weight",
-        "choose the weight of the cosine beside a cross-encoder",
-        "Choose how much the cosine of two questions' vectors counts beside the score of a cross-encoder.",
-        _COSINE_WEIGHT,
-    )
-    parser.add_argument(
-        "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
-    )
-    parser.add_argument(
-        "--families", type=Path, default=SHIPPED, metavar="DIR", help="families of questions (default: those shipped)"
-    )
-    parser.add_argument(
-        "--embedding",
-        nargs="+",
-        choices=("static", "minilm"),
-        default=["static", "minilm"],
-        help="encoders to choose a weight for (default: both)",
-    )
-    add_state_flag(parser)
-    add_json_flag(parser, "a table")
-    parser.set_defaults(train=_cosine_weight)
-
-
 def _why_none(weight: float) -> str:
     return "" if weight else ", because on held-out answers it adds no more than chance would"
-
-
-def _cache(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    embedder = load_embedder(args.embedding, args.state)
-    check = ("--check", *(path.name for path in args.check)) if args.check else ()
-    remade = _remade(args, ("cache",), ("--embedding", args.embedding, "--seed", str(args.seed)), check)
-    fitted, digest = train_verifier(args.data, args.check, args.out, embedder, args.seed, remade, on_progress)
-    values = {"version": digest[:12], "strict": fitted.strict, **fitted.figures}
-    done = [f"written to {args.out}, version {digest[:12]}, strict threshold {fitted.strict:.4f}"]
-    title = "served at the strict threshold, of pairs left out"
-    return Report(values, [table_of_shares(fitted)], title=title, done=done, width=_WIDTH)
-
-
-def _cross_encoder(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    recipe = CrossEncoderRecipe(args.pairs, args.epochs, args.layers, args.learning_rate, args.seed, args.device)
-    command = ["--families", args.families.name]
-    if args.check:
-        command += ["--check", *(path.name for path in args.check)]
-    if args.start:
-        command += ["--start", args.start.name, *(["--average"] if args.average else [])]
-    for flag in ("pairs", "epochs", "layers", "learning-rate", "seed"):
-        command += [f"--{flag}", str(getattr(args, flag.replace("-", "_")))]
-    remade = _remade(args, ("cross-encoder",), command)
-    inputs = CrossEncoderInputs(args.data, args.families, args.check, args.start, args.average)
-    fit, digest = train_cross_encoder(inputs, recipe, args.out, remade, on_progress)
-    values = {"version": digest[:12], "strict": fit.strict, **fit.figures}
-    done = [f"written to {args.out}, version {digest[:12]}, strict threshold {fit.strict:.4f}"]
-    return Report(values, [table_of_served(fit)], title="served at the strict threshold", done=done, width=_WIDTH)
-
-
-def _cosine_weight(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    embedders = [load_embedder(kind, args.state) for kind in args.embedding]
-    encoders = {embedder.name: embedder.embed for embedder in embedders}
-    chosen = choose_weights(args.cross_encoder, read_families(args.families), encoders, on_progress)
-    shown = table("encoder", "weight", "AUROC", "without it", "same", "different")
-    for name, one in chosen.items():
-        figures = (NONE if value is None else f"{value:.3f}" for value in (one.auroc, one.auroc_alone))
-        shown.add_row(name, f"{one.weight:g}", *figures, f"{one.same:,}", f"{one.different:,}")
-    values = {name: asdict(one) for name, one in chosen.items()}
-    return Report(values, [shown], title="pairs above the strict threshold", done=[f"written to {args.cross_encoder}"])
 
 
 def _remade(

@@ -170,7 +170,7 @@ def test_an_artefact_that_was_changed_is_not_loaded(tmp_path: Path) -> None:
     (folder / "verifier.json").write_text(json.dumps({**sheet, "sha256": "0" * 64}))
     with pytest.raises(VerifierError, match="do not match"):
         Verifier.load(folder)
-    with pytest.raises(VerifierError, match="train cache"):
+    with pytest.raises(VerifierError, match="train_verifier"):
         Verifier.load(tmp_path / "absent")
 
 

@@ -204,36 +204,6 @@ def test_equal_seeds_print_equal_objects(evaluate: Run) -> None:
     assert evaluate(*command) == evaluate(*command)
 
 
-def test_robustness_says_how_many_pairs_stay_together(evaluate: Run, tmp_path: Path) -> None:
-    """Of the pairs that ask the same; conversations are skipped, and the note says how many."""
-    texts = [f"How do I change setting number {number} of my {'very ' * number}old telephone?" for number in range(60)]
-    pairs: list[dict[str, Any]] = [{"a": text, "b": text, "same_answer": True} for text in texts]
-    pairs += [{"a": texts[0], "b": texts[1], "same_answer": False}, {"a": [], "b": [], "same_answer": True}]
-    rows = [{"id": number, "dataset": "d", "group": f"g{number % 2}", **pair} for number, pair in enumerate(pairs)]
-    report = evaluate("robustness", "--pairs", written(tmp_path / "pairs.jsonl", rows), "--policy", POLICY)
-    assert report["n"] == 60
-    assert set(report["agreement"]) == {"20", "35", "50", "65", "80"}
-    assert report["same_tier"]["value"] == 1
-    assert report["same_tier"]["at"] in (20, 35, 50, 65, 80)
-    assert report["in_domain_flips"]["value"] == 0
-    assert report["groups"]["g0"]["n"] == 30
-    assert report["policy"]["same_tier"]["value"] == 1
-    assert "1 pairs of conversations were skipped" in report["notes"]
-
-
-def test_robustness_reads_start_rules_as_the_gateway_does(evaluate: Run, tmp_path: Path) -> None:
-    """Each tier's rule compares that tier's own p_adequate: of the strongest it is 1 for all texts in the domain."""
-    policy = tmp_path / "chat.yaml"
-    rules = "{hosted: p_adequate >= 1, local: otherwise}"
-    policy.write_text(f"surface: chat\nslo: {{deadline: 30s}}\ntiers: [local, hosted]\nroute: {{start: {rules}}}\n")
-    prompts = [json.loads(line)["prompt"] for line in SAMPLE.read_text("utf-8").splitlines()[:40]]
-    rows = [{"id": n, "dataset": "d", "group": "g", "a": text, "b": text} for n, text in enumerate(prompts)]
-    pairs = written(tmp_path / "pairs.jsonl", [{**row, "same_answer": True} for row in rows])
-    report = evaluate("robustness", "--pairs", pairs, "--policy", policy)
-    assert report["in_domain"]["value"] > 0.2
-    assert report["policy"]["share_per_tier"]["hosted"] == pytest.approx(report["in_domain"]["value"], abs=1e-4)
-
-
 def test_the_tables_fit_a_hundred_columns(capsys: pytest.CaptureFixture[str], answers: Path) -> None:
     """Figures with their intervals, never folded; progress goes to stderr."""
     assert main(["eval", "route", "--data", str(answers), "--artefact", "static"]) == 0
@@ -311,9 +281,7 @@ def test_rows_without_a_confidence_are_counted(capsys: pytest.CaptureFixture[str
         (["route", "--data", str(SAMPLE), "--artefact", "static", "--labels", "50"], "remove one of them"),
         (["route", "--data", str(SAMPLE), "--fit", str(SAMPLE)], "is in --fit and in --data"),
         (["cascade", "--data", str(SAMPLE)], "230 of 230 rows have no confidence"),
-        (["robustness", "--pairs", "nowhere.jsonl"], "nowhere.jsonl"),
         (["cascade", "--data", str(SAMPLE), "--group-out", "--calibration", "50"], "remove it with"),
-        (["robustness", "--pairs", str(SAMPLE)], ":1: a missing; a row is"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
@@ -331,9 +299,6 @@ def test_values_that_json_allows_and_nothing_can_use_are_one_line(
     rows[0]["models"]["little"]["tok_in"] = float("inf")
     endless = written(tmp_path / "endless.jsonl", rows)
     assert f"{endless}:1: cannot convert float infinity" in refusal(capsys, "route", "--data", endless)
-    pair = {"dataset": "d", "group": "g", "a": "\ud83d", "b": "b", "same_answer": True}
-    pairs = written(tmp_path / "pairs.jsonl", [pair])
-    assert f"{pairs}:1: a holds a lone surrogate" in refusal(capsys, "robustness", "--pairs", pairs)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +310,7 @@ def test_values_that_json_allows_and_nothing_can_use_are_one_line(
         ["eval", "route", "--data", "x", "--group-out", "--artefact", "static"],
         ["eval", "cascade", "--data", "x", "--calibration", "3"],
         ["eval", "route", "--data", "x", "--seed", "-1"],
-        ["eval", "robustness", "--pairs", "x", "--seed", "4294967296"],
+        ["eval", "cascade", "--data", "x", "--seed", "4294967296"],
         ["train", "--data", "x", "--out", "y", "--seed", "-1"],
         ["train", "confidence", "--data", "x", "--model", "m", "--out", "y", "--seed", "-1"],
     ],

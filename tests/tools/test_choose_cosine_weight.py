@@ -1,4 +1,4 @@
-"""`tierline train cosine-weight`: the pairs that it is chosen on, the choice, and what is written."""
+"""`python -m tools.choose_cosine_weight`: the pairs that it is chosen on, the choice, and what is written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cache.semantic.cross_encoder import SHEET, CrossEncoder, shipped_cross_encoder
-from gateway.cli.main import main
-from tools.choose_cosine_weight import chosen_weight, near_pairs
+from tools.choose_cosine_weight import chosen_weight, main, near_pairs
 from tools.question_families import Intent, QuestionFamily
 
 CANCEL = Intent("cancel", ("How do I cancel {it}?", "I want to end {it}, how?"), False)
@@ -70,7 +69,7 @@ def test_the_data_sheet_gets_the_weight_of_each_encoder(tmp_path: Path, capsys: 
     )
     (families / "plans.toml").write_text(names)
     before = json.loads((mine / SHEET).read_bytes())
-    words = ["train", "cosine-weight", "--cross-encoder", str(mine), "--families", str(families), "--json"]
+    words = ["--cross-encoder", str(mine), "--families", str(families), "--json"]
     assert main([*words, "--embedding", "static"]) == 0
     assert json.loads(capsys.readouterr().out)["wordllama-256"]["weight"] == 0.0
     after = json.loads((mine / SHEET).read_bytes())

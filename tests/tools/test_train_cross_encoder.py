@@ -1,4 +1,4 @@
-"""`tierline train cross-encoder`: what it trains on, what it leaves out, and the model that it writes."""
+"""`python -m tools.train_cross_encoder`: what it trains on, what it leaves out, and the model that it writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from cache.semantic.cross_encoder import CrossEncoder
-from gateway.cli.main import main
 from gateway.fit import libraries
 from gateway.fit.datasets import DataError
 from tests.support.extras import needs
@@ -20,7 +19,7 @@ from tools.cross_encoder_data import counted, parted
 from tools.perturb import QuestionPair
 from tools.question_families import Intent, QuestionFamily
 from tools.question_pairs import clusters_of
-from tools.train_cross_encoder import finish, least_threshold, save
+from tools.train_cross_encoder import finish, least_threshold, main, save
 
 DOING = ("clean", "repair", "paint", "wash", "store", "choose", "sell", "borrow", "lift", "pack")
 THINGS = ("a carpet", "a bicycle", "the fence", "a sofa", "my coat", "a pan", "the boat", "a lamp")
@@ -139,8 +138,8 @@ def test_a_check_needs_both_labels() -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    """Return the exit code of `tierline train cross-encoder` and what it wrote to stderr."""
-    code = main(["train", "cross-encoder", *map(str, words)])
+    """Return the exit code of `python -m tools.train_cross_encoder` and what it wrote to stderr."""
+    code = main([*map(str, words)])
     return code, " ".join(capsys.readouterr().err.split())
 
 

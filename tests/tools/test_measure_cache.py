@@ -1,4 +1,4 @@
-"""`tierline eval cache`: the objects it prints, that it decides as the gateway does, and how it refuses."""
+"""`python -m tools.measure_cache`: the objects it prints, that it decides as the gateway does, and how it refuses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.main import main
 from policies.loader import SHIPPED
+from tools.measure_cache import main
 
-SAMPLE = Path(__file__).parents[2] / "fixtures" / "cache_sample.jsonl"
+SAMPLE = Path(__file__).parents[1] / "fixtures" / "cache_sample.jsonl"
 BASELINES = {"cosine_0.80", "cosine_0.90", "cosine_0.95"}
 FIGURE = {"value", "lo", "hi", "n"}
 
@@ -23,10 +23,10 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `tierline eval cache ... --json` and parses the one object on stdout."""
+    """Runs `python -m tools.measure_cache ... --json` and parses the one object on stdout."""
 
     def run(*arguments: str | Path) -> dict[str, Any]:
-        code = main(["eval", "cache", *map(str, arguments), "--json"])
+        code = main([*map(str, arguments), "--json"])
         captured = capsys.readouterr()
         assert code == 0, captured.err
         parsed = json.loads(captured.out)
@@ -46,7 +46,7 @@ def leaves(found: object) -> Iterator[dict[str, Any]]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert main(["eval", "cache", *map(str, arguments)]) == 2
+    assert main([*map(str, arguments)]) == 2
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -164,7 +164,7 @@ def test_equal_runs_give_equal_figures(evaluate: Run) -> None:
 
 def test_a_table_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """Without --json, the groups and the baselines stand in tables."""
-    assert main(["eval", "cache", "--pairs", str(SAMPLE)]) == 0
+    assert main(["--pairs", str(SAMPLE)]) == 0
     out = capsys.readouterr().out
     assert "negation" in out
     assert "cosine 0.90" in out

@@ -1,4 +1,4 @@
-"""`tierline train cache`: an artefact from labelled pairs that can be loaded, and is not judged by itself."""
+"""`python -m tools.train_verifier`: an artefact from labelled pairs that can be loaded, and is not judged by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cache.semantic.verifier import Verifier
-from gateway.cli.main import main
 from tests.support.extras import needs
 from tools import train_verifier as training
 
@@ -45,8 +44,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of `tierline train cache`."""
-    code = main(["train", "cache", *map(str, words)])
+    """The exit code, stdout and stderr of `python -m tools.train_verifier`."""
+    code = training.main([*map(str, words)])
     said = capsys.readouterr()
     return code, said.out, said.err
 

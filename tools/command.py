@@ -1,0 +1,79 @@
+"""Run one of the tools from its module: `python -m tools.NAME`, with the options and reports of the other commands."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from cache.semantic.cross_encoder import CrossEncoderError
+from cache.semantic.verifier import VerifierError
+from gateway.exit_codes import Exit
+from gateway.fit.datasets import DataError
+from gateway.fit.libraries import LibraryMissing
+from gateway.fit.training.sheet import Remade
+from gateway.progress import OnProgress, progress
+from gateway.report import Report, show
+from policies.errors import ConfigError
+from routing.difficulty.model import ArtefactError
+from routing.embedding.embedder import EmbedderUnavailable
+
+Work: TypeAlias = Callable[[argparse.Namespace, OnProgress], Report]
+
+_FAILURES = (
+    ArtefactError,
+    ConfigError,
+    CrossEncoderError,
+    DataError,
+    EmbedderUnavailable,
+    LibraryMissing,
+    OSError,
+    VerifierError,
+)
+
+
+def parser(tool: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """Return the parser of `python -m tools.TOOL`, without options; `examples` end its help."""
+    return argparse.ArgumentParser(
+        prog=f"python -m tools.{tool}",
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def run(made: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None) -> int:
+    """Parse the options, do the work and print its report; return the exit code, 2 where the work cannot be done."""
+    args = made.parse_args(argv)
+    try:
+        with progress() as on_progress:
+            report = work(args, on_progress)
+    except _FAILURES as error:
+        sys.stderr.write(f"{made.prog}: {error}\n")
+        return Exit.NOT_DONE
+    show(report, as_json=args.json)
+    return Exit.OK
+
+
+def add_training_flags(made: argparse.ArgumentParser, checked: str, writes: str) -> None:
+    """Add --data, --check, --out and --note to a tool that trains on labelled pairs of questions."""
+    files = "labelled pairs: JSON lines, plain or .gz"
+    made.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help=files)
+    made.add_argument(
+        "--check", type=Path, nargs="+", default=[], metavar="FILE", help=f"labelled pairs used only to {checked}"
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"the folder to write {writes} to")
+    made.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
+    )
+
+
+def remade(made: argparse.ArgumentParser, args: argparse.Namespace, *options: str) -> Remade:
+    """Return the command that makes the artefact again, files by their names alone; --note has no effect on it."""
+    check = ("--check", *(path.name for path in args.check)) if args.check else ()
+    files = (path.name for path in args.data)
+    words = (*shlex.split(made.prog), "--data", *files, "--out", args.out.name, *options, *check)
+    return Remade(words, tuple(args.note))
