@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.value_type import value_type
 from routing.difficulty.own_heads import OwnHeads
 from routing.difficulty.text_statistics import (
     BUCKETS,
@@ -108,7 +109,7 @@ class ArtefactError(Exception):
     """An artefact is missing, altered, of another format or for another encoder; the message names the file."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Difficulty:
     """P(right) of each tier on one request, cheapest first; not to be used if `in_domain` is False.
 
@@ -131,7 +132,7 @@ class Difficulty:
     @property
     def p_adequate(self) -> float:
         """The probability that calling the strongest tier instead of the cheapest would gain nothing."""
-        return 1.0 - self.score
+        return 1.0 - max(0.0, self.p_right[-1] - self.p_right[0])
 
     def p_right_of(self, position: int, tiers: int) -> float:
         """Return P(right) of the tier at `position` in a ladder of `tiers`, which may differ from the trained number.
@@ -144,7 +145,8 @@ class Difficulty:
 
     def p_adequate_of(self, position: int, tiers: int) -> float:
         """Return `p_adequate` of the tier at `position` in a ladder of `tiers`; start rules compare it."""
-        return 1.0 - max(0.0, self.p_right[-1] - self.p_right_of(position, tiers))
+        known = len(self.p_right)
+        return 1.0 - max(0.0, self.p_right[-1] - self.p_right[position * (known - 1) // max(tiers - 1, 1)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,11 @@ class DifficultyModel:
     quantiles: Vector
     own: OwnHeads | None = None
     """Heads fitted to a surface's own labels, which decide near those."""
+    by_vector: Vector = field(init=False)
+    """`kind_vectors`, `vector_weights` and `centroids` as one, so that a vector is multiplied once."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_vector", np.vstack([self.kind_vectors, self.vector_weights, self.centroids]))
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
@@ -254,34 +261,35 @@ class DifficultyModel:
         features = features.as_rated
         reading = read(bounded(features.text))
         counts = counts_of(features, reading)
-        kind, p_kind, likeliest = self._kind_of(vector, counts, features)
+        by_vector = self.by_vector @ vector
+        kind, p_kind, likeliest = self._kind_of(by_vector, counts, features)
         if kind is None:
-            heard, _ = self.count_range.heard(counts, -1)
+            heard = self.count_range.heard(counts, -1)
             right = 1.0 / (1.0 + np.exp(-(self.general_counts @ heard + self.general_bias)))
             rated = Difficulty(tuple(right.tolist()), False, self.version)
         else:
-            logits = self._logits(kind, vector, counts, reading)[None]
-            score = gain_of(mix(logits))[0]
+            logits = self._logits(kind, vector, by_vector, counts, reading)[None]
+            gain = gain_of(mix(logits))[0]
             logits[..., :-1] += self.shift[kind]
-            quantile = float(np.interp(score, self.quantiles[kind], QUANTILES))
+            quantile = _quantile(self.quantiles[kind], gain)
             rated = Difficulty(tuple(mix(logits)[0].tolist()), True, self.version, self.kinds[kind], quantile, p_kind)
         own = self.own
         if own is None or features.has_images or not own.near(vector):
             return rated
         ends = own.p_right(vector, counts, np.array(rated.p_right), rated.in_domain)
-        quantile = float(np.interp(ends[1] - ends[0], own.quantiles[likeliest], QUANTILES))
+        quantile = _quantile(own.quantiles[likeliest], ends[1] - ends[0])
         return Difficulty(tuple(ends.tolist()), True, self.version, self.kinds[likeliest], quantile, p_kind)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """Return P(right) of each tier, cheapest first."""
         return self.assess(vector, features).p_right
 
-    def _logits(self, kind: int, vector: Vector, counts: Vector, reading: LexiconReading) -> Vector:
+    def _logits(self, kind: int, vector: Vector, by_vector: Vector, counts: Vector, reading: LexiconReading) -> Vector:
         """Return the logits of each group of heads of this kind, shape (groups, tiers + 1)."""
         groups = self.groups_of[kind]
         rows = slice(groups.start * (self.tiers + 1), groups.stop * (self.tiers + 1))
-        heard, _ = self.count_range.heard(counts, kind)
-        logits = self.vector_weights[rows] @ vector + self.count_weights[rows] @ heard + self.bias[rows]
+        heard = self.count_range.heard(counts, kind)
+        logits = by_vector[len(self.kinds) :][rows] + self.count_weights[rows] @ heard + self.bias[rows]
         logits = logits.reshape(-1, self.tiers + 1)
         if self.kinds[kind] == CHAT:
             logits[:, :-1] += self.kernel_weights @ kernel(self.landmarks @ vector)
@@ -293,7 +301,7 @@ class DifficultyModel:
             logits[:, :-1] += words.reshape(-1, self.tiers)
         return np.asarray(logits)
 
-    def _kind_of(self, vector: Vector, counts: Vector, features: Features) -> tuple[int | None, float, int]:
+    def _kind_of(self, by_vector: Vector, counts: Vector, features: Features) -> tuple[int | None, float, int]:
         """Return the number of the request's kind and its probability, None if no kind is near; and the likeliest."""
         if features.has_images:
             return None, 0.0, 0  # an image's content is not in the text
@@ -301,11 +309,11 @@ class DifficultyModel:
             tools = self.kinds.index(TOOLS)
             return tools, 1.0, tools
         clamped = self.count_range.clamped(counts, -1)
-        logits = self.kind_vectors @ vector + self.kind_counts @ clamped + self.kind_bias
-        nearest = np.maximum.reduceat(self.centroids @ vector, self.starts)
+        logits = by_vector[: len(self.kinds)] + self.kind_counts @ clamped + self.kind_bias
+        nearest = np.maximum.reduceat(by_vector[-len(self.centroids) :], self.starts)
         near = (nearest >= self.min_similarity) & (len(features.text) >= self.min_chars)
         near &= ~self.count_range.far(counts)[:-1]
-        chosen = int(chosen_kinds(logits[None], near[None])[0])
+        chosen = int(chosen_kinds(logits, near))
         if chosen < 0:
             return None, 0.0, int(logits.argmax())
         return chosen, float(1.0 / np.add.reduce(np.exp(logits - logits[chosen]))), chosen
@@ -328,14 +336,23 @@ def mix(logits: NDArray[Any]) -> NDArray[Any]:
 
 
 def chosen_kinds(logits: NDArray[Any], near: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return each text's most probable kind among those near, -1 where that is improbable: shape (texts,).
+    """Return each text's most probable kind among those near, -1 where that is improbable: shape (...,).
 
-    `logits` and `near` have shape (texts, kinds).
+    `logits` and `near` have shape (..., kinds).
     """
-    odds = np.exp(logits - np.maximum.reduce(logits, axis=1, keepdims=True))
-    likely = np.where(near, odds, 0.0)
-    enough = np.maximum.reduce(likely, axis=1) >= _LEAST_LIKELY * np.add.reduce(odds, axis=1)
-    return np.where(enough, likely.argmax(axis=1), -1)
+    odds = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+    likely = odds * near
+    enough = np.maximum.reduce(likely, axis=-1) >= _LEAST_LIKELY * np.add.reduce(odds, axis=-1)
+    return np.asarray((likely.argmax(axis=-1) + 1) * enough - 1)
+
+
+def _quantile(quantiles: NDArray[Any], score: float) -> float:
+    """Return the share, 0..1, of scores below this one, by their `quantiles` in even steps: linear between two."""
+    above = int(quantiles.searchsorted(score, "right"))
+    if not 0 < above < len(quantiles):
+        return float(above > 0)
+    low, high = map(float, quantiles[above - 1 : above + 1])
+    return (above - 1 + (float(score) - low) / (high - low)) / (len(quantiles) - 1)
 
 
 def _by_bucket(

@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.value_type import value_type
 from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _CHOICE = re.compile(r"\n\(?[A-J][.):] ")
 _FIRST, _SECOND, _OF_CHOICES = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77), np.uint32(0xC2B2AE3D)
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class LexiconReading:
     """A tokenised text: its lower-case words in order, `asked` of them before the first choice at `choices_at`.
 
@@ -70,9 +71,16 @@ def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.floa
     pairs = words[:-1] * _FIRST ^ words[1:] * _SECOND
     choices = words[reading.asked :] ^ _OF_CHOICES
     # The low bits of a product do not depend on its factors' high bits, so the high half is mixed in.
-    hashes = np.concatenate([words, pairs ^ pairs >> np.uint32(15), choices]) & np.uint32(BUCKETS - 1)
-    buckets, times = np.unique(hashes, return_counts=True)
-    return buckets.astype(np.intp), (np.log(times) + 1).astype(np.float32)
+    hashes = np.empty(len(words) + len(pairs) + len(choices), np.uint32)
+    hashes[: len(words)], hashes[len(words) : len(words) + len(pairs)] = words, pairs ^ pairs >> np.uint32(15)
+    hashes[len(words) + len(pairs) :] = choices
+    hashes &= np.uint32(BUCKETS - 1)
+    # As np.unique does it, which calls ten functions of Python.
+    hashes.sort()
+    firsts = np.ones(len(hashes) + 1, np.bool_)
+    np.not_equal(hashes[1:], hashes[:-1], out=firsts[1:-1])
+    (places,) = firsts.nonzero()
+    return hashes[places[:-1]].astype(np.intp), (np.log(places[1:] - places[:-1]) + 1).astype(np.float32)
 
 
 def shortened(weights: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -173,16 +181,18 @@ class CountRange:
 
     def far(self, counts: NDArray[Any]) -> NDArray[np.bool_]:
         """Return whether a text with these counts, shape (len(COUNTS),), has one far outside: (rows,) of a table."""
-        return np.asarray(((counts < self.lowest) | (counts > self.highest)).any(axis=-1))
+        return np.asarray(np.logical_or.reduce((counts < self.lowest) | (counts > self.highest), axis=-1))
 
     def clamped(self, counts: NDArray[Any], row: int) -> NDArray[Any]:
         """Return the counts clamped to a row's ends, shape (..., len(COUNTS))."""
         return np.asarray(np.minimum(np.maximum(counts, self.low[row]), self.high[row]))
 
-    def heard(self, counts: NDArray[Any], row: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the counts clamped to a row's ends or replaced, and a mask of those far outside."""
+    def heard(self, counts: NDArray[Any], row: int) -> NDArray[Any]:
+        """Return the counts, shape (len(COUNTS),), clamped to a row's ends, those far outside replaced by the mean."""
+        heard = self.clamped(counts, row)
         far = (counts < self.lowest[row]) | (counts > self.highest[row])
-        return np.where(far, self.mean[row], self.clamped(counts, row)), far
+        heard[far] = self.mean[row][far]
+        return heard
 
 
 def _byte_classes() -> bytes:
@@ -228,9 +238,8 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
     size = max(len(classes), 1)
     choices, mean, spread, with_digits = _choices_in(text[reading.choices_at :])
     context = max(0, features.approx_tokens - int(estimated_tokens(features.text)) - 4)
-    listed = np.bincount(
-        _CLASS_OF_BUCKET[reading.hashes & np.uint32(BUCKETS - 1)], minlength=len(_WORDS_COUNTED) + 1
-    ).tolist()
+    lists = _CLASS_OF_BUCKET[reading.hashes & np.uint32(BUCKETS - 1)].tobytes()
+    listed = list(map(lists.count, range(len(_WORDS_COUNTED) + 1)))
     logs = np.log1p(
         [
             len(features.text),
