@@ -46,7 +46,7 @@ class Pending:
     def __init__(
         self, store: Store, keeper: WritePlanner, *, clock: Callable[[], float] = time.monotonic, most: int = MOST
     ) -> None:
-        self._store = store
+        self._stored = store.state().status != "unconfigured"
         self._keeper = keeper
         self._clock = clock
         self._most = most
@@ -61,7 +61,7 @@ class Pending:
     def add(self, keeping: PendingWrite) -> None:
         """Add a finished answer that is about to be stored."""
         keys = keeping.plan.keys
-        if keys is None or keeping.plan.policy.exact is None or self._store.state().status == "unconfigured":
+        if keys is None or keeping.plan.policy.exact is None or not self._stored:
             return
         self._added.pop(keys.key, None)  # moves the key to the end of the insertion order
         self._added[keys.key] = (keeping, self._clock() + LONGEST_S)

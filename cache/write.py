@@ -144,6 +144,8 @@ class CacheWrite:
     """Key of the lease under which it was produced; it is deleted with the write."""
     made: CacheEntry | str | None = None
     """Result of `WritePlanner.entry`, once it was called."""
+    findable: bool = False
+    """Whether the answer is to be added to the index too; set with `made`."""
 
 
 class PendingWrite:
@@ -225,7 +227,8 @@ class WritePlanner:
         body = orjson.dumps(answer.completion)
         if len(body) > self._largest:
             return "size"
-        exact, semantic = plan.policy.exact, plan.policy.semantic if self._findable(keep) else None
+        keep.findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
+        exact, semantic = plan.policy.exact, plan.policy.semantic if keep.findable else None
         ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic else 0.0)
         if ttl <= 0:
             return "policy"
@@ -248,10 +251,6 @@ class WritePlanner:
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )
 
-    def _findable(self, keep: CacheWrite) -> bool:
-        """Return whether the answer is to be added to the index too."""
-        return keep.vector is not None and self.usable(keep.vector) and not keep.plan.why_not_semantic()
-
     def prepared(self, keep: CacheWrite) -> PlannedWrite:
         """Return the operations that store this answer and, with a vector, index it; or why it is refused."""
         entry, plan = self.entry(keep), keep.plan
@@ -259,7 +258,7 @@ class WritePlanner:
             return PlannedWrite(refused=entry)
         kept = self.shelved(plan, entry, entry.expires_at - entry.created_at, keep.lease)
         keys, semantic = plan.keys, plan.policy.semantic
-        if keys is None or semantic is None or keep.vector is None or not self._findable(keep):
+        if keys is None or semantic is None or keep.vector is None or not keep.findable:
             return PlannedWrite(kept)
         data = np.asarray(keep.vector, "<f4").tobytes()
         record = IndexRecord(keys.partition, keys.key, entry.question, entry.created_at + semantic.ttl, data)

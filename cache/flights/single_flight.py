@@ -139,7 +139,8 @@ class Flight:
     def begin(self, head: AnswerHead) -> None:
         """Begin the answer."""
         self.head = head
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def add(self, event: bytes) -> None:
         """Append the next part: one event, or the body."""
@@ -149,7 +150,8 @@ class Flight:
         self._ahead += size
         if self._bytes > self._most_bytes and len(self._events) >= 2 * _BATCH:
             self._forget()
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     async def room(self) -> None:
         """Wait while even the fastest reader is far behind."""
@@ -162,7 +164,8 @@ class Flight:
         if self.landing is None:
             self.landing = landing
             self.on_empty = _nothing
-            self._wake()
+            if self._waiting:
+                self._wake()
 
     # --- readers --------------------------------------------------------------------------------------------------
 

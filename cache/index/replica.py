@@ -272,13 +272,14 @@ class ReplicaIndex:
         share.partitions.move_to_end(partition)
         before = len(rows)
         neighbours = rows.nearest(vector, k, at_least, self._clock())
-        self._grown(share, len(rows) - before)
+        if (by := len(rows) - before) != 0:
+            self._grown(share, by)
         return neighbours
 
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
         """Return a stream entry, its vector as float16: half the memory, and a cosine accurate to 1e-4."""
         half = np.frombuffer(record.vector, "<f4").astype("<f2").tobytes()
-        value = encode_record(record._replace(vector=half))
+        value = encode_record(IndexRecord(*record[:-1], half))
         self._appended[record.key] = value
         if len(self._appended) > _REMEMBERED:
             del self._appended[next(iter(self._appended))]
@@ -326,7 +327,7 @@ class ReplicaIndex:
     def _vector(self, data: bytes) -> Vector | None:
         kind = {4 * self._dimension: "<f4", 2 * self._dimension: "<f2"}.get(len(data))
         vector = None if kind is None else np.frombuffer(data, kind).astype(np.float32, copy=False)
-        return vector if vector is not None and np.isfinite(vector).all() else None
+        return vector if vector is not None and np.logical_and.reduce(np.isfinite(vector)) else None
 
     def _room_beside(self, share: _Share, rows: Rows) -> bool:
         """Return whether another partition gave up a row for this one; if not, it must replace one of its own."""

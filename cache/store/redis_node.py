@@ -75,6 +75,9 @@ class Moved:
     asking: bool
 
 
+_WELL = StoreState("ok", nodes=1)
+
+
 class StoreConnection(asyncio.Protocol):
     """One connection to a server, for one exchange at a time.
 
@@ -189,7 +192,7 @@ class Node:
         self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
     ) -> list[Any]:
         """Execute a request's commands: refused while the breaker is open, and counted by it."""
-        if not self._breaker.closed:
+        if self._breaker.state != "closed":
             raise self.unavailable("open")
         try:
             answer = await self._exchange(self._connections, commands, replies, limit_s, optional)
@@ -226,9 +229,9 @@ class Node:
 
     def state(self) -> StoreState:
         """Return the server's state."""
-        if not self._breaker.closed:
-            return StoreState("degraded", self._reason)
-        return StoreState("degraded", self._refuses_writes) if self._refuses_writes else StoreState("ok")
+        if self._breaker.state != "closed":
+            return StoreState("degraded", self._reason, 1)
+        return StoreState("degraded", self._refuses_writes, 1) if self._refuses_writes else _WELL
 
     async def aclose(self) -> None:
         """Close idle connections now, and others when they are given back."""

@@ -125,6 +125,8 @@ class Nodes:
 
     def state(self) -> StoreState:
         """Return the worst node's state, with the number of nodes."""
+        if self._map is None:
+            return self._first.state()
         states = [node.state() for node in self._known.values()]
         worst = next((state for state in states if state.status != "ok"), states[0])
         return StoreState(worst.status, worst.reason, len(states))
@@ -232,7 +234,7 @@ def slot_of(key: bytes) -> int:
 
 async def _sent(node: Node, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
     optional = {place for place, part in enumerate(parts) if part.optional}
-    return await node.request(b"".join(part.command for part in parts), len(parts), limit_s, optional)
+    return await node.request(b"".join([part.command for part in parts]), len(parts), limit_s, optional)
 
 
 def _raise_first(replies: Sequence[object]) -> None:

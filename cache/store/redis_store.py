@@ -78,7 +78,9 @@ class RedisStore:
     async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
         name = key.encode()
         reply = await self._read_one(name, resp.look(name, lease.encode(), holder, ttl_s))
-        return self._read(lambda reply: Look(*map(_bytes, reply)), reply)
+        if type(reply) is list and len(reply) == 2 and _BYTES_OR_NIL.issuperset(map(type, reply)):
+            return Look(*reply)
+        raise self._unavailable("error")
 
     async def delete(self, key: str) -> None:
         name = key.encode()
@@ -184,9 +186,9 @@ class RedisStore:
         return self._unrefused([await self._nodes.one(NodeCommand(key.encode(), command, optional=True), limit_s)])[0]
 
     def _unrefused(self, answers: list[Any]) -> list[Any]:
-        refused = next((answer for answer in answers if is_refusal(answer)), None)
-        if refused is not None:
-            raise StoreUnavailable("index", f"{self._nodes.where}: {refused}")
+        for answer in answers:
+            if isinstance(answer, Exception) and is_refusal(answer):
+                raise StoreUnavailable("index", f"{self._nodes.where}: {answer}")
         return answers
 
     def _read(self, unpack: Callable[[Any], T], reply: Any) -> T:
@@ -199,10 +201,7 @@ class RedisStore:
         return StoreUnavailable(reason, self._nodes.where)
 
 
-def _bytes(value: Any) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    raise TypeError("neither bytes nor nil")
+_BYTES_OR_NIL = frozenset({bytes, type(None)})
 
 
 def _parts(operation: Operation) -> list[NodeCommand]:

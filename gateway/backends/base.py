@@ -26,8 +26,8 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -216,13 +216,15 @@ class Completion:
     """Paths of the client's fields that the backend could not be sent, such as `stop`."""
 
 
-@dataclass(slots=True)
-class Event:
+class Event(NamedTuple):
     """One event of a stream: the JSON text after `data: `, and the chunk parsed from it."""
 
     data: bytes
-    value: dict[str, Any] = field(default_factory=dict)
+    value: dict[str, Any]
 
+
+event_of: Final[Callable[[tuple[bytes, dict[str, Any]]], Event]] = partial(tuple.__new__, Event)
+"""Make an Event of its two fields, without the function of Python that a NamedTuple has for that: a call per chunk."""
 
 ALIVE: Final = [Event(b"", {"choices": []})]
 """What a stream gives where a backend has sent comments or pings alone: it lives, and there is nothing to pass on."""

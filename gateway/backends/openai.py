@@ -15,6 +15,7 @@ from gateway.backends.base import (
     InvalidReply,
     Response,
     Transport,
+    event_of,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK
 from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
@@ -187,7 +188,7 @@ class _ChatStream(SseReply):
             # A chunk with the usage alone: clients expect the `choices` list, even if empty.
             value["choices"] = []
             standardise(value)
-            events.append(Event(orjson.dumps(value), value))
+            events.append(event_of((orjson.dumps(value), value)))
             return
         if not isinstance(choices, list):
             raise InvalidReply(_NO_CHOICES)
@@ -212,7 +213,7 @@ class _ChatStream(SseReply):
             changed = self._normaliser.mend(choices) or changed
             for choice in choices if self._names else ():
                 changed = restore_names(choice.get("delta") or {}, self._names) or changed
-        events.append(Event(orjson.dumps(value) if changed else data, value))
+        events.append(event_of((orjson.dumps(value) if changed else data, value)))
 
 
 def _made_ours(holder: dict[str, Any], maker: Maker, translated: TranslatedReasoning | None) -> bool:

@@ -17,27 +17,29 @@ class EventParser:
     LF, CRLF and CR line ends are accepted, and comments, and data with or without a space before it.
     """
 
-    __slots__ = ("_after_cr", "_parts", "_size", "comments")
+    __slots__ = ("_size", "after_cr", "comments", "parts")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self.parts: list[bytes] = []
+        """What has come of an event that is not whole."""
         self._size = 0
-        self._after_cr = False
+        self.after_cr = False
+        """Whether a carriage return came last."""
         self.comments = 0
         """Comments and events without data so far: a server's signs of life."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the events that `chunk` completes, in order. Raises InvalidReply for one over 4 MiB."""
-        if self._after_cr or b"\r" in chunk:
+        if self.after_cr or b"\r" in chunk:
             chunk = self._with_lf(chunk)
-        if self._parts:
+        if self.parts:
             if b"\n" not in chunk:
                 # Inside a large event: parts are joined once, at its end.
                 self._keep(chunk)
                 return []
-            self._parts.append(chunk)
-            chunk = b"".join(self._parts)
-            self._parts, self._size = [], 0
+            self.parts.append(chunk)
+            chunk = b"".join(self.parts)
+            self.parts, self._size = [], 0
         blocks = chunk.split(b"\n\n")
         if rest := blocks.pop():
             self._keep(self._without_comments(rest) if rest[:1] == b":" else rest)
@@ -52,7 +54,7 @@ class EventParser:
         return events
 
     def _keep(self, part: bytes) -> None:
-        self._parts.append(part)
+        self.parts.append(part)
         self._size += len(part)
         if self._size > _MAX_EVENT:
             raise InvalidReply("an event is larger than 4 MiB")
@@ -66,11 +68,11 @@ class EventParser:
 
     def _with_lf(self, chunk: bytes) -> bytes:
         # A CR ends its line at once. If a CRLF is cut in two, the LF begins the next chunk and ends no line.
-        if self._after_cr and chunk.startswith(b"\n"):
+        if self.after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
-            self._after_cr = False
+            self.after_cr = False
         if chunk:
-            self._after_cr = chunk.endswith(b"\r")
+            self.after_cr = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 

@@ -180,7 +180,11 @@ class QuestionEmbedder:
         hop = request.trace.begin(names.EMBED, {**self._described})
         try:
             vector = await self.vector(request.features.rated_text, request.budget_s())
-            await self._embed_own(request, plan)
+            # The semantic cache compares a conversation by its user turns; else by the last message alone, which the
+            # classifier reads behind the message that it hangs on.
+            own = plan.keys and (plan.keys.user_turns or (request.features.in_context and request.features.text))
+            if own and not plan.why_not_semantic():
+                plan.own_vector = await self.vector(own, request.budget_s())
         except TimeoutError:
             hop.end("timeout")
             return None
@@ -190,18 +194,6 @@ class QuestionEmbedder:
             return None
         hop.end()
         return vector
-
-    async def _embed_own(self, request: RequestContext, plan: CachePlan) -> None:
-        """Set the semantic cache's own vector where it needs another text than the classifier: the turns, or the last.
-
-        A conversation that is compared turn by turn needs that of its user turns; another one that of the last message,
-        which the classifier reads behind the message that it hangs on.
-        """
-        if plan.keys is None or plan.why_not_semantic():
-            return
-        text = plan.keys.user_turns or (request.features.text if request.features.in_context else "")
-        if text:
-            plan.own_vector = await self.vector(text, request.budget_s())
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
         """Return the vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).
