@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
             "Longest chain of imports": ratchets.longest_chain(ratchets.imports()),
             "Private names of libraries": ratchets.private_names(),
             "Ask-like helpers in tests": ratchets.helpers_that_ask(),
+            "Rules without a test file": ratchets.rules_without_tests(),
         }
         print("".join(f"\n{title}:\n  " + "\n  ".join(names) for title, names in lists.items()))
     if args.lower:

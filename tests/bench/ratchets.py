@@ -37,6 +37,8 @@ RAISE = (
     "Take as much away, or raise the number by hand in tests/bench/ratchets.json, in a commit of its own that names "
     "the feature, the lines that it takes, and what it made unnecessary."
 )
+BRANCHES = "branches taken, %"
+_RULE_LINES = 100
 _BUILT = {"node_modules", "build", "dist", "tests", "__pycache__"}
 _SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: tuple[str, ...] = tuple(_SETTINGS["tool"]["importlinter"]["root_packages"])
@@ -51,6 +53,7 @@ def sizes() -> dict[str, int]:
         "import chain": len(longest_chain(imports())),
         "private names of libraries": len(private_names()),
         "ask-like helpers in tests": len(helpers_that_ask()),
+        "rules without a test file": len(rules_without_tests()),
         "tests/bench lines": _lines((ROOT / "tests" / "bench").rglob("*.py")),
     }
 
@@ -207,3 +210,15 @@ def helpers_that_ask() -> list[str]:
         if not {"support", "node_modules"} & set(file.parts)
         for name in re.findall(r"^ *(?:async )?def (_?ask(?:_\w+)?)\(", file.read_text(), re.MULTILINE)
     ]
+
+
+def rules_without_tests() -> list[str]:
+    """Return the modules of the packages whose branches have a floor that no test file is named for, but small ones."""
+    named = {file.stem.removeprefix("test_") for file in (ROOT / "tests").rglob("test_*.py")}
+    return sorted(
+        str(file.relative_to(ROOT))
+        for package in kept()[BRANCHES]
+        for file in (ROOT / package).rglob("*.py")
+        if not any(name == file.stem or name.startswith(f"{file.stem}_") for name in named)
+        and len(file.read_text().splitlines()) >= _RULE_LINES
+    )
