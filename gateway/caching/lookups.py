@@ -7,16 +7,14 @@ requests that came while it was busy are embedded as one batch.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cache.batches import Batcher
 from cache.semantic.matcher import Candidates
 from cache.store.deadline import Deadline
 from cache.text.conversation import readable
-from gateway.caching.futures import fulfil
 from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
@@ -150,8 +148,6 @@ def end_lookup(hop: Hop, lookup: Lookup) -> Hit | None:
 
 log = logging.getLogger("tierline.embedding")
 
-_Waiting = tuple[str, asyncio.Future[Vector]]
-
 # Measured: the static embedding reads 1,000 characters in about 0.1 ms; a hop to a thread and back costs as much.
 _IN_PLACE_CHARS = {"static": 2000, "minilm": 0}
 _MAX_BATCH = 32
@@ -166,9 +162,7 @@ class QuestionEmbedder:
         self.embedder = embedder
         self._in_place = _IN_PLACE_CHARS[kind]
         self._described = names.of_embedder(embedder.name, is_model=kind != "static")
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-embed")
-        self._waiting: list[_Waiting] = []
-        self._running: asyncio.Task[None] | None = None
+        self._batches: Batcher[str, Vector] = Batcher(embedder.embed, _MAX_BATCH, "tierline-embed")
 
     async def vector_for(self, request: RequestContext, plan: CachePlan) -> Vector | None:
         """Return the request's vector, as a hop of its trace; None if it is not needed or not ready in time.
@@ -203,12 +197,9 @@ class QuestionEmbedder:
         if len(text) <= self._in_place:
             vector: Vector = self.embedder.embed((text,))[0]
             return vector
-        future: asyncio.Future[Vector] = asyncio.get_running_loop().create_future()
-        self._waiting.append((text, future))
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
         with Deadline(min(limit_s, PATIENCE_S)):
-            return await future
+            [vector] = await self._batches.done((text,))
+        return vector
 
     def cosine(self, one: str, other: str) -> float | None:
         """Return the cosine of two texts, -1 to 1; None where it takes longer than the event loop can wait."""
@@ -219,18 +210,4 @@ class QuestionEmbedder:
 
     def close(self) -> None:
         """Stop the thread and cancel what still waits."""
-        if self._running is not None:
-            self._running.cancel()
-        for _, future in self._waiting:
-            future.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                wanted = [(text, future) for text, future in self._waiting if not future.done()]  # done: cancelled
-                batch, self._waiting = wanted[:_MAX_BATCH], wanted[_MAX_BATCH:]
-                if batch:
-                    await fulfil(batch, self._thread, self.embedder.embed)
-        finally:
-            self._running = None
+        self._batches.close()

@@ -6,13 +6,10 @@ chats, which go on without a semantic cache after half a second.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.caching.futures import fulfil
+from cache.batches import Batcher
 
 if TYPE_CHECKING:
     from routing.embedding.embedder import PublicEncoder, Vector
@@ -35,42 +32,18 @@ class TextEncoder:
 
     def __init__(self, encoder: PublicEncoder) -> None:
         self.encoder = encoder
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-encode")
-        self._waiting: deque[tuple[str, asyncio.Future[EncodedText]]] = deque()
-        self._running: asyncio.Task[None] | None = None
+        self._batches = Batcher(self._work, _BATCH, "tierline-encode")
 
     async def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         """Return the texts, encoded, in their order. Raises whatever the encoder does."""
         encoded: list[EncodedText] = []
         for start in range(0, len(texts), _IN_TURN):
-            encoded += await self._queued(texts[start : start + _IN_TURN])
+            encoded += await self._batches.done(texts[start : start + _IN_TURN])
         return encoded
 
     def close(self) -> None:
         """Stop the thread and cancel what still waits."""
-        if self._running is not None:
-            self._running.cancel()
-        for _, future in self._waiting:
-            future.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    async def _queued(self, texts: Sequence[str]) -> list[EncodedText]:
-        loop = asyncio.get_running_loop()
-        wanted: list[tuple[str, asyncio.Future[EncodedText]]] = [(text, loop.create_future()) for text in texts]
-        self._waiting.extend(wanted)
-        if self._running is None:
-            self._running = asyncio.create_task(self._run(), name="tierline.encode")
-        return await asyncio.gather(*(future for _, future in wanted))
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                # The future of a cancelled request is done: nobody waits for its text.
-                if batch := [(text, future) for text, future in batch if not future.done()]:
-                    await fulfil(batch, self._thread, self._work)
-        finally:
-            self._running = None
+        self._batches.close()
 
     def _work(self, texts: list[str]) -> list[EncodedText]:
         counts = [self.encoder.count_tokens(text) for text in texts]
