@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
@@ -60,7 +60,31 @@ def _none_if_empty(value: object) -> object:
     return None if value == "" else value
 
 
+def _base_url(value: str) -> str:
+    """Return a backend's or a service's URL without a slash at the end; '' is none yet. Raises ValueError."""
+    if value:
+        check_http_url(value)
+    return value.rstrip("/")
+
+
+def _check(check: Callable[[str], object]) -> AfterValidator:
+    """Return a validator of optional texts that `check` raises ValueError for."""
+
+    def checked(value: str | None) -> str | None:
+        if value is not None:
+            check(value)
+        return value
+
+    return AfterValidator(checked)
+
+
 Size = Annotated[int, BeforeValidator(read_size), Field(ge=1)]
+Count = Annotated[Whole, Field(ge=1)]
+OptionalCount = Annotated[Count | None, BeforeValidator(_none_if_empty)]
+Port = Annotated[Whole, Field(ge=0, le=65535)]
+Positive = Annotated[Seconds, Field(gt=0)]
+Words = Annotated[str, Field(min_length=1)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 OptionalText = Annotated[str | None, BeforeValidator(_none_if_empty)]
@@ -111,13 +135,28 @@ class Warm(Section):
     With `keep`, the gateway sends a one-token request before that time is over.
     """
 
-    after: Annotated[Seconds, Field(gt=0)]
+    after: Positive
     ttft: Seconds
     keep: bool = False
 
 
-class BackendConfig(Section):
-    """One model endpoint. The loader sets `key`, `head`, `price_source` and `unconfigured_reason`."""
+class Keyed(Section):
+    """What is called with a key of ours. The loader sets `key` and `unconfigured_reason`."""
+
+    key_env: OptionalText = None
+    key_file: OptionalPath = None
+    key: SecretStr | None = None
+    unconfigured_reason: str | None = None
+
+    @model_validator(mode="after")
+    def _one_key_source(self) -> Self:
+        if self.key_env and self.key_file:
+            raise ValueError("key_env and key_file are both given; keep one")
+        return self
+
+
+class BackendConfig(Keyed):
+    """One model endpoint. The loader sets `head` and `price_source` too."""
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
@@ -126,15 +165,13 @@ class BackendConfig(Section):
     Anthropic's Messages API; `scripted` answers in this process, from its `script`."""
     script: tuple[ScriptedRule, ...] = ()
     """Rules of a scripted backend: the first that matches a request gives its reply; the last must match all."""
-    base_url: str = ""
+    base_url: BaseUrl = ""
     """URL up to and including `/v1`, which `kind: anthropic` may leave out, without a slash at the end; if empty, the
     backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
-    key_env: OptionalText = None
-    key_file: OptionalPath = None
     price: Price | None = None
     """None if nobody states it: then what its calls cost is unknown. What runs on this machine is free."""
-    max_in_flight: Annotated[Whole, Field(ge=1)] = 64
+    max_in_flight: Count = 64
     """Most concurrent calls, of all workers together."""
     adaptive: bool = True
     """Whether the limit on concurrent calls is lowered while the backend's latency rises under load."""
@@ -150,15 +187,15 @@ class BackendConfig(Section):
     """What it can do, beside what every backend of its kind can; see `can`."""
     service_tiers: tuple[ServiceTier, ...] | None = None
     """Service tiers that it honours, beside the ordinary one; None if nobody knows: then it is asked for any."""
-    context: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
+    context: OptionalCount = None
     """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
     for its length. For the model that `tierline up` starts it is set automatically."""
-    max_output: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
+    max_output: OptionalCount = None
     """Most tokens of one answer, where the backend refuses requests that allow more. None if not known."""
     logprobs: bool = True
     """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`. False for
     `kind: anthropic`, whose API has none."""
-    confidence_head: Annotated[str, Field(min_length=1)] = "default"
+    confidence_head: Words = "default"
     """`default` for the shipped head for this model, if any; `none`; or the path of another head."""
     rename: Mapping[str, str] = {}
     """Request fields that the backend takes under another name, such as `{max_tokens: max_completion_tokens}`."""
@@ -172,26 +209,17 @@ class BackendConfig(Section):
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()
     connect_timeout: Seconds = 2.0
-    patience: Annotated[Seconds, Field(gt=0)] = 10.0
+    patience: Positive = 10.0
     """Time to the first byte beyond which a timed-out call counts as the backend's failure. Requests may give up
     sooner."""
-    idle_timeout: Annotated[Seconds, Field(gt=0)] = 30.0
+    idle_timeout: Positive = 30.0
     """Longest pause between two chunks of a stream."""
     max_reply: Size = 16 << 20
     """Largest accepted reply."""
-    key: SecretStr | None = None
     price_source: str = ""
     """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
-    unconfigured_reason: str | None = None
     head: InstanceOf[ScoringHead] | None = None
     """The confidence head that `confidence_head` names, read by the loader."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _reachable_by_config(cls, value: str) -> str:
-        if value:
-            check_http_url(value)
-        return value.rstrip("/")
 
     @model_validator(mode="before")
     @classmethod
@@ -241,12 +269,6 @@ class BackendConfig(Section):
         if self.kind == "responses" and self.continuation in ("prefill", "continue_final_message"):
             message = "the Responses API does not continue a message that another model began; write prompt, or none"
             raise_findings([Finding(("continuation",), message)])
-        return self
-
-    @model_validator(mode="after")
-    def _one_key_source(self) -> BackendConfig:
-        if self.key_env and self.key_file:
-            raise ValueError("key_env and key_file are both given; keep one")
         return self
 
     @model_validator(mode="after")
@@ -310,43 +332,26 @@ class BackendConfig(Section):
         return self.unconfigured_reason is None and not self.lacks_url
 
 
-class ServiceConfig(Section):
-    """A server for what is not a chat, such as embeddings or audio. The loader sets `key` and `unconfigured_reason`."""
+class ServiceConfig(Keyed):
+    """A server for what is not a chat, such as embeddings or audio."""
 
-    base_url: str = ""
+    base_url: BaseUrl = ""
     """URL up to and including `/v1`, without a slash at the end; if empty, the service is unconfigured."""
-    key_env: OptionalText = None
-    key_file: OptionalPath = None
     models: Mapping[str, str] = {}
     """Models by the names under which clients ask for them in JSON; other names are passed on as they are."""
     prices: Mapping[str, Dollars] = {}
     """US dollars per million tokens embedded, by model. A model without a price has an unknown cost."""
     share_files: bool = False
     """Whether tenants may use files and batches, which all of them would share: the account at the service is one."""
-    max_in_flight: Annotated[Whole, Field(ge=1)] = 64
+    max_in_flight: Count = 64
     """Most concurrent calls per worker."""
     max_request: Size = 512 << 20
     """Largest request body that is passed on. Bodies of embeddings are limited by `limits.body`."""
     max_reply: Size = 512 << 20
     """Largest reply that is passed on."""
     connect_timeout: Seconds = 2.0
-    idle_timeout: Annotated[Seconds, Field(gt=0)] = 120.0
+    idle_timeout: Positive = 120.0
     """Longest silence, before the reply and within it."""
-    key: SecretStr | None = None
-    unconfigured_reason: str | None = None
-
-    @field_validator("base_url")
-    @classmethod
-    def _reachable_by_config(cls, value: str) -> str:
-        if value:
-            check_http_url(value)
-        return value.rstrip("/")
-
-    @model_validator(mode="after")
-    def _one_key_source(self) -> ServiceConfig:
-        if self.key_env and self.key_file:
-            raise ValueError("key_env and key_file are both given; keep one")
-        return self
 
 
 class TierConfig(Section):
@@ -386,20 +391,13 @@ class TierConfig(Section):
 class StoreConfig(Section):
     """Redis-protocol store. Without a URL, `tierline up` starts a store and `tierline serve` runs without one."""
 
-    url: OptionalText = Field(default=None, repr=False)
+    url: Annotated[OptionalText, _check(check_store_url)] = Field(default=None, repr=False)
     """A redis://, rediss:// or unix:// URL; may hold a password, so it is not printed."""
     memory: Size = 256 << 20
     """Memory of the store that `tierline up` starts, in bytes. Tenants' quotas are cut down to their part of it."""
     index: Choice = "auto"
     """Index of the semantic cache. `auto`: the best that the server supports. Otherwise this one only: the server's
     `vector_sets` (Redis 8), its `query_engine` (FT.* commands), or a `replica` in each worker (any server)."""
-
-    @field_validator("url")
-    @classmethod
-    def _speaks_redis(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_store_url(value)
-        return value
 
 
 class EmbeddingConfig(Section):
@@ -426,7 +424,7 @@ class LocalModel(Section):
     """Context length in tokens, per slot."""
     slots: Annotated[Whole, Field(ge=1, le=64)] = 4
     """Requests served at the same time."""
-    threads: Annotated[Whole, Field(ge=1)] | None = None
+    threads: Count | None = None
     """CPU threads; None for llama.cpp's default."""
 
 
@@ -448,7 +446,7 @@ class TelemetryConfig(Section):
     """Share of requests whose hops are recorded and exported, besides those that always are."""
     redact: tuple[str, ...] = ()
     """Regular expressions whose matches are removed from recorded texts."""
-    redact_with: str | None = None
+    redact_with: Annotated[str | None, _check(hook_of)] = None
     """`module:function` that takes a text and returns what may be kept of it."""
     keep: Annotated[Whole, Field(ge=0)] = 10_000
 
@@ -464,13 +462,6 @@ class TelemetryConfig(Section):
         raise_findings(findings)
         return patterns
 
-    @field_validator("redact_with")
-    @classmethod
-    def _hook_is_there(cls, name: str | None) -> str | None:
-        if name is not None:
-            hook_of(name)
-        return name
-
     def captures(self, surface: str) -> bool:
         """Return whether the texts of this surface's requests are recorded."""
         return self.prompts if isinstance(self.prompts, bool) else surface in self.prompts
@@ -483,7 +474,7 @@ class LedgerConfig(Section):
     """Age in seconds from which records are deleted; 0 writes none at all."""
     folder: OptionalPath = None
     """Where the files are; None for `ledger` in the state folder."""
-    rotate_after: Annotated[Seconds, Field(gt=0)] = 3600.0
+    rotate_after: Positive = 3600.0
     """Age in seconds at which the hot file becomes a Parquet segment."""
     rotate_size: Size = 64 << 20
     """Size in bytes at which it does so before that."""
@@ -504,28 +495,28 @@ class Limits(Section):
     """Largest request body."""
     values: Annotated[Whole, Field(ge=10_000)] = 100_000
     """Most values in a body, counted as commas and opening brackets outside strings: they decide what parsing costs."""
-    messages: Annotated[Whole, Field(ge=1)] = 10_000
+    messages: Count = 10_000
     """Most messages in a request."""
-    tools: Annotated[Whole, Field(ge=1)] = 512
+    tools: Count = 512
     """Most `tools`, or `functions`, in a request. OpenAI accepts 128."""
-    stop: Annotated[Whole, Field(ge=1)] = 64
+    stop: Count = 64
     """Most stop strings in a request. OpenAI accepts 4."""
-    in_flight: Annotated[Whole, Field(ge=1)] = 2048
+    in_flight: Count = 2048
     """Most requests in progress per worker; one more is refused with 503 before its body is read."""
     bodies: Size | None = None
     """Most bytes of bodies of requests in progress per worker; a body beyond is refused with 503 before it is read.
 
     By default a sixteenth of the memory of the container or machine, shared by the workers, but at least `body`.
     """
-    connections: Annotated[Whole, Field(ge=1)] = 8192
+    connections: Count = 8192
     """Most open connections per worker; one more closes the one that has been idle the longest."""
-    stall: Annotated[Seconds, Field(gt=0)] = 60.0
+    stall: Positive = 60.0
     """How long a client may leave sent data unread; after that its request and the backend's call are ended."""
-    silent: Annotated[Seconds, Field(gt=0)] = 10
+    silent: Positive = 10
     """How long a new connection may wait with its first request; between two requests it may wait 75 s."""
     drain: Seconds = 2.0
     """How long after SIGTERM new connections are still accepted, while /readyz already answers 503."""
-    finish: Annotated[Seconds, Field(gt=0)] = 20.0
+    finish: Positive = 20.0
     """How long requests in progress then have to finish."""
 
 
@@ -603,7 +594,7 @@ class Access(Section):
 class CacheConfig(Section):
     """Cache quota of each tenant on each surface; beyond it, the tenant's own oldest answers are removed."""
 
-    entries: Annotated[Whole, Field(ge=1)] = 20_000
+    entries: Count = 20_000
     """Most entries."""
     bytes: Size = 32 << 20
     """Most bytes of all entries."""
@@ -614,7 +605,7 @@ class CacheConfig(Section):
 class ResponsesConfig(Section):
     """Quota of each tenant's kept responses; beyond it, those that would end first are removed."""
 
-    entries: Annotated[Whole, Field(ge=1)] = 20_000
+    entries: Count = 20_000
     """Most responses."""
     bytes: Size = 256 << 20
     """Most bytes of all of them, with what they were given."""
@@ -623,7 +614,7 @@ class ResponsesConfig(Section):
 class Admin(Section):
     """Address and key of the admin API, both separate from the gateway's."""
 
-    key_env: Annotated[str, Field(min_length=1)]
+    key_env: Words
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=1, le=65535)] = 8788
     key: SecretStr | None = None
@@ -642,16 +633,16 @@ class ConsoleConfig(Section):
     enabled: bool = True
     """Whether `tierline up` starts it."""
     host: str = "127.0.0.1"
-    port: Annotated[Whole, Field(ge=0, le=65535)] = 8790
-    key_env: Annotated[str, Field(min_length=1)] | None = None
+    port: Port = 8790
+    key_env: Words | None = None
     """Variable with the key of those who may also change policies."""
-    viewer_key_env: Annotated[str, Field(min_length=1)] | None = None
+    viewer_key_env: Words | None = None
     """Variable with the key of those who may look."""
     hosts: tuple[str, ...] = ()
     """Further names by which this machine may be called where no key is required."""
     gateway: str | None = None
     """URL of the gateway that the playground's requests go to. `tierline up` passes its own."""
-    gateway_key_env: Annotated[str, Field(min_length=1)] | None = None
+    gateway_key_env: Words | None = None
     """Variable with the key that the playground's requests are sent with."""
 
     @field_validator("gateway")
@@ -666,7 +657,7 @@ class Deployment(Section):
     """The whole config of one deployment. Without `tenants` there is one, `default`, and no key is required."""
 
     host: str = "127.0.0.1"
-    port: Annotated[Whole, Field(ge=0, le=65535)] = 8787
+    port: Port = 8787
     default_surface: str = "chat"
     tiers: Annotated[tuple[TierConfig, ...], Field(min_length=1)]
     """The tiers, cheapest first."""
@@ -677,7 +668,7 @@ class Deployment(Section):
     embedding: EmbeddingConfig = EmbeddingConfig()
     classifier: OptionalPath = None
     """Folder of a classifier artefact; None for the one shipped for the chosen embedding."""
-    cross_encoder: Annotated[str, Field(min_length=1)] = "default"
+    cross_encoder: Words = "default"
     """Cross-encoder of the semantic cache: `default` for the one shipped, `none`, or the path of a folder as
     sentence-transformers exports it."""
     cross_encoder_folder: Path | None = None
