@@ -77,7 +77,7 @@ class Hold:
 
 @value_type
 class LookAgain:
-    """Read on as for `Hold`; `verdict` is that of the look."""
+    """Read on as for `Hold`; `verdict` is that of the last look."""
 
     until: float
     tokens: int
@@ -86,7 +86,7 @@ class LookAgain:
 
 @value_type
 class Judge:
-    """Hand the evidence of what has come to `ended`."""
+    """Hand the evidence of what has come to `ended`, or to `looked`."""
 
 
 @value_type
@@ -221,12 +221,7 @@ class AttemptMachine:
         verdict = UNJUDGED
         if evidence is not None:
             verdict = assess(evidence, self._escalate, self._head, self._attempt.prior)
-        step = self._rejected(verdict, at) if self._stream else None
-        if step is None:
-            kind: OutcomeKind = "accepted" if verdict.accepted else outcome_of_verdict(verdict.reason)
-            outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
-            self._step = committed = Commit(verdict, outcome)
-            return committed
+        step = (self._rejected(verdict, at) if self._stream else None) or Commit(verdict, _outcome(verdict, kept=True))
         self._step = step
         return step
 
@@ -235,6 +230,9 @@ class AttemptMachine:
         if verdict.accepted or self._attempt.final:
             return None
         left = Left(self._deadline - at, None if self._first_due is None else self._first_due - at)
-        if not self._takes_over(left):
-            return None
-        return Reject(verdict, AttemptOutcome(outcome_of_verdict(verdict.reason), verdict.reason, verdict.confidence))
+        return Reject(verdict, _outcome(verdict, kept=False)) if self._takes_over(left) else None
+
+
+def _outcome(verdict: Assessment, *, kept: bool) -> AttemptOutcome:
+    kind: OutcomeKind = "accepted" if verdict.accepted else outcome_of_verdict(verdict.reason)
+    return AttemptOutcome(kind, verdict.reason, verdict.confidence, kept)

@@ -261,15 +261,11 @@ class Cascade:
         """Return whether a stronger tier would take over if the running attempt's draft were rejected now."""
         if len(self._running) > 1:
             return True
-        tier = self._next_stronger()
-        return tier is not None and self._may_attempt() and self._fits(tier, left)
+        return len(self._stronger) > 1 and self._may_attempt() and self._fits(self._stronger[1], left)
 
-    def _may_attempt(self) -> bool:
-        return self._counted() < self._policy.escalate.max_attempts
-
-    def _counted(self) -> int:
-        """Return the number of attempts made, without those that ended as `too_long`."""
-        return len(self._attempts) - self._too_long
+    def _may_attempt(self, more: int = 1) -> bool:
+        """Return whether so many more attempts may be made; those that ended as `too_long` are not counted."""
+        return len(self._attempts) - self._too_long + more <= self._policy.escalate.max_attempts
 
     def _current(self) -> str | None:
         """Return the tier to call next; None when only a finished answer, or nothing, is left."""
@@ -279,9 +275,6 @@ class Cascade:
             return None
         weaker = self._dropped or self._weaker
         return weaker[0] if weaker else None
-
-    def _next_stronger(self) -> str | None:
-        return self._stronger[1] if len(self._stronger) > 1 else None
 
     def _leave(self, tier: str) -> None:
         self._tried[tier] = 0
@@ -295,7 +288,7 @@ class Cascade:
         After a low-confidence answer that could still be served, the tier must be expected to answer in time.
         Otherwise it may begin unless it cannot possibly answer in time.
         """
-        if self._best() is not None and self._last is not None and self._last.kind in REJECTED:
+        if self._last is not None and self._last.kind in REJECTED and self._best() is not None:
             return self._fits(tier, left)
         return self._least_s(tier) <= left.total_s
 
@@ -328,12 +321,16 @@ class Cascade:
 
     def _attempt(self, tier: str, left: Left, role: Role = "") -> Attempt:
         number = len(self._attempts) + 1
-        can_escalate = self._counted() + 1 < self._policy.escalate.max_attempts and self._above(tier) is not None
+        above = self._above(tier)
+        can_escalate = above is not None and self._may_attempt(2)
         if not self._stronger and self._dropped:
             self._degraded = True
         # If all stronger tiers are unavailable, the answer is served without escalation, but marked as degraded.
         judged = can_escalate or (self._missing and bool(self._stronger) and not self._degraded)
-        reserved = self._reserved_s(tier) if can_escalate and left.ttft_s is not None else 0.0
+        reserved = 0.0
+        if can_escalate and above is not None and left.ttft_s is not None:
+            forecast = self._health[above].forecast
+            reserved = forecast.ttft_s if forecast is not None and forecast.known else 0.0
         timeout, ttft_timeout = self._limits(left, reserved, can_escalate=can_escalate)
         attempt = Attempt(
             number,
@@ -344,7 +341,7 @@ class Cascade:
             final=not can_escalate,
             prior=self._priors.get(tier),
             role=role,
-            alone=not role and not self._may_race(tier),
+            alone=not role and not self._may_race(tier, above),
             retry=self._last is not None and self._last.kind == "retryable" and not role,
             reserved_s=reserved,
         )
@@ -359,12 +356,6 @@ class Cascade:
             return None
         position = self._stronger.index(tier) + 1
         return self._stronger[position] if position < len(self._stronger) else None
-
-    def _reserved_s(self, tier: str) -> float:
-        """Return the expected TTFT of the tier above in seconds; 0 where it is unknown."""
-        above = self._above(tier)
-        forecast = self._health[above].forecast if above is not None else None
-        return forecast.ttft_s if forecast is not None and forecast.known else 0.0
 
     def _limits(self, left: Left, reserved: float, *, can_escalate: bool) -> tuple[float, float]:
         """Return the seconds for the whole call and for its first token; a part stays for the tier that takes over."""
@@ -381,17 +372,14 @@ class Cascade:
 
     # --- attempts in parallel -----------------------------------------------------------------------------------------
 
-    def _may_race(self, tier: str) -> bool:
-        """Return whether another attempt may run in parallel with the first one, at this tier."""
+    def _may_race(self, tier: str, above: str | None) -> bool:
+        """Return whether another attempt may run in parallel with the first one, at this tier or the one above."""
         self._hedge_after_s = None
-        if self._attempts or not self._has_rival(tier):
+        if self._attempts or (above is None and self._health[tier].endpoints < 2):
             return False
         if self._racing.after_s is not None:
             self._hedge_after_s = self._racing.after_s(tier)
         return self._racing.both or self._hedge_after_s is not None
-
-    def _has_rival(self, tier: str) -> bool:
-        return self._health[tier].endpoints > 1 or self._above(tier) is not None
 
     def _beside(self, left: Left, waited_s: float) -> Step:
         """Return the step while attempts run: a second attempt when it is due, else Wait."""

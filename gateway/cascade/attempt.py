@@ -27,7 +27,7 @@ from gateway.backends.base import (
     RetriesSpent,
     Truncated,
 )
-from gateway.cascade.call import BackendCall
+from gateway.cascade.call import BackendCall, backend_request
 from gateway.cascade.sampling import Samples, samples_for
 from gateway.cascade.schema_check import check_schemas
 from gateway.cascade.streaming import LiveStream
@@ -46,6 +46,7 @@ from routing.features import room_needed
 from routing.output_limits import within
 
 if TYPE_CHECKING:
+    from gateway.config.schema import BackendConfig
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Slot, Tier
@@ -140,6 +141,7 @@ class AttemptRun:
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
                 endpoint = slot.endpoint
+                config, body = endpoint.config, request.body
                 if len(tier.endpoints) > 1:
                     hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints if one is not endpoint]
                 request.ledger.attempts += 1
@@ -150,12 +152,18 @@ class AttemptRun:
                     request.deadline,
                     request.ttft_deadline,
                     takes_over=self._takes_over,
-                    head=endpoint.config.head,
+                    head=config.head,
                     stream=stream,
-                    watches=endpoint.config.watch_drafts,
+                    watches=config.watch_drafts,
                     queued_s=slot.queued_s,
                 )
-                asked = backend_request_for(request, attempt, endpoint, hop)
+                if config.max_output is not None or config.context is not None:
+                    body = _fitted(request, config)
+                # The head's alternatives alone are requested: five of them double a reply's length.
+                logprobs = attempt.judged and config.logprobs and not body.get("logprobs")
+                asked = backend_request(
+                    request, hop, body, ask_logprobs=logprobs, alternatives=endpoint.alternatives or 1
+                )
                 if request.policy.escalate.agreement is not None:
                     samples = samples_for(request, attempt, endpoint, self._machine.limit_s, self._cosine)
                 try:
@@ -378,36 +386,16 @@ class AttemptRun:
         self._hop.end(None if self.lost else "client_gone")
 
 
-def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> BackendRequest:
-    """Return the attempt's request to its backend, with log-probabilities if the answer will be judged.
-
-    Alternatives of tokens are requested only if the backend's head reads them: five of them double a reply's length.
-    """
-    config = endpoint.config
-    return BackendRequest(
-        request.body if config.max_output is None and config.context is None else _fitted(request, endpoint),
-        ask_logprobs=attempt.judged and config.logprobs and not request.body.get("logprobs"),
-        traceparent=request.trace.traceparent(hop),
-        tracestate=request.trace.tracestate,
-        alternatives=endpoint.alternatives or 1,
-        large=request.large,
-        native=request.native,
-    )
-
-
-def _fitted(request: RequestContext, endpoint: Endpoint) -> Mapping[str, Any]:
+def _fitted(request: RequestContext, config: BackendConfig) -> Mapping[str, Any]:
     """Return the request's body with its token limit lowered to what the endpoint takes; note the limit if it was.
 
     A limit that is not the client's own is also lowered to what the prompt leaves of the endpoint's context, because
     some servers refuse a request that might exceed it.
     """
-    config, body = endpoint.config, request.body
-    most = config.max_output
-    if config.context is not None and not request.own_limit:
-        cap = request.policy.output.max_tokens
-        if cap is not None and 2 * cap > config.context:
-            left = max(1, config.context - room_needed({**body, "max_completion_tokens": 0, "max_tokens": 0}))
-            most = left if most is None else min(most, left)
+    most, body, cap = config.max_output, request.body, request.policy.output.max_tokens
+    if config.context is not None and not request.own_limit and cap is not None and 2 * cap > config.context:
+        left = max(1, config.context - room_needed({**body, "max_completion_tokens": 0, "max_tokens": 0}))
+        most = left if most is None else min(most, left)
     if most is None or (fitted := within(body, most)) is body:
         return body
     request.trace.root.attributes[names.OUTPUT_LIMIT] = most

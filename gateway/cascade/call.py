@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import orjson
 
@@ -16,6 +17,7 @@ from gateway.chat.usage import Usage, hide_cache, usage_of
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Slot
@@ -40,20 +42,9 @@ class BackendCall:
     """
 
     __slots__ = (
-        "_closed",
-        "_kept_open",
-        "_ledger",
-        "_settled",
-        "cost_usd",
-        "dropped",
-        "has_begun",
-        "hop",
-        "slot",
-        "source",
-        "state",
-        "tokens_in",
-        "usage",
-    )
+        "_closed", "_kept_open", "_ledger", "_settled", "cost_usd", "dropped", "has_begun", "hop", "slot", "source",
+        "state", "tokens_in", "usage",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int) -> None:
         """Prepare a call that is charged to `ledger`.
@@ -200,6 +191,21 @@ class BackendCall:
             self.close("cancelled")
         else:
             self.close("fault")
+
+
+def backend_request(
+    request: RequestContext, hop: Hop, body: Mapping[str, Any], *, ask_logprobs: bool = False, alternatives: int = 1
+) -> BackendRequest:
+    """Return what a call for this request sends: `body`, as a part of the trace's `hop`."""
+    return BackendRequest(
+        body,
+        ask_logprobs=ask_logprobs,
+        traceparent=request.trace.traceparent(hop),
+        tracestate=request.trace.tracestate,
+        alternatives=alternatives,
+        large=request.large,
+        native=request.native,
+    )
 
 
 class _Unopened:

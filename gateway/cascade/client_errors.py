@@ -49,6 +49,7 @@ _REFUSED: Mapping[Refusal, str] = {
     "quota": _OUT_OF_QUOTA,
     "model": "The provider has no such model (any more): whoever runs the gateway has to name another.",
 }
+_TOO_LONG = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
 _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
@@ -96,7 +97,8 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float 
         return UpstreamTimeout("No model answered in time.")
     if isinstance(error, BadStatus) and error.asks_for_pause and not error.refusal:
         pauses = [one for one in passing if isinstance(one, BadStatus) and one.asks_for_pause]
-        return _pause(min(map(_pause_s, pauses)), overloaded=error.status != 429)
+        waits = [1.0 if one.retry_after_s is None else one.retry_after_s for one in pauses]
+        return _pause(min(waits), overloaded=error.status != 429)
     if isinstance(error, BadStatus):
         return _status(error)
     if isinstance(error, Unreachable):
@@ -113,10 +115,6 @@ def _pause(seconds: float, *, overloaded: bool) -> ApiError:
     return RateLimited("Every model that could answer asks for a pause.", headers=retry_after(seconds))
 
 
-def _pause_s(error: BadStatus) -> float:
-    return 1.0 if error.retry_after_s is None else error.retry_after_s
-
-
 def _refused(refusal: Refusal, status: int) -> ApiError:
     """Return the error of a lasting refusal: it makes SDKs not retry, and gives no time for a retry."""
     if refusal == "quota" and status == 429:
@@ -126,50 +124,23 @@ def _refused(refusal: Refusal, status: int) -> ApiError:
 
 
 def _status(error: BadStatus) -> ApiError:
+    told, words = error.told, error.told.get("message") or f"The model refused the request (status {error.status})."
+    code, param = _word(told.get("code")), _word(told.get("param"))
     if isinstance(error, ContextExceeded):
-        return _too_long(error)
+        # The backend's own message has its token count and limit; clients check the code.
+        return InvalidRequest(told.get("message") or _TOO_LONG, code=ContextExceeded.error_type, param="messages")
     if error.callers_fault or isinstance(error, FieldRefused):
-        return _passed_through(error)
+        return PassedThrough(error.status, words, _word(told.get("type")) or "invalid_request_error", param, code)
     if error.refusal:
         return _refused(error.refusal, error.status)
     if error.blame == "content":
-        code = _word(error.told.get("code")) or "content_filter"
-        return InvalidRequest(_words(error), code=code, param=_word(error.told.get("param")))
-    if error.blame == "unfit":
-        return _unfit(error)
-    return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")
-
-
-def _unfit(error: BadStatus) -> ApiError:
-    """Return the error of a request that an endpoint does not take, though others may; a retry would end the same."""
+        return InvalidRequest(words, code=code or "content_filter", param=param)
+    if error.blame != "unfit":
+        return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")
+    # The endpoint does not take the request, though others may; a retry would end the same.
     if error.status == 413:
-        return RequestTooLarge(_words(error))
-    if error.status == 429:
-        return RateLimited(_words(error), headers=_NO_RETRY)
-    return UpstreamFailed(_words(error), headers=_NO_RETRY)
-
-
-def _too_long(error: ContextExceeded) -> ApiError:
-    """Return the backend's own message, with its token count and limit, under the code that clients check."""
-    ours = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
-    said = error.told.get("message") or ours
-    return InvalidRequest(said, code=ContextExceeded.error_type, param="messages")
-
-
-def _passed_through(error: BadStatus) -> ApiError:
-    told = error.told
-    return PassedThrough(
-        error.status,
-        _words(error),
-        _word(told.get("type")) or "invalid_request_error",
-        _word(told.get("param")),
-        _word(told.get("code")),
-    )
-
-
-def _words(error: BadStatus) -> str:
-    """Return the provider's own words."""
-    return error.told.get("message") or f"The model refused the request (status {error.status})."
+        return RequestTooLarge(words)
+    return (RateLimited if error.status == 429 else UpstreamFailed)(words, headers=_NO_RETRY)
 
 
 def _word(value: object) -> str | None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.backends.base import (
     ALIVE,
@@ -30,7 +30,7 @@ from gateway.backends.base import (
     Saturated,
     Truncated,
 )
-from gateway.cascade.call import BackendCall
+from gateway.cascade.call import BackendCall, backend_request
 from gateway.cascade.continued_text import Overlap, Way, continuing_body, fit_to_text, without_loop
 from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
@@ -164,13 +164,14 @@ class Successor:
         number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in request.trace.hops)
         how = self._how(broken, slot.endpoint)
         timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
-        hop = request.trace.begin(names.ATTEMPT, _attributes(request, tier, broken, number, timeout_s))
+        described = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.CONTINUES: broken.number}
+        hop = request.trace.begin(names.ATTEMPT, described | {names.TIMEOUT: round(timeout_s * 1000, 1)})
         with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
             # Inside the block, so that an error in the gateway itself releases the slot.
-            backend_request, overlap, given = _backend_request(request, broken, how or "afresh", hop)
+            asked, overlap, given = _backend_request(request, broken, how or "afresh", hop)
             call.tokens_in += given
             try:
-                events = await _first_events(request, call, backend_request, timeout_s)
+                events = await _first_events(request, call, asked, timeout_s)
             except BackendError as error:
                 hop.attributes[names.OUTCOME] = "retryable"
                 hop.attributes[names.REASON] = f"{error.error_type}: {error}"
@@ -205,44 +206,27 @@ def _may_go_on(request: RequestContext, broken: Broken) -> bool:
     return not request.body.get("logprobs")
 
 
-def _attributes(request: RequestContext, tier: str, broken: Broken, number: int, timeout_s: float) -> dict[str, Any]:
-    return {
-        names.ATTEMPT_NUMBER: number,
-        names.TIER: tier,
-        names.CONTINUES: broken.number,
-        names.TIMEOUT: round(timeout_s * 1000, 1),
-    }
-
-
 def _backend_request(
     request: RequestContext, broken: Broken, how: How, hop: Hop
 ) -> tuple[BackendRequest, Overlap, int]:
     """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
-    asked = BackendRequest(
-        request.body,
-        ask_logprobs=False,
-        traceparent=request.trace.traceparent(hop),
-        tracestate=request.trace.tracestate,
-        large=request.large,
-        native=request.native,
-    )
     if how == "afresh":
-        return asked, Overlap(""), 0
+        return backend_request(request, hop, request.body), Overlap(""), 0
     text, tokens = broken.state.text, broken.state.text_tokens
     beginning = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = continuing_body(request.body, beginning, tokens, how)
-    return replace(asked, body=body), Overlap(text), tokens
+    return backend_request(request, hop, body), Overlap(text), tokens
 
 
 async def _first_events(
-    request: RequestContext, call: BackendCall, backend_request: BackendRequest, timeout_s: float
+    request: RequestContext, call: BackendCall, asked: BackendRequest, timeout_s: float
 ) -> list[Event]:
     """Open the stream and return its events up to the first with a token. Raises BackendError."""
     state = StreamState(looks_for_loops=request.policy.escalate.when.repetition)
     events: list[Event] = []
     try:
         async with asyncio.timeout(timeout_s):
-            source = await call.open(backend_request, state)
+            source = await call.open(asked, state)
             while not (state.tokens or state.finish_reason):
                 read = await source.read()
                 if not read:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from gateway.accounting import HedgeBudgets, settle
-from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
+from gateway.backends.base import ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.streaming import LiveStream
@@ -88,9 +88,8 @@ class EarlyRun:
 
     def beside_lookup(self, plan: CachePlan) -> None:
         """Begin beside the semantic lookup if the policy wants that; only a tier that costs nothing is called."""
-        wanted = (
-            self._request.policy.escalate.speculate.during_lookup and not self._request.options.cache.only_if_cached
-        )
+        request = self._request
+        wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
         if wanted and self._vector is not None and not plan.why_not_semantic():
             self._begin(paid=False)
 
@@ -163,8 +162,9 @@ class CascadeRun:
                 settle(self._request.ledger, self._served.attempt.number if self._served is not None else None)
 
     def _next(self) -> Step:
-        cascade = self._cascade
-        if self._running and self._has_begun():
+        cascade, running = self._cascade, self._running
+        # A first token that has come shows that its backend is no longer slow, even while it is held.
+        if running and any(one.slot is not None and one.slot.has_begun for one in running.values()):
             cascade.began()
         return cascade.next(self._request.left(), time.monotonic() - self._began)
 
@@ -200,10 +200,6 @@ class CascadeRun:
         if not attempt.role:
             self._began = time.monotonic()
 
-    def _has_begun(self) -> bool:
-        """Return whether a first token has come, even if it is still held: its backend is no longer slow."""
-        return any(one.slot is not None and one.slot.has_begun for one in self._running.values())
-
     async def _wait(self, for_s: float | None) -> None:
         done, _ = await asyncio.wait(self._running, timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -230,18 +226,15 @@ class CascadeRun:
         """Return the error for the client.
 
         A request that is too long for the available tiers is not the client's fault while a tier that may hold it is
-        down.
+        down. An error that only means that no retry was allowed counts where there is no other.
         """
-        errors, tiers = self._errors(), [self._runner.tiers[name] for name in self._missing]
+        errors = [one.error for one in self._tried.values() if one.error is not None]
+        errors = [error for error in errors if not isinstance(error, RetriesSpent)] or errors
+        tiers = [self._runner.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
             reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
             return no_tier(NoTierError(reason, capable=True), tiers, self._request.body, self._request.native)
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
-
-    def _errors(self) -> list[BackendError]:
-        """Return the attempts' errors in order, without those that only mean that no retry was allowed."""
-        errors = [one.error for one in self._tried.values() if one.error is not None]
-        return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
 
 def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:

@@ -11,8 +11,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from gateway.backends.base import BackendError, BackendRequest
-from gateway.cascade.call import BackendCall
+from gateway.backends.base import BackendError
+from gateway.cascade.call import BackendCall, backend_request
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
 from routing.confidence.agreement import Cosine, agreement_of
@@ -63,17 +63,9 @@ class Samples:
         slot = endpoint.take(
             SlotRequest(request.policy.surface, request.policy.load.priority, tokens_in=request.features.approx_tokens)
         )
-        backend_request = BackendRequest(
-            self._body,
-            ask_logprobs=False,
-            traceparent=request.trace.traceparent(hop),
-            tracestate=request.trace.tracestate,
-            large=request.large,
-            native=request.native,
-        )
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
-                completion = await call.complete(backend_request)
+                completion = await call.complete(backend_request(request, hop, self._body))
         except BackendError:
             return None
         content = completion.value["choices"][0]["message"].get("content")

@@ -21,7 +21,6 @@ from policies.value_type import value_type
 from routing.attempt import AttemptMachine, AttemptStep, Commit, GiveUp, Judge, LookAgain, Reject
 from routing.cascade import (
     MIN_ATTEMPT_S,
-    REJECTED,
     Attempt,
     AttemptOutcome,
     Cascade,
@@ -61,6 +60,7 @@ _KINDS: Final[Mapping[str, OutcomeKind]] = {
     "too_long": "too_long",
     "rejected": "caller_fault",
 }
+_REFUSALS: Final[Mapping[OutcomeKind, Refusal]] = {"too_long": "too_long", "caller_fault": "rejected"}
 _REFUSED_TEXT: Final = "I cannot help with that."
 _REPEATED: Final = "again "
 
@@ -256,8 +256,8 @@ class _Call:
     """
 
     __slots__ = (
-        "attempt", "comes_at", "draft", "ends_at", "fails_at", "failure", "finished", "first_at", "has_choice",
-        "has_other_output", "last_at", "late", "machine", "saturated", "tokens", "wrong_call",
+        "attempt", "comes_at", "draft", "ends_at", "fails_at", "finished", "first_at", "has_choice", "has_other_output",
+        "last_at", "late", "machine", "outcome", "saturated", "tokens", "wrong_call",
     )  # fmt: skip
 
     machine: AttemptMachine
@@ -272,8 +272,7 @@ class _Call:
         self.finished = self.has_choice = False
         self.has_other_output = draft.has_calls
         self.wrong_call = ""
-        self.failure: tuple[OutcomeKind, str] = ("accepted", "")
-        """Kind and text of the fault that it ended with; `accepted` for none."""
+        self.outcome: AttemptOutcome | None = None
         self.saturated = self.late = False
 
     def call_fault(self) -> str:
@@ -330,9 +329,7 @@ class _Course:
         self.calls: dict[int, _Call] = {}
         self.made: dict[int, _Call] = {}
         self.count: dict[str, int] = {}
-        self.faults: list[_Call] = []
-        self.kept: set[int] = set()
-        """The attempts whose poor answers could still be served."""
+        self.over: list[_Call] = []
         self.held = 0
         self.judged: Assessment | None = None
         self.verdicts: dict[int, Assessment] = {}
@@ -382,9 +379,11 @@ class _Course:
         made = self.count.get(tier, 0)
         draft = drafts[min(made, len(drafts) - 1)]
         call = self.calls[attempt.number] = self.made[attempt.number] = _Call(attempt, draft, self.now)
-        queue = self.around.queues.get(tier, _NO_QUEUE)
-        if queue.wait_s and self._is_full(queue, attempt.wait_s(self.policy.load.max_wait, stream=self.stream)):
-            call.failure, call.saturated = ("retryable", f"{tier} is full: {_ms(queue.wait_s)} in line"), True
+        queue, load = self.around.queues.get(tier, _NO_QUEUE), self.policy.load
+        full = queue.wait_s > attempt.wait_s(load.max_wait, stream=self.stream) or queue.waiting >= load.max_waiting
+        if queue.wait_s and full:
+            call.saturated = True
+            call.outcome = AttemptOutcome("retryable", f"{tier} is full: {_ms(queue.wait_s)} in line")
             return
         self.count[tier] = made + 1
         began = self.now + queue.wait_s
@@ -413,30 +412,23 @@ class _Course:
         """Tell the cascade how the call ended, unless it goes on."""
         call = self.calls[number]
         tier, fault = call.attempt.tier, call.draft.fault
-        if call.saturated:
-            outcome = AttemptOutcome(*call.failure)
-        elif self.now >= call.fails_at:
-            outcome = AttemptOutcome(_KINDS[fault], f"{tier}: {fault.replace('_', ' ')}")
-        else:
+        if not call.saturated and self.now >= call.fails_at:
+            call.outcome = AttemptOutcome(_KINDS[fault], f"{tier}: {fault.replace('_', ' ')}")
+        elif not call.saturated:
             step = call.proceed(self.now, stream=self.stream)
             if isinstance(step, Judge):
                 step = self._judge(call)
             if isinstance(step, Commit | Reject):
-                outcome = step.outcome
+                call.outcome = step.outcome
             elif isinstance(step, GiveUp):
                 call.late = True
-                outcome = AttemptOutcome("retryable", f"{tier}: nothing within {_ms(step.after_s)}")
-            else:
-                call.plan()
-                return
-        if outcome.kind not in ("accepted", *REJECTED):
-            call.failure = outcome.kind, outcome.detail
-            self.faults.append(call)
-        elif outcome.kept:
-            self.kept.add(number)
+                call.outcome = AttemptOutcome("retryable", f"{tier}: nothing within {_ms(step.after_s)}")
+        if call.outcome is None:
+            call.plan()
+            return
         self._limits_told(call)
-        del self.calls[number]
-        self.cascade.observe(outcome, number)
+        self.over.append(self.calls.pop(number))
+        self.cascade.observe(call.outcome, number)
 
     def _judge(self, call: _Call) -> Commit | Reject | LookAgain:
         """Judge what there is of an answer."""
@@ -476,117 +468,98 @@ class _Course:
 
     # --- what the rules did -------------------------------------------------------------------------------------------
 
-    def _note(self, at: KeyPath, held: bool, text: str) -> None:
-        self.steps.append(Step(at, held, text))
+    def _note(self, at: KeyPath, held: bool, text: str, otherwise: str = "") -> None:
+        self.steps.append(Step(at, held, text if held else otherwise))
 
     def _judgement_told(self, evidence: Evidence, draft: Draft, verdict: Assessment) -> None:
         """Note each condition of `escalate.when` that the answer was put to."""
-        when = self.policy.escalate.when
-        if when.asks_for_confidence and self._look_is_first(draft, verdict):
-            silent = verdict.confidence is None
-            self._note(("escalate", "no_signal"), silent, verdict.reason if silent else "")
-        if verdict.threshold is not None and verdict.confidence is not None:
+        when, reason, confidence = self.policy.escalate.when, verdict.reason, verdict.confidence
+        # Later looks at a JSON draft leave the confidence out.
+        if when.asks_for_confidence and (draft.confidence is None or confidence is not None):
+            self._note(("escalate", "no_signal"), confidence is None, reason)
+        if verdict.threshold is not None and confidence is not None:
             key = "confidence_below" if verdict.basis == "calibrated" else "uncalibrated_below"
-            below = verdict.confidence < verdict.threshold
-            compared = f"{verdict.confidence:g} {'<' if below else '>='} {verdict.threshold:g}"
-            self._note(("escalate", "when", key), below, compared)
+            below, values = confidence < verdict.threshold, f"{confidence:g} {{}} {verdict.threshold:g}"
+            self._note(("escalate", "when", key), below, values.format("<"), values.format(">="))
         if when.refusal:
-            self._reason_told(("escalate", "when", "refusal"), verdict.reason == "refusal", verdict)
+            self._note(("escalate", "when", "refusal"), reason == "refusal", reason)
         if when.repetition:
-            self._reason_told(("escalate", "when", "repetition"), verdict.reason == "repetition loop", verdict)
-        if evidence.complete:
-            for finish in when.finish:
-                held = draft.finish == finish and verdict.reason in ("cut off", "content filter")
-                self._reason_told(("escalate", "when", "finish", finish), held, verdict)
-            kinds = {"json": evidence.wants_json, "json_schema": evidence.wants_json and bool(evidence.text)}
-            kinds["tool_args"] = kinds["tool_calls"] = bool(evidence.tool_arguments)
-            for kind in when.invalid:
-                if kinds[kind]:
-                    held = draft.invalid == kind and not verdict.accepted
-                    self._reason_told(("escalate", "when", "invalid", kind), held, verdict)
-
-    def _reason_told(self, at: KeyPath, held: bool, verdict: Assessment) -> None:
-        self.steps.append(Step(at, held, verdict.reason if held else ""))
-
-    @staticmethod
-    def _look_is_first(draft: Draft, verdict: Assessment) -> bool:
-        """Return whether the verdict rests on the confidence, as all but later looks at a JSON draft do."""
-        return draft.confidence is None or verdict.confidence is not None
+            self._note(("escalate", "when", "repetition"), reason == "repetition loop", reason)
+        if not evidence.complete:
+            return
+        for finish in when.finish:
+            held = draft.finish == finish and reason in ("cut off", "content filter")
+            self._note(("escalate", "when", "finish", finish), held, reason)
+        kinds = {"json": evidence.wants_json, "json_schema": evidence.wants_json and bool(evidence.text)}
+        for kind in when.invalid:
+            if kinds.get(kind, bool(evidence.tool_arguments)):
+                held = draft.invalid == kind and not verdict.accepted
+                self._note(("escalate", "when", "invalid", kind), held, reason)
 
     def _hold_told(self, call: _Call, tokens: int, complete: bool) -> None:
         """Note which limit ended the hold of a stream."""
-        rules = self.policy.escalate.stream
-        by_tokens = not complete and tokens >= rules.hold_tokens
+        by_tokens = not complete and tokens >= self.policy.escalate.stream.hold_tokens
+        self._note(("escalate", "stream", "hold_tokens"), by_tokens, f"{tokens} tokens were held")
         by_time = not complete and not by_tokens
-        held_s = self.now - call.first_at
-        self._note(("escalate", "stream", "hold_tokens"), by_tokens, f"{tokens} tokens were held" if by_tokens else "")
-        self._note(("escalate", "stream", "hold_max"), by_time, f"held for {_ms(held_s)}" if by_time else "")
+        self._note(("escalate", "stream", "hold_max"), by_time, f"held for {_ms(self.now - call.first_at)}")
 
     def _limits_told(self, call: _Call) -> None:
         """Note which of the policy's time limits bound the call, and whether it ended the call."""
         slo, attempt = self.policy.slo, call.attempt
+        text = "" if call.outcome is None else call.outcome.detail
         if call.saturated or self.around.queues.get(attempt.tier, _NO_QUEUE).wait_s:
-            self._note(("load", "max_wait"), call.saturated, call.failure[1])
+            self._note(("load", "max_wait"), call.saturated, text)
         if call.saturated:
             return
-        text, late = call.failure[1], call.late
         if self.stream and slo.ttft.p99 is not None:
-            self._note(("slo", "ttft", "p99"), late, text)
+            self._note(("slo", "ttft", "p99"), call.late, text)
         which = "p95" if slo.total.p95 is not None else "p99"
         limit = slo.total.p95 or slo.total.p99
         if limit is not None and not attempt.final and not self.stream:
-            self._note(("slo", "total", which), late and attempt.timeout_s == limit, text)
+            self._note(("slo", "total", which), call.late and attempt.timeout_s == limit, text)
 
     # --- what the client gets -----------------------------------------------------------------------------------------
 
     def _served(self, number: int) -> Walk:
-        call, cascade, verdict = self.made[number], self.cascade, self.verdicts.get(number)
+        call, verdict = self.made[number], self.verdicts.get(number)
         self._outcome_told(accepted=verdict is None or verdict.accepted)
-        return Walk(
-            cascade.path,
-            call.attempt.tier,
-            self._called(),
-            "",
-            "",
-            None,
-            "",
-            call.draft.tokens if number == 1 else 0,
-            self.held,
-            self.now,
-            max(self.now, call.last_at) if self.stream else self.now,
-            self.judged,
-            cascade.may_store(number, clamped=self.given.clamp is not None),
-            call.draft,
-            self.steps,
+        return replace(
+            self._walk(),
+            path=self.cascade.path,
+            tier=call.attempt.tier,
+            seen_of_draft=call.draft.tokens if number == 1 else 0,
+            first_token_s=self.now,
+            total_s=max(self.now, call.last_at) if self.stream else self.now,
+            may_store=self.cascade.may_store(number, clamped=self.given.clamp is not None),
+            draft=call.draft,
         )
 
     def _failed(self, failed: Fail) -> Walk:
         self._outcome_told(accepted=False)
         refused, reason = self._refusal(failed)
-        return Walk(
-            called=self._called(),
-            refused=refused,
-            reason=reason,
-            held=self.held,
-            total_s=self.now,
-            judged=self.judged,
-            steps=self.steps,
-        )
+        return replace(self._walk(), refused=refused, reason=reason)
+
+    def _walk(self) -> Walk:
+        called, held, now = self._called(), self.held, self.now
+        return Walk(called=called, held=held, total_s=now, judged=self.judged, steps=self.steps)
+
+    def _faults(self, *kinds: OutcomeKind) -> list[_Call]:
+        """Return the calls that ended so, in that order."""
+        return [call for call in self.over if call.outcome is not None and call.outcome.kind in kinds]
 
     def _refusal(self, failed: Fail) -> tuple[Refusal, str]:
         """Return why the client gets an error; of several faults the last one that another call may not repeat."""
-        if failed.full_s and not self.faults:
+        holding, too_long = self._faults("retryable", "caller_fault"), self._faults("too_long")
+        faults = holding or too_long
+        last = faults[-1] if faults else None
+        if failed.full_s and last is None:
             return "full", f"the wait in line alone takes {_ms(failed.full_s)}"
-        holding = [call for call in self.faults if call.failure[0] != "too_long"]
-        last = (holding or self.faults)[-1] if self.faults else None
-        reason = last.failure[1] if last is not None else ""
+        outcome = AttemptOutcome("retryable") if last is None or last.outcome is None else last.outcome
         if failed.timed_out:
-            return "deadline", reason or "the time left is too short for any tier"
-        if last is None:
-            return "failed", reason
-        by_kind: dict[str, Refusal] = {"too_long": "too_long", "caller_fault": "rejected"}
-        late: Refusal = "timeout" if last.late else by_kind.get(last.failure[0], "failed")
-        return "full" if last.saturated else late, reason
+            return "deadline", outcome.detail or "the time left is too short for any tier"
+        if last is not None and (last.saturated or last.late):
+            return "full" if last.saturated else "timeout", outcome.detail
+        return _REFUSALS.get(outcome.kind, "failed"), outcome.detail
 
     def _called(self) -> tuple[str, ...]:
         return tuple([call.attempt.tier for call in self.made.values() if not call.saturated])
@@ -598,12 +571,13 @@ class _Course:
         hedges = self.policy.escalate.hedge is not None
         if hedges and first is not None and not any(call.attempt.role for call in self.made.values()):
             self._note(("escalate", "hedge"), False, "")
-        counted = len(self.made) - sum(call.failure[0] == "too_long" for call in self.faults)
+        counted = len(self.made) - len(self._faults("too_long"))
         enough = counted >= self.policy.escalate.max_attempts and not accepted
         if enough or len(self.made) > 1:
             self._note(("escalate", "max_attempts"), enough, f"{len(called)} attempts were made")
         poor = [number for number, verdict in self.verdicts.items() if not verdict.accepted]
-        if poor and not accepted and poor[-1] in self.kept and self._left().total_s < MIN_ATTEMPT_S:
+        last = self.made[poor[-1]].outcome if poor else None
+        if last is not None and last.kept and not accepted and self._left().total_s < MIN_ATTEMPT_S:
             self._note(("slo", "on_miss"), True, "no time is left")
         elif poor:
             self._miss_told(self.made[max(poor)].attempt, enough=enough)
@@ -636,9 +610,6 @@ class _Course:
         whole = max(0.0, forecast.whole_s - queue.wait_s) if known and forecast is not None else 0.0
         ttft_s = median if draft.ttft_s is None else draft.ttft_s
         return ttft_s, max(ttft_s, whole if draft.total_s is None else draft.total_s)
-
-    def _is_full(self, queue: TierQueue, longest_s: float) -> bool:
-        return queue.wait_s > longest_s or queue.waiting >= self.policy.load.max_waiting
 
     def _racing(self) -> Racing:
         hedge, both = self.policy.escalate.hedge, asks_both(self.policy, self.given)
