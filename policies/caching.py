@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -94,7 +94,7 @@ class SemanticCache(Section):
     cross_encoder: CrossEncoderRules = CrossEncoderRules()
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
     """A request with a higher temperature is not answered from the cache; one without a temperature is."""
-    guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")
+    guards: tuple[Guard, ...] = get_args(Guard)
 
 
 class CachePolicy(Section):

@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from cache.semantic.decision import decide_by, difference
+from cache.semantic.decision import decide_by
 from cache.semantic.verifier import Verifier, shipped_verifier
+from cache.text.guards import SWITCHED, Pair
 from gateway.telemetry.redaction import Redactor
 from policies.caching import SemanticCache
 
@@ -224,7 +225,7 @@ FUNCTIONS = {
     if getattr(value, "__module__", "") == module.__name__ and takes_text(value) and name not in OF_FILES
 } | {
     "a pair": lambda text: decide(f"{text} a", text, 0.99),
-    "guards": lambda text: difference(f"{text} a", text, ("numbers", "negation", "entities", "dates")),
+    "guards": lambda text: Pair(f"{text} a", text).refusal(SWITCHED, "strict"),
     "redaction": Redactor([r"\d{16}"]).redacted,
 }
 

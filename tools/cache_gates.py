@@ -15,12 +15,12 @@ import numpy as np
 from rich.table import Table
 
 from cache.planning.eligibility import every_reason
+from cache.text.guards import Where, every_refusal
 from cache.text.normalized_question import gist
-from cache.text.pair_features import every_veto, leftover
 from gateway.report import table
 from tools.cache_stages import Flags
 
-NOT_PARSED = "not parsed"
+NOT_PARSED = "veto: wording: empty"
 SIMILARITY = "similarity"
 PLAIN = "verifier: plainly another question"
 
@@ -43,10 +43,8 @@ def gates_of(stored: str, asked: str, cosine: float, min_similarity: float, *, s
     gates = {f"eligibility: {reason}" for question in (stored, asked) for reason in every_reason(question)}
     if cosine < min_similarity:
         gates.add(SIMILARITY)
-    a, b = gist(stored), gist(asked)
-    if not a.words or not b.words:
-        gates.add(NOT_PARSED)
-    gates.update(f"veto: {name}" for name in every_veto(a, b, leftover(a, b), screening=screening))
+    where: Where = "screened" if screening else "alone"
+    gates.update(f"veto: {name}" for name in every_refusal(gist(stored), gist(asked), where))
     return frozenset(gates)
 
 

@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 
 from cache.semantic.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
 from cache.semantic.decision import Blend, same_words
-from cache.semantic.verifier import ALL_GUARDS
-from cache.text.normalized_question import gist
-from cache.text.pair_features import early_veto, leftover, veto
+from cache.text.guards import SWITCHED, Pair
 from gateway.cli.commands._flags import add_json_flag, add_state_flag
 from gateway.fit.datasets import DataError
 from gateway.fit.training.answer_heads import auroc
@@ -114,12 +112,7 @@ def near_pairs(families: Sequence[QuestionFamily], embed: Embed) -> tuple[list[Q
 
 def _stopped(one: str, other: str) -> bool:
     """Return whether no cross-encoder is asked: the same words, or a veto."""
-    if same_words(one, other):
-        return True
-    a, b = gist(one), gist(other)
-    if not a.words or not b.words:
-        return True
-    return bool(early_veto(a, b, ALL_GUARDS, screening=True) or veto(a, b, leftover(a, b), ALL_GUARDS, screening=True))
+    return same_words(one, other) or bool(Pair(one, other).refusal(SWITCHED, "screened"))
 
 
 def _read(model: CrossEncoder, pairs: Sequence[QuestionPair], on_progress: OnProgress) -> Floats:

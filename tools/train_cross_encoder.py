@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
-from cache.text import pair_features
-from cache.text.normalized_question import gist
+from cache.text.guards import Pair
 from cache.text.reading import SCRIPTS
 from gateway.cli.commands._flags import add_json_flag, add_seed_flag, share_number, whole
 from gateway.fit.datasets import DataError, digest_of
@@ -59,7 +58,7 @@ STRICT_ERROR = 0.01
 """Maximum share, of the near-misses checked against, that is served at the strict threshold."""
 VETOES = frozenset({"negation"})
 """Vetoes of `cache.semantic.verifier` that apply besides those that cannot be switched off."""
-STOPPED = frozenset({"negation", "order"})
+STOPPED = frozenset({"negation", "order", "wording"})
 """Vetoes counted on when the strict threshold is set."""
 CHECKPOINT = "checkpoint.pt"
 """Where a run stands, in the folder that it writes; removed at its end."""
@@ -225,11 +224,7 @@ def save(fit: CrossEncoderFit, folder: Path, sheet: Mapping[str, Any]) -> str:
 
 def _vetoed(pair: QuestionPair) -> bool:
     """Return whether the cache refuses the pair before any score: a negation, or an order of words, that differs."""
-    a, b = gist(pair.a), gist(pair.b)
-    if not a.words or not b.words:
-        return True
-    early = pair_features.early_veto(a, b, VETOES)
-    return (early or pair_features.veto(a, b, pair_features.leftover(a, b), VETOES)) in STOPPED
+    return Pair(pair.a, pair.b).refusal(VETOES, "alone") in STOPPED
 
 
 def least_threshold(scores: Floats, same: Flags, most_wrong: float) -> float:

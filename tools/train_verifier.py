@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from cache.semantic.verifier import ALL_GUARDS, WORDS, Verifier, VerifierWords
-from cache.text import pair_features as contrast
+from cache.semantic.verifier import WORDS, Verifier, VerifierWords
+from cache.text.guards import SWITCHED, Pair
 from cache.text.normalized_question import gist
+from cache.text.pair_features import FEATURES, SIGNS, WordTable, features, leftover
 from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
 from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
@@ -121,19 +122,14 @@ def train_verifier(
 
 
 def tabulated(
-    pairs: Sequence[QuestionPair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
+    pairs: Sequence[QuestionPair], cosines: Sequence[float], words: WordTable, checked: Collection[str] = ()
 ) -> PairTable:
     """Compute features, vetoes and weights of the pairs. `checked` names the data sets that are not fitted on."""
     rows, refused = [], []
     for pair, cosine in zip(pairs, cosines, strict=True):
         a, b = gist(pair.a), gist(pair.b)
-        rest = contrast.leftover(a, b)
-        refused.append(
-            not a.words
-            or not b.words
-            or bool(contrast.early_veto(a, b, ALL_GUARDS) or contrast.veto(a, b, rest, ALL_GUARDS))
-        )
-        rows.append(contrast.features(a, b, rest, cosine, words))
+        refused.append(bool(Pair(pair.a, pair.b).refusal(SWITCHED, "alone")))
+        rows.append(features(a, b, leftover(a, b), cosine, words))
     dataset = np.array([pair.dataset for pair in pairs])
     group = np.array([pair.group for pair in pairs])
     aside = np.isin(dataset, sorted(checked))
@@ -225,7 +221,7 @@ def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
         max_leaf_nodes=3,
         min_samples_leaf=40,
         l2_regularization=5.0,
-        monotonic_cst=list(contrast.SIGNS),
+        monotonic_cst=list(SIGNS),
         early_stopping=False,
         random_state=seed,
     )
@@ -258,7 +254,7 @@ def strict_threshold(score: Floats, table: PairTable) -> float:
 
     Pairs that are not near are never compared; counting them would make any threshold look safe.
     """
-    near = table.features[:, contrast.FEATURES.index("cosine")] >= _NEAR
+    near = table.features[:, FEATURES.index("cosine")] >= _NEAR
     labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != OURS)
     return max(
         (_within(score, table.refused, labelled & (table.dataset == name)) for name in np.unique(table.dataset)),
@@ -326,7 +322,7 @@ def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
     content = {
         **sheet,
         "sha256": digest,
-        "features": list(contrast.FEATURES),
+        "features": list(FEATURES),
         "strict": fitted.strict,
         "scripts": sorted(SCRIPTS),
         "figures": fitted.figures,

@@ -25,8 +25,8 @@ import re
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from cache.text.normalized_question import NormalizedQuestion, gist
-from cache.text.pair_features import early_veto, leftover, veto
+from cache.text.guards import Pair
+from cache.text.normalized_question import gist
 from cache.text.reading import SCRIPTS, QuestionReading, is_written_in, read
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ def contradict(one: str, other: str, question: str = "") -> Literal["", "differe
         return "unreadable"
     if _state_different_things(one, other, question):
         return "different"
-    a, b = (gist(_ITEM.sub("", text)[:_READ_CHARS]) for text in (one, other))
-    if a.foreign or b.foreign:
+    stored, asked = (_ITEM.sub("", text)[:_READ_CHARS] for text in (one, other))
+    pair = Pair(stored, asked)
+    if gist(stored).foreign or gist(asked).foreign:
         return "unreadable"
-    return "doubtful" if _may_be_opposed(a, b, included=includes(one, other, question)) else ""
+    return "doubtful" if _may_be_opposed(pair, included=includes(one, other, question)) else ""
 
 
 def _state_different_things(one: str, other: str, question: str) -> bool:
@@ -89,20 +90,22 @@ def _state_different_things(one: str, other: str, question: str) -> bool:
     return _apart(a.names - asked.stems, b.names - asked.stems, a.stems, b.stems)
 
 
-def _may_be_opposed(a: NormalizedQuestion, b: NormalizedQuestion, *, included: bool) -> bool:
+def _may_be_opposed(pair: Pair, *, included: bool) -> bool:
     """Return whether the guards on two questions see a difference between the answers, or only a few words differ.
 
     An answer that says all that the other does (`included`) may have more numbers and names.
     """
     guards = ("negation",) if included else ("negation", "numbers", "entities")
-    rest = leftover(a, b)
-    if early_veto(a, b, guards) or veto(a, b, rest, guards):
+    if pair.stored == pair.asked:
+        return False
+    if pair.refusal(guards, "answers"):
         return True
+    rest = pair.rest
     own = [sum(not word.vague for word in side) for side in (rest.left, rest.right)]
     shared = rest.exact + rest.inflected + rest.synonyms
     if max(own) > min(shared, max(_EXCHANGED, shared // 4)):
         return False
-    small = [{*one.function, *one.times} for one in (a, b)]
+    small = [{*one.function, *one.times} for one in (pair.a, pair.b)]
     return all((own[0] or small[0] - small[1], own[1] or small[1] - small[0]))
 
 

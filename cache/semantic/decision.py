@@ -19,9 +19,7 @@ served. Four stages, each for what the one before leaves open:
     threshold  the score from which a candidate without a veto is served; set by the policy or by `cache.risk.control`
 
 A cosine does not show what changes an answer: a negation, another number, another name, `before` for `after`, `A to B`
-for `B to A` all stay within 0.95 of each other. So the guards parse both texts (`cache.text.reading`) and compare them.
-Fail closed: a word in only one of the texts counts as a difference unless it is known to be a filler. A policy can
-switch `negation`, `numbers`, `entities` and `dates`; question words, the wording and its order are always compared.
+for `B to A` all stay within 0.95 of each other. So the guards (`cache.text.guards`) parse both texts and compare them.
 """
 
 from __future__ import annotations
@@ -33,7 +31,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from cache.text.reading import SCRIPTS, is_written_in, read, unwrap
+from cache.text.guards import LONGEST, Pair
+from cache.text.reading import SCRIPTS, is_written_in, unwrap
 
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
@@ -122,17 +121,17 @@ def decide_by(
         if cosine < semantic.min_similarity:
             return Verdict(cosine, "similarity")
         if verifier is None:
-            refused = difference(stored, asked, semantic.guards)
-            if refused is None and stored != asked and foreign(stored, asked):
+            refused = Pair(stored, asked).refusal(semantic.guards, "strict")
+            if not refused and stored != asked and foreign(stored, asked):
                 refused = "script"
-            return Verdict(cosine, f"guard: {refused}" if refused else "", "guards")
+            return Verdict(cosine, f"{_GUARD}{refused}" if refused else "", "guards")
         if stored == asked or (cosine >= _SAME_WORDS_FROM and same_words(stored, asked)):
             return Verdict(1.0, "", "rule")
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
-            return Verdict(result.score, f"guard: {result.refused}", "verifier")
+            return Verdict(result.score, f"{_GUARD}{result.refused}", "verifier")
         return Verdict(result.score, "similarity" if result.score < least else "", "verifier")
 
     return decide
@@ -250,7 +249,7 @@ def same_words(stored: str, asked: str) -> bool:
 @lru_cache(maxsize=16_384)
 def _wording(text: str) -> str:
     """Return a form that is equal for such texts. Words in capitals differ from others: `US` is not `us`."""
-    if len(text) > _MAX_CHARS:
+    if len(text) > LONGEST:
         return text
     bare = _without_closing(_STOPS.sub("", unwrap(text)).split())
     if len(bare) < _FEW:  # in a text of few words a polite phrase may be what is asked about
@@ -268,31 +267,3 @@ def _without_closing(words: list[str]) -> list[str]:
             words[-1] = words[-1].rstrip(",.!?")
         end = [word.lower() for word in words[-2:]]
     return words
-
-
-_MAX_CHARS: Final = 2_000
-"""Maximum characters: longer questions hardly recur in other words, and would make the guards slow."""
-
-
-def difference(stored: str, asked: str, guards: Collection[str]) -> str | None:
-    """Return the name of the guard that forbids serving `stored`'s answer for `asked`; None if none does."""
-    if stored == asked:
-        return None
-    if len(stored) > _MAX_CHARS or len(asked) > _MAX_CHARS:
-        return "length"
-    a, b = read(stored), read(asked)
-    if not a.content or not b.content:
-        return "wording"
-    if "numbers" in guards and a.numbers != b.numbers:
-        return "numbers"
-    if "negation" in guards and (a.negations != b.negations or a.poles != b.poles):
-        return "negation"
-    if "entities" in guards and not (a.names <= b.stems and b.names <= a.stems):
-        return "entities"
-    if "dates" in guards and a.times != b.times:
-        return "dates"
-    if a.asked != b.asked:
-        return "asked"
-    if a.content != b.content:
-        return "order" if a.stems == b.stems else "wording"
-    return None

@@ -18,16 +18,18 @@ another answer of the assistant. Without a cross-encoder conversations are not t
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cache.planning.eligibility import why_not_in_context
 from cache.semantic.decision import Verdict, same_words
 from cache.text.conversation import HASH, USER, Turn, turns_of
+from cache.text.guards import Pair
 from cache.text.reading import FAINT, read
 
 if TYPE_CHECKING:
-    from cache.semantic.cross_encoder import Pair, TextPairScorer
+    from cache.semantic.cross_encoder import Pair as TextPair
+    from cache.semantic.cross_encoder import TextPairScorer
     from cache.semantic.decision import Decide
     from policies.caching import SemanticCache
 
@@ -55,9 +57,7 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
         if [turn.speaker for turn in ours] != [turn.speaker for turn in theirs] or len(reworded) > _MOST_REWORDED:
             return Verdict(cosine, "guard: turns", "guards")
         refused = next(filter(None, (_difference(one, other, semantic.guards) for one, other in reworded)), "")
-        if not refused and not _same_names(ours, theirs, semantic.guards):
-            refused = "entities"
-        if refused:
+        if refused := refused or _other_names(ours, theirs, semantic.guards):
             return Verdict(cosine, f"guard: {refused}", "guards")
         for one, other in reworded:
             verdict = decide(one.text, other.text, cosine)
@@ -73,7 +73,7 @@ def _reworded(ours: Sequence[Turn], theirs: Sequence[Turn]) -> list[tuple[Turn, 
     return [(one, other) for one, other in zip(ours, theirs, strict=False) if one.text != other.text]
 
 
-def _unsettled(reworded: Sequence[tuple[Turn, Turn]]) -> list[Pair]:
+def _unsettled(reworded: Sequence[tuple[Turn, Turn]]) -> list[TextPair]:
     """Return the pairs that differ in more than case, spaces, punctuation and polite phrases."""
     return [(one.text, other.text) for one, other in reworded if not same_words(one.text, other.text)]
 
@@ -84,27 +84,13 @@ def _difference(one: Turn, other: Turn, guards: Collection[str]) -> str:
         return "answer"
     if one.speaker == USER and (reason := why_not_in_context(one.text) or why_not_in_context(other.text)):
         return reason
-    a, b = read(one.text), read(other.text)
-    if "numbers" in guards and sorted(a.numbers) != sorted(b.numbers):
-        return "numbers"
-    if "negation" in guards and (len(a.negations) % 2 != len(b.negations) % 2 or _opposed(a.poles, b.poles)):
-        return "negation"
-    if a.stems == b.stems and [w for w in a.content if w not in FAINT] != [w for w in b.content if w not in FAINT]:
-        return "order"
-    return ""
+    return Pair(one.text, other.text).refusal(guards, "turn")
 
 
-def _opposed(poles: Set[int], others: Set[int]) -> bool:
-    """Return whether one text names a side of an opposition, such as more or less, and the other only its opposite."""
-    return any(pole ^ 1 in others and pole ^ 1 not in poles for pole in poles - others)
-
-
-def _same_names(ours: Sequence[Turn], theirs: Sequence[Turn], guards: Collection[str]) -> bool:
-    """Return whether the turns before the last name the same."""
-    if "entities" not in guards:
-        return True
-    pairs = ((read(one.text), read(other.text)) for one, other in _reworded(ours[:-1], theirs[:-1]))
-    return all(a.names <= b.stems and b.names <= a.stems for a, b in pairs)
+def _other_names(ours: Sequence[Turn], theirs: Sequence[Turn], guards: Collection[str]) -> str:
+    """Return the guard that refuses turns before the last, or ''."""
+    pairs = (Pair(one.text, other.text) for one, other in _reworded(ours[:-1], theirs[:-1]))
+    return next(filter(None, (pair.refusal(guards, "earlier") for pair in pairs)), "")
 
 
 class TurnScorer:
@@ -116,7 +102,7 @@ class TurnScorer:
         self.strict = scorer.strict
         self.scripts = scorer.scripts
 
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+    def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         """Return the score of each pair; that of two conversations is the lowest of their turns' scores."""
         parts = [_parts(stored, asked) for stored, asked in pairs]
         flat = [(one, other) for some in parts for one, other, _ in some]

@@ -1,6 +1,6 @@
 """Score whether the answer to one question may be served for another, with vetoes, in well under a millisecond.
 
-The vetoes (`cache.text.pair_features.veto`) refuse what changes an answer however similar the wording. A small
+The guards (`cache.text.guards`) refuse what changes an answer however similar the wording. A small
 model of boosted trees scores the rest, fitted by `tools.train_verifier` to how similar two texts are and to the words
 that only one of them has. Every feature is monotonic, so that a rule learned from templates stays plausible on real
 questions. Fail closed: a text that cannot be parsed, or is too long, is refused.
@@ -24,13 +24,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.text import pair_features as contrast
+from cache.text.guards import SWITCHED, Pair
 from cache.text.normalized_question import NormalizedQuestion, gist
+from cache.text.pair_features import FEATURES, WordTable, features, leftover
 from cache.text.reading import SCRIPTS
 
-ALL_GUARDS: Final = ("negation", "numbers", "entities", "dates")
-_LONGEST = 2_000
-"""Maximum characters: longer questions hardly recur in other words, and would be slow to parse."""
 WORDS: Final = "words.safetensors"
 """File name of the table of word vectors that artefacts share."""
 
@@ -126,7 +124,7 @@ class Verifier:
         self,
         trees: Trees,
         steps: NDArray[np.float64],
-        table: contrast.WordTable,
+        table: WordTable,
         strict: float,
         version: str,
         read: Read = gist,
@@ -152,7 +150,7 @@ class Verifier:
         except (OSError, ValueError) as error:
             raise VerifierError(f"{folder}: {error}; rebuild it with `python -m tools.train_verifier`") from None
         digest = hashlib.sha256(data).hexdigest()
-        if digest != sheet.get("sha256") or sheet.get("features") != list(contrast.FEATURES):
+        if digest != sheet.get("sha256") or sheet.get("features") != list(FEATURES):
             raise VerifierError(
                 f"{folder}: another version, or its two files do not match; rebuild it with "
                 "`python -m tools.train_verifier`"
@@ -166,7 +164,7 @@ class Verifier:
         stored: str,
         asked: str,
         cosine: float,
-        guards: Collection[str] = ALL_GUARDS,
+        guards: Collection[str] = SWITCHED,
         *,
         screening: bool = False,
     ) -> VerifierVerdict:
@@ -177,17 +175,10 @@ class Verifier:
         """
         if stored == asked:
             return VerifierVerdict(1.0, "")
-        if len(stored) > _LONGEST or len(asked) > _LONGEST:
-            return VerifierVerdict(0.0, "length")
-        a, b = self._read(stored), self._read(asked)
-        if not a.words or not b.words:
-            return VerifierVerdict(0.0, "wording")
-        if refused := contrast.early_veto(a, b, guards, screening=screening):
+        pair = Pair(stored, asked, self._read)
+        if refused := pair.refusal(guards, "screened" if screening else "alone"):
             return VerifierVerdict(0.0, refused)
-        rest = contrast.leftover(a, b)
-        if refused := contrast.veto(a, b, rest, guards, screening=screening):
-            return VerifierVerdict(0.0, refused)
-        numbers = contrast.features(a, b, rest, cosine, self._table)
+        numbers = features(pair.a, pair.b, pair.rest, cosine, self._table)
         return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
 
     def score_alone(self, stored: str, asked: str, cosine: float) -> float:
@@ -195,7 +186,7 @@ class Verifier:
         a, b = self._read(stored), self._read(asked)
         if not a.words or not b.words:
             return 0.0
-        numbers = contrast.features(a, b, contrast.leftover(a, b), cosine, self._table)
+        numbers = features(a, b, leftover(a, b), cosine, self._table)
         return self._calibrated(self._trees.margin(np.array(numbers)))
 
     def _calibrated(self, margin: float) -> float:

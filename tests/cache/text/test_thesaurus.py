@@ -4,19 +4,18 @@ from itertools import combinations
 
 import pytest
 
-from cache.semantic.verifier import ALL_GUARDS, Verifier, shipped_verifier
-from cache.text.normalized_question import gist, root_of, senses_of
-from cache.text.pair_features import early_veto, leftover, veto
+from cache.semantic.verifier import Verifier, shipped_verifier
+from cache.text.guards import SWITCHED, Pair
+from cache.text.normalized_question import root_of, senses_of
 from cache.text.reading import stem
 from cache.text.thesaurus import GROUPS, KIND, SYNONYM
 
 
 def same_words(one: str, other: str) -> bool:
     """Whether nothing is left over between two questions, and no guard refuses them."""
-    a, b = gist(one), gist(other)
-    rest = leftover(a, b)
-    refused = early_veto(a, b, ALL_GUARDS) or veto(a, b, rest, ALL_GUARDS)
-    return not (rest.left or rest.right or refused)
+    pair = Pair(one, other)
+    refused = pair.refusal(SWITCHED, "alone")
+    return not (refused or pair.rest.left or pair.rest.right)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +67,11 @@ def test_meanings_of_one_word_are_not_one_anothers_synonyms(one: str, other: str
 
 def test_each_meaning_of_a_word_has_its_opposites() -> None:
     """`present` may be `show`, which is the opposite of `hide`; an orange is no apple, and orange is not red."""
-    one, other = gist("Revise the page to present the chart."), gist("Revise the page to hide the chart.")
-    assert veto(one, other, leftover(one, other), ALL_GUARDS) == "negation"
+    pair = Pair("Revise the page to present the chart.", "Revise the page to hide the chart.")
+    assert pair.refusal(SWITCHED, "alone") == "negation"
     assert KIND["orange"] == {"colour", "food"}
     for other_kind in ("an apple", "red"):
-        pair = gist("Is it orange?"), gist(f"Is it {other_kind}?")
-        assert veto(*pair, leftover(*pair), ALL_GUARDS) == "entities"
+        assert Pair("Is it orange?", f"Is it {other_kind}?").refusal(SWITCHED, "alone") == "entities"
 
 
 @pytest.mark.parametrize("embedding", ["static", "minilm"])

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import re
+from typing import get_args
+
 import pytest
 
-from cache.semantic.decision import difference
+from cache.text.guards import GUARDS, RULES, SWITCHED, Pair, Where, _rules_of
+from tests.support.gateway import ROOT
 
-ALL = ("negation", "numbers", "entities", "dates")
+_SAYS = re.compile(r'(?:guard: |_GUARD\}|refused = ")(\w+)"')
+_ROW = re.compile(r"^\| `guard: (\w+)` \| (.*?) \|$", re.MULTILINE)
+
+
+def refusal(stored: str, asked: str, guards: tuple[str, ...] = SWITCHED) -> str:
+    """The guard that refuses where no model scores the pair."""
+    return Pair(stored, asked).refusal(guards, "strict")
 
 
 @pytest.mark.parametrize(
@@ -31,8 +41,8 @@ ALL = ("negation", "numbers", "entities", "dates")
 )
 def test_plain_rephrasings_pass(stored: str, asked: str) -> None:
     """Politeness, contractions, articles, case, endings and common synonyms change no answer."""
-    assert difference(stored, asked, ALL) is None
-    assert difference(asked, stored, ALL) is None
+    assert refusal(stored, asked) == ""
+    assert refusal(asked, stored) == ""
 
 
 @pytest.mark.parametrize(
@@ -109,16 +119,57 @@ def test_plain_rephrasings_pass(stored: str, asked: str) -> None:
 )
 def test_what_changes_the_answer_is_seen(stored: str, asked: str, guard: str) -> None:
     """A small edit that changes the answer is refused, whichever of the two was kept."""
-    assert difference(stored, asked, ALL) == guard
-    assert difference(asked, stored, ALL) is not None
+    assert refusal(stored, asked) == guard
+    assert refusal(asked, stored) != ""
 
 
 def test_a_policy_may_switch_a_guard_off() -> None:
     """A guard that is not asked for does not speak."""
-    assert difference("Can I take 2 pills?", "Can I take 3 pills?", ("negation",)) is None
+    assert refusal("Can I take 2 pills?", "Can I take 3 pills?", ("negation",)) == ""
 
 
 def test_the_same_text_passes_and_a_very_long_one_is_not_judged() -> None:
     """Equal texts need no reading; texts too long to be read fail closed."""
-    assert difference("?", "?", ALL) is None
-    assert difference("word " * 1000, "word " * 1001, ALL) == "length"
+    assert refusal("?", "?") == ""
+    assert refusal("word " * 1000, "word " * 1001) == "length"
+
+
+def test_every_guard_is_named_once() -> None:
+    """What a policy may switch has rules, what a rule or a stage says is a row of GUARDS, and each row is told."""
+    ruled = {rule.guard for rule in RULES}
+    assert set(SWITCHED) <= ruled <= set(GUARDS)
+    written = {match for file in (ROOT / "cache").rglob("*.py") for match in _SAYS.findall(file.read_text())}
+    assert "unknown_token" in written and written <= set(GUARDS)
+    told = dict(_ROW.findall((ROOT / "cache/README.md").read_text()))
+    assert told == {name: what + ("" if name in SWITCHED else " (always)") for name, what in GUARDS.items()}
+
+
+@pytest.mark.parametrize("guard", SWITCHED)
+def test_a_guard_that_a_policy_leaves_out_refuses_nothing_anywhere(guard: str) -> None:
+    """In conversations, before a cross-encoder and without any model."""
+    others = tuple(one for one in SWITCHED if one != guard)
+    for where in get_args(Where):
+        names = {name for tests in _rules_of(frozenset(others), where) for name, _ in tests}
+        assert guard not in names
+        assert {rule.guard for rule in RULES if where in rule.where} - {guard} == names
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "where", "guard"),
+    [
+        ("He has 2 dogs and 3 cats.", "He has 3 cats and 2 dogs.", "turn", "order"),
+        ("He has 2 dogs.", "He has 3 dogs.", "turn", "numbers"),
+        ("Tell me about it.", "Don't tell me about it.", "turn", "negation"),
+        ("It costs more.", "It costs less.", "turn", "negation"),
+        ("Tell me about Cleopatra.", "Tell me about Nefertiti.", "turn", ""),
+        ("Tell me about Cleopatra.", "Tell me about Nefertiti.", "earlier", "entities"),
+        ("Is it open?", "Is it open on Monday?", "alone", "dates"),
+        ("Is it open?", "Is it open on Monday?", "screened", ""),
+        ("?", "!", "screened", "wording"),
+        ("?", "!", "answers", ""),
+        ("word " * 1000, "word " * 1001, "alone", "length"),
+    ],
+)
+def test_where_a_rule_holds(stored: str, asked: str, where: Where, guard: str) -> None:
+    """Less is refused where a cross-encoder reads what is left, and other things in the turns of a conversation."""
+    assert Pair(stored, asked).refusal(SWITCHED, where) == guard
