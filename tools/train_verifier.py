@@ -332,13 +332,27 @@ def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
 
 
 def save_words(words: Sequence[str], vectors: NDArray[np.float32], path: Path) -> None:
-    """Write the table of word vectors as int8: `words` in order of rarity, `vectors` (words, dimension)."""
+    """Write the table of word vectors as int8, and its data sheet: `words` by rarity, `vectors` (words, dimension)."""
     from safetensors.numpy import save as packed
 
     lengths = np.abs(vectors).max(axis=1, keepdims=True)
     small = np.round(vectors / np.maximum(lengths, 1e-9) * 127).astype(np.int8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(packed({"words": np.frombuffer("\n".join(words).encode(), np.uint8), "vectors": small}))
+    data = packed({"words": np.frombuffer("\n".join(words).encode(), np.uint8), "vectors": small})
+    path.write_bytes(data)
+    sheet = {
+        "what": "words, the commonest first, and static vectors, by which a word of one question finds its like in "
+        "the other; each vector scaled so that its largest component is 127",
+        "from": "the vocabulary of the package wordllama (256 dimensions), then the words of cache/text/thesaurus.toml "
+        "that it lacks, embedded by the same model",
+        "licence": "MIT (wordllama's weights); Apache-2.0 (the thesaurus)",
+        "words": len(words),
+        "dimension": vectors.shape[1],
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "command": "python -m tools.train_verifier --data FILE --out cache/artefacts/static",
+    }
+    path.with_suffix(".json").write_text(json.dumps(sheet, indent=1) + "\n")
 
 
 _SEEN = {"left_out": "not this part", "checked": "nothing of it"}

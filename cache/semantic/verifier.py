@@ -9,7 +9,7 @@ An artefact is two files, beside the one table of word vectors that all share:
     verifier.json          the data sheet: training, data, quality; `sha256` of the tensors; `features`; `strict`;
                            `scripts` that it was made for
     verifier.safetensors   the trees, as arrays of equal length; the steps of the calibration
-    ../words.safetensors   words in order of rarity, and their vectors as bytes
+    ../words.safetensors   words in order of rarity, and their vectors as bytes; `words.json` says where they are from
 """
 
 from __future__ import annotations

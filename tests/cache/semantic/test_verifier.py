@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from cache.semantic.verifier import Verifier, VerifierError, shipped_verifier
 from cache.text.normalized_question import gist
+from routing.embedding.embedder import StaticEmbedder
 
 EMBEDDINGS = ("static", "minilm")
 COSINE = 0.93
@@ -178,3 +182,17 @@ def test_letters_that_a_pattern_takes_for_others_are_left_as_they_are() -> None:
     """`re` finds the phrase `used to be` in a text with a long s, and knows no other words for that."""
     assert gist("Who uſed to be the king?").words
     assert gist("Turn on the lıght").words
+
+
+def test_the_table_of_words_is_what_its_sheet_says() -> None:
+    """The words of the encoder that ships, commonest first, each with the encoder's own vector."""
+    folder = shipped_verifier("static").parent
+    sheet, data = json.loads((folder / "words.json").read_text()), (folder / "words.safetensors").read_bytes()
+    assert sheet["sha256"] == hashlib.sha256(data).hexdigest() and sheet["bytes"] == len(data)
+    tensors, encoder = load(data), StaticEmbedder.load()
+    words, vectors = tensors["words"].tobytes().decode().split("\n"), tensors["vectors"]
+    assert vectors.shape == (sheet["words"], sheet["dimension"]) and len(words) == sheet["words"]
+    own = encoder.vocabulary()
+    assert words[: len(own)] == list(own)
+    made = encoder.embed(words[::101])
+    assert np.abs(made / np.abs(made).max(axis=1, keepdims=True) * 127 - vectors[::101]).max() < 1
