@@ -20,16 +20,24 @@ from pydantic.fields import FieldInfo
 
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath, dotted
-from policies.expression import Expression, Range, Ranges, Values, compares_names, constants_by_name
+from policies.expression import (
+    MOST_COMBINATIONS,
+    Expression,
+    Range,
+    Ranges,
+    Values,
+    combinations,
+    compares_names,
+    constants_by_name,
+)
 from policies.model import ROUTE_VALUES, Rules, can_occur
 from policies.quantities import write_duration, write_share
 from policies.rollout import Delay, Fall, Rise
-from policies.validation import Seconds, Section, Share
+from policies.validation import Seconds, Section, Share, validator_of
 
 Weight = Literal["changes", "rewritten", "aside"]
 """What a difference comes to: something in force changes; the same in other words; or it rules nothing in force."""
 
-_COMBINATIONS: Final = 60_000
 _NONE: Final = "none"
 _START: Final = ("route", "start")
 _PROBABILITIES: Final = frozenset({"confidence_below", "uncalibrated_below", "min_score", "sure"})
@@ -148,8 +156,8 @@ def same_requests(one: Expression, other: Expression, ranges: Ranges) -> bool:
     """Return whether two rules certainly hold for the same requests."""
     if one.source == other.source:
         return True
-    combinations = _combinations([one, other], ranges)
-    return combinations is not None and all(one.holds(values) == other.holds(values) for values in combinations)
+    cases = combinations([one, other], ranges)
+    return cases is not None and all(one.holds(values) == other.holds(values) for values in cases if can_occur(values))
 
 
 def written(value: Any, how: Callable[[float], str] = lambda number: f"{number:.10g}") -> str:
@@ -178,16 +186,12 @@ def written(value: Any, how: Callable[[float], str] = lambda number: f"{number:.
     return text if text.isprintable() and text == text.strip() and text else json.dumps(text)
 
 
-def _validator(alias: Any) -> Any:
-    return next(part.func for part in alias.__metadata__ if isinstance(part, BeforeValidator))
-
-
 _NOTATIONS: Final[Mapping[Any, Callable[[float], str]]] = {
-    _validator(Seconds): write_duration,
-    _validator(Share): write_share,
-    _validator(Fall): write_share,
-    _validator(Rise): lambda value: f"+{write_share(value)}",
-    _validator(Delay): lambda value: f"+{write_duration(value)}",
+    validator_of(Seconds): write_duration,
+    validator_of(Share): write_share,
+    validator_of(Fall): write_share,
+    validator_of(Rise): lambda value: f"+{write_share(value)}",
+    validator_of(Delay): lambda value: f"+{write_duration(value)}",
 }
 
 
@@ -297,10 +301,11 @@ class _Differences:
                 added.remove(twin)
         if not removed and not added:
             return
-        combinations = _combinations([*before, *after], CACHE_VALUES)
-        alike = combinations is not None and all(
+        cases = combinations([*before, *after], CACHE_VALUES)
+        alike = cases is not None and all(
             any(rule.holds(values) for rule in before) == any(rule.holds(values) for rule in after)
-            for values in combinations
+            for values in cases
+            if can_occur(values)
         )
         weight: Weight = "rewritten" if alike else "changes"
         for rule in removed:
@@ -327,22 +332,6 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _combinations(rules: Sequence[Expression], ranges: Ranges) -> list[Values] | None:
-    """Return a combination of values for each case that these rules can tell apart; None if there are too many."""
-    if any(compares_names(rule, ranges) for rule in rules):
-        return None
-    constants: dict[str, set[float]] = {}
-    for rule in rules:
-        for name, numbers in constants_by_name(rule).items():
-            constants.setdefault(name, set()).update(numbers)
-    names = sorted(constants)
-    samples = [ranges[name].samples(sorted(constants[name])) for name in names]
-    if math.prod(map(len, samples)) > _COMBINATIONS:
-        return None
-    every = (dict(zip(names, values, strict=True)) for values in product(*samples))
-    return [values for values in every if can_occur(values)]
-
-
 def _start_alike(
     before: Mapping[str, Expression], after: Mapping[str, Expression], tiers: Sequence[str], ranges: Ranges
 ) -> bool:
@@ -362,7 +351,7 @@ def _start_alike(
     for name, tier in keys:
         last = name == "p_adequate" and tier == tiers[-1]
         samples.append([1.0, None] if last else ranges[name].samples(sorted(constants[name, tier])))
-    if math.prod(map(len, samples)) > _COMBINATIONS:
+    if math.prod(map(len, samples)) > MOST_COMBINATIONS:
         return False
     for combination in product(*samples):
         shared = {name: value for (name, tier), value in zip(keys, combination, strict=True) if not tier}

@@ -300,7 +300,8 @@ def _build_simple(name: str, compare: Callable[[Any, Any], bool], constant: Any)
     return evaluate
 
 
-_COMBINATIONS = 20_000
+MOST_COMBINATIONS: Final = 60_000
+"""Most cases that rules are evaluated for; beyond that, what they can do is not known."""
 _HUGE = 1e300
 _ANYTHING = frozenset({True, False})
 
@@ -374,7 +375,7 @@ def _outcomes(
 ) -> frozenset[bool]:
     if rule.tree is None:
         return frozenset({True})
-    samples = _samples(rule.tree, rule.names, dict(ranges))
+    samples = combinations([rule], dict(ranges))
     return _ANYTHING if samples is None else frozenset(rule.holds(values) for values in samples if possible(values))
 
 
@@ -382,35 +383,27 @@ def nothing_left(
     rule: Expression, above: Sequence[Expression], ranges: Ranges, possible: Callable[[Values], bool] = _always
 ) -> bool:
     """Return whether one of the rules `above` holds wherever `rule` does; False where that is not known."""
-    together = [one for one in (rule, *above) if one.tree is not None]
-    if len(together) <= len(above):
+    if any(one.tree is None for one in (rule, *above)):
         return True  # one of those above is `otherwise`, or the rule itself is
-    tree = ast.BoolOp(ast.Or(), [one.tree for one in together if one.tree is not None])
-    samples = _samples(tree, frozenset().union(*(one.names for one in together)), ranges)
+    samples = combinations([rule, *above], ranges)
     if samples is None:
         return False
     held = [values for values in samples if possible(values) and rule.holds(values)]
     return bool(held) and all(any(one.holds(values) for one in above) for values in held)
 
 
-def _samples(tree: ast.expr, names: frozenset[str], ranges: Ranges) -> Iterator[Values] | None:
-    """Return every combination of values that the comparisons can tell apart; None where that is not known."""
-    if any(_compares_numbers_of_requests(node, ranges) for node in _comparisons(tree)):
+def combinations(rules: Sequence[Expression], ranges: Ranges) -> Iterator[Values] | None:
+    """Return a combination of values for each case that these rules can tell apart; None where that is not known."""
+    if any(compares_names(rule, ranges) for rule in rules):
         return None
-    try:
-        constants = [
-            float(node.value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, int | float)
-        ]
-    except OverflowError:
+    constants: dict[str, set[float]] = {}
+    for rule in rules:
+        for name, numbers in constants_by_name(rule).items():
+            constants.setdefault(name, set()).update(numbers)
+    samples = {name: ranges[name].samples(sorted(constants[name])) for name in sorted(constants)}
+    if math.prod(map(len, samples.values())) > MOST_COMBINATIONS:
         return None
-    ordered = sorted(names)
-    finite = [number for number in constants if math.isfinite(number)]
-    samples = [ranges[name].samples(finite) for name in ordered]
-    if math.prod(map(len, samples)) > _COMBINATIONS:
-        return None
-    return (dict(zip(ordered, values, strict=True)) for values in product(*samples))
+    return (dict(zip(samples, values, strict=True)) for values in product(*samples.values()))
 
 
 def constants_by_name(rule: Expression) -> dict[str, frozenset[float]]:

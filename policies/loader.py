@@ -17,21 +17,21 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from stat import S_ISREG
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from policies.endpoints import Endpoints
-from policies.errors import ConfigError, Edit, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
+from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
-from policies.model import SURFACE_HEADER, ClauseLines, DeployedTier, Policy, Rules
+from policies.misfits import CrossEncoderKind, misfits, names, patterns, problems_together
+from policies.model import ClauseLines, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
 from policies.validation import Section, check_part, validate
-from policies.wildcards import STAR, matches, overlap, weight
+from policies.wildcards import matches
 from policies.yaml_source import MAX_BYTES, Document, read_yaml
 
 DEFAULT_SURFACE = "chat"
@@ -128,9 +128,6 @@ class PolicySet:
 CheckClassifier = Callable[[Path, str], None]
 """Check the artefact in a folder, of which the hash begins so. Raises ValueError, whose message ends a sentence."""
 
-CrossEncoderKind = Literal["none", "unmeasured", "measured"]
-"""A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
-
 
 def _sheet_states(folder: Path, version: str) -> None:
     """Raise ValueError unless the artefact's data sheet states this hash."""
@@ -175,29 +172,26 @@ class PolicySource:
         seen = self.snapshot() if seen is None else seen
         for name in self._read.keys() - seen.keys():
             del self._read[name]
-        defaults_look = seen.get(DEFAULTS)
-
-        def reader(file: Path, tiers: Sequence[DeployedTier], defaults: Document | None) -> tuple[Policy, Document]:
+        files = policy_files(self.directory)
+        if not files:
+            reason = "no policy files (*.yaml) here" if self.directory.is_dir() else "no such folder"
+            raise UnreadableFile([Problem(self.directory, 0, "", reason)])
+        defaults, defaults_look = read_defaults(self.directory), seen.get(DEFAULTS)
+        read: list[tuple[Policy, Document]] = []
+        problems: list[Problem] = []
+        for file in files:
             known, look = self._read.get(file.name), seen.get(file.name)
             says = (look and look.content, defaults_look and defaults_look.content)
-            if known is not None and known.says == says:
-                return known.policy, known.document
-            policy, document = policy_with(defaults, file, tiers)
-            if look is not None and look.content:
-                self._read[file.name] = _Read(says, policy, document)
-            return policy, document
-
-        return load_policies(
-            self.directory,
-            self.tiers,
-            self.default_surface,
-            self.teamless,
-            backends=self.backends,
-            services=self.services,
-            cross_encoder=self.cross_encoder,
-            check_classifier=self.check_classifier,
-            reader=reader,
-        )
+            if known is None or known.says != says:
+                try:
+                    known = _Read(says, *policy_with(defaults, file, self.tiers))
+                except ConfigError as error:
+                    problems += error.problems
+                    continue
+                if look is not None and look.content:
+                    self._read[file.name] = known
+            read.append((known.policy, known.document))
+        return self._joined(read, problems)
 
     def made(self, content: Mapping[str, Any], name: str) -> tuple[Policy, Document]:
         """Return the policy with the `content` of a file, as this deployment runs it. Raises ConfigError.
@@ -210,14 +204,40 @@ class PolicySource:
 
     def joined(self, policies: Sequence[tuple[Policy, Document]]) -> PolicySet:
         """Return the set of these policies, which may come from elsewhere than the folder. Raises ConfigError."""
-        return _joined(
-            policies, [], self.directory, self.tiers, self.default_surface, self.teamless, self.backends,
-            self.services, self.cross_encoder, self.check_classifier,
-        )  # fmt: skip
+        return self._joined(policies, [])
+
+    def _joined(self, read: Sequence[tuple[Policy, Document]], problems: list[Problem]) -> PolicySet:
+        found = [*problems, *problems_together(read), *self.misfits(read), *self._unusable_classifiers(read)]
+        problems = list(dict.fromkeys(found))  # a mistake in the defaults is one of every policy
+        by_name, by_header = names(read, [])
+        if not problems and self.default_surface not in {policy.surface for policy, _ in read}:
+            near = did_you_mean(self.default_surface, by_name)
+            message = f"no policy for the default surface {self.default_surface!r}{near}"
+            problems.append(Problem(self.directory, 0, "", message))
+        if problems:
+            raise InvalidContent(problems)
+        by_surface = {policy.surface: policy for policy, _ in sorted(read, key=lambda pair: pair[0].surface)}
+        default = by_surface[self.default_surface]
+        return PolicySet(
+            MappingProxyType(by_surface),
+            default,
+            MappingProxyType({**by_name, AUTO: default}),
+            MappingProxyType({**by_surface, **by_header, AUTO: default}),
+            patterns([policy for policy, _ in read]),
+        )
 
     def misfits(self, policies: Sequence[tuple[Policy, Document]]) -> list[Problem]:
         """Return what of these policies does not fit the deployment."""
-        return list(_misfits(policies, self.tiers, self.teamless, self.backends, self.services, self.cross_encoder))
+        return list(misfits(policies, self))
+
+    def _unusable_classifiers(self, read: Sequence[tuple[Policy, Document]]) -> Iterator[Problem]:
+        """Yield a problem for each pinned classifier that is missing, or is another than the policy says."""
+        for policy, document in read:
+            if (pinned := policy.route.pinned) is not None:
+                try:
+                    self.check_classifier(self.directory / pinned.folder, pinned.version)
+                except ValueError as error:
+                    yield document.locate(Finding(("route", "classifier"), str(error), "T715"))
 
     def snapshot(self) -> Snapshot:
         """Look at every policy file and the defaults: one listing, and for each file a stat and a hash of its content.
@@ -329,97 +349,6 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
     }
 
 
-def load_policies(
-    directory: Path,
-    tiers: Sequence[DeployedTier],
-    default_surface: str = DEFAULT_SURFACE,
-    teamless: Sequence[str] = (),
-    *,
-    backends: Mapping[str, str] = MappingProxyType({}),
-    services: Collection[str] = (),
-    cross_encoder: CrossEncoderKind = "none",
-    check_classifier: CheckClassifier | None = None,
-    reader: Callable[[Path, Sequence[DeployedTier], Document | None], tuple[Policy, Document]] | None = None,
-) -> PolicySet:
-    """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
-    files = policy_files(directory)
-    if not files:
-        reason = "no policy files (*.yaml) here" if directory.is_dir() else "no such folder"
-        raise UnreadableFile([Problem(directory, 0, "", reason)])
-    defaults = read_defaults(directory)
-    read: list[tuple[Policy, Document]] = []
-    problems: list[Problem] = []
-    for file in files:
-        try:
-            read.append(reader(file, tiers, defaults) if reader else policy_with(defaults, file, tiers))
-        except ConfigError as error:
-            problems += error.problems
-    return _joined(
-        read, problems, directory, tiers, default_surface, teamless, backends, services, cross_encoder,
-        check_classifier or _sheet_states,
-    )  # fmt: skip
-
-
-def _joined(
-    read: Sequence[tuple[Policy, Document]],
-    problems: list[Problem],
-    directory: Path,
-    tiers: Sequence[DeployedTier],
-    default_surface: str,
-    teamless: Sequence[str],
-    backends: Mapping[str, str],
-    services: Collection[str],
-    cross_encoder: CrossEncoderKind,
-    check_classifier: CheckClassifier,
-) -> PolicySet:
-    """Return the set of policies that fit the deployment and each other. Raises ConfigError with all `problems`."""
-    problems = [
-        *problems,
-        *problems_together(read),
-        *_misfits(read, tiers, teamless, backends, services, cross_encoder),
-        *_unusable_classifiers(read, directory, check_classifier),
-    ]
-    problems = list(dict.fromkeys(problems))  # a mistake in the defaults is one of every policy
-    by_name, by_header = _names(read, [])
-    if not problems and default_surface not in {policy.surface for policy, _ in read}:
-        message = f"no policy for the default surface {default_surface!r}{did_you_mean(default_surface, by_name)}"
-        problems.append(Problem(directory, 0, "", message))
-    if problems:
-        raise InvalidContent(problems)
-    by_surface = {policy.surface: policy for policy, _ in sorted(read, key=lambda pair: pair[0].surface)}
-    default = by_surface[default_surface]
-    return PolicySet(
-        MappingProxyType(by_surface),
-        default,
-        MappingProxyType({**by_name, AUTO: default}),
-        MappingProxyType({**by_surface, **by_header, AUTO: default}),
-        _patterns([policy for policy, _ in read]),
-    )
-
-
-def _misfits(
-    read: Sequence[tuple[Policy, Document]],
-    tiers: Sequence[DeployedTier],
-    teamless: Sequence[str],
-    backends: Mapping[str, str],
-    services: Collection[str],
-    cross_encoder: CrossEncoderKind,
-) -> Iterator[Problem]:
-    """What of the policies does not fit the deployment."""
-    yield from _unknown_tiers(read, [tier.name for tier in tiers])
-    yield from _too_wide(read, teamless)
-    yield from _out_of_reach(read, backends, cross_encoder)
-    yield from _partial_judges(read, tiers, backends)
-    yield from _unknown_services(read, services)
-
-
-def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
-    """The names that more than one of these policies stands for."""
-    problems: list[Problem] = []
-    _names(read, problems)
-    return problems
-
-
 def version_of(policy: Rules) -> str:
     """SHA-256, in hex, of everything the policy rules."""
     ruling = {name: getattr(policy, name) for name in _RULING}
@@ -476,160 +405,3 @@ def _is_policy(name: str) -> bool:
 
 def _refuse_version(path: KeyPath, _value: Any) -> str | None:
     return "set by Tierline from the file's content; remove it" if path == ("version",) else None
-
-
-def _unknown_tiers(read: Sequence[tuple[Policy, Document]], known: Collection[str]) -> Iterator[Problem]:
-    for policy, document in read:
-        for i, tier in enumerate(policy.tiers):
-            if tier not in known:
-                have = did_you_mean(tier, known) or f"; it has {', '.join(known)}"
-                message = f"the deployment has no tier {tier!r}{have}"
-                near = next((name for name in get_close_matches(tier, known, n=1) if name not in policy.tiers), None)
-                edits = (Edit(("tiers", i), near), Edit(("route", "start", tier), rename=near)) if near else ()
-                yield document.locate(Finding(("tiers", i), message, "T701", "", edits))
-
-
-def _too_wide(read: Sequence[tuple[Policy, Document]], teamless: Sequence[str]) -> Iterator[Problem]:
-    """A cache may be as wide as what a key may see, and no wider."""
-    for policy, document in read:
-        if policy.cache.scope == "team" and teamless:
-            who = f"tenant {teamless[0]!r} has" if len(teamless) == 1 else f"tenants {', '.join(teamless)} have"
-            at = ("cache", "scope")
-            message = f"{who} no team to share a cache with"
-            mend = "name one under tenants, or say scope: tenant"
-            yield document.locate(Finding(at, message, "T704", mend, (Edit(at, "tenant"),)))
-
-
-def _out_of_reach(
-    read: Sequence[tuple[Policy, Document]], backends: Collection[str], cross_encoder: CrossEncoderKind
-) -> Iterator[Problem]:
-    """Models that a semantic cache needs, and that the deployment does not have as it needs them."""
-    for policy, document in read:
-        semantic, at = policy.cache.semantic, ("cache", "semantic")
-        if semantic is None:
-            continue
-        if cross_encoder == "none" and "cross_encoder" in semantic.model_fields_set:
-            here: KeyPath = (*at, "cross_encoder")
-            mend = "say default or the path of one there, or leave this out"
-            yield document.locate(Finding(here, "the config says cross_encoder: none", "T705", mend, (Edit(here),)))
-        if cross_encoder == "unmeasured" and semantic.verify == "default" and semantic.cross_encoder.min_score is None:
-            message = "the config's cross-encoder has no sheet.json that states its threshold"
-            mend = "set cross_encoder: {min_score: ...} here (`tools.measure_cache` measures it), or verify: fast"
-            edits = (Edit((*at, "verify"), "fast"),)
-            yield document.locate(Finding((*at, "cross_encoder"), message, "T705", mend, edits))
-        judge = semantic.audit_judge
-        if judge is not None and judge.backend not in backends:
-            here = (*at, "audit_judge", "backend")
-            near = get_close_matches(judge.backend, backends, n=1)
-            edits = (Edit(here, near[0]) if near else Edit(here[:-1]),)
-            message = _no_backend(judge.backend, backends)
-            yield document.locate(Finding(here, message, "T702", "", edits))
-
-
-def _partial_judges(
-    read: Sequence[tuple[Policy, Document]], tiers: Sequence[DeployedTier], backends: Mapping[str, str]
-) -> Iterator[Problem]:
-    """Judges of `learn` that do not exist, or whose model would judge its own answers."""
-    models = {tier.name: tier.models for tier in tiers}
-    for policy, document in read:
-        if policy.learn is None:
-            continue
-        judge, at = policy.learn.judge, ("learn", "judge")
-        if judge not in backends:
-            near = get_close_matches(judge, backends, n=1)
-            edits = (Edit(at, near[0]) if near else Edit(("learn",)),)
-            yield document.locate(Finding(at, _no_backend(judge, backends), "T702", "", edits))
-            continue
-        own = [tier for tier in policy.tiers if backends[judge] in models.get(tier, ())]
-        if own:
-            yield document.locate(
-                Finding(
-                    at,
-                    f"{judge} is {backends[judge]}, which answers here as {own[0]!r}: models prefer their own answers, "
-                    "so it cannot judge them",
-                    "T714",
-                    "name a backend of another model, in a tier that this surface does not use",
-                    (Edit(("learn",)),),
-                )
-            )
-
-
-def _unknown_services(read: Sequence[tuple[Policy, Document]], services: Collection[str]) -> Iterator[Problem]:
-    """Services of `endpoints` that the deployment does not have."""
-    for policy, document in read:
-        for at, name in policy.endpoints.services():
-            if name in services:
-                continue
-            have = did_you_mean(name, services) or (f"; it has {', '.join(services)}" if services else "")
-            near = get_close_matches(name, services, n=1)
-            message = f"the deployment has no service {name!r}{have}"
-            mend = "" if near or services else f"write services: {{{name}: {{base_url: ...}}}} in the config"
-            edits = (Edit(at, near[0]) if near else Edit(at),)
-            yield document.locate(Finding(at, message, "T702", mend, edits))
-
-
-def _unusable_classifiers(
-    read: Sequence[tuple[Policy, Document]], directory: Path, check: CheckClassifier
-) -> Iterator[Problem]:
-    """Pinned classifiers that are missing, or are others than the policy says."""
-    for policy, document in read:
-        if (pinned := policy.route.pinned) is not None:
-            try:
-                check(directory / pinned.folder, pinned.version)
-            except ValueError as error:
-                yield document.locate(Finding(("route", "classifier"), str(error), "T715"))
-
-
-def _no_backend(name: str, backends: Collection[str]) -> str:
-    have = did_you_mean(name, backends) or f"; it has {', '.join(backends)}"
-    return f"the deployment has no backend {name!r}{have}"
-
-
-def _patterns(policies: Sequence[Policy]) -> list[tuple[str, Policy]]:
-    """Return the wildcards with their policies, the most specific first."""
-    found = [(name, policy) for policy in policies for name in policy.match.models if STAR in name]
-    return sorted(found, key=lambda pair: weight(pair[0]), reverse=True)
-
-
-def _names(
-    read: Sequence[tuple[Policy, Document]], problems: list[Problem]
-) -> tuple[dict[str, Policy], dict[str, Policy]]:
-    """Policies by what `model` may say and by what the header may say; a name taken twice is a problem."""
-    by_name: dict[str, Policy] = {}
-    by_header: dict[str, Policy] = {}
-    owner: dict[str, Document] = {}
-    for policy, document in read:
-        if policy.surface in by_name:
-            first = owner[policy.surface].file.name
-            message = (
-                f"surface {policy.surface!r} is already in {first}; choose another name, or delete one of the files"
-            )
-            free = document.file.name.split(".")[0]
-            edits = () if free in {one.surface for one, _ in read} else (Edit(("surface",), free),)
-            problems.append(document.locate(Finding(("surface",), message, "T703", "", edits)))
-        by_name.setdefault(policy.surface, policy)
-        owner.setdefault(policy.surface, document)
-    surfaces = dict(by_name)
-    wild: dict[str, Policy] = {}
-    for policy, document in read:
-        named: list[tuple[KeyPath, str, dict[str, Policy]]] = [
-            (("match", "models", i), name, by_name) for i, name in enumerate(policy.match.models)
-        ]
-        named += [(("match", "header", SURFACE_HEADER), name, by_header) for name in policy.match.header.values()]
-        for path, name, table in named:
-            other = surfaces.get(name) or table.get(name)
-            if other is not None and other is not policy:
-                message = f"{name!r} already stands for the surface {other.surface!r}"
-                problems.append(document.locate(Finding(path, message, "T703", "leave it out here", (Edit(path),))))
-            table.setdefault(name, policy)
-            if other is None and table is by_name and STAR in name:
-                rival = next((at for at in wild if weight(at) == weight(name) and overlap(at, name)), None)
-                if rival is not None and wild[rival] is not policy:
-                    message = (
-                        f"{name!r} and {rival!r} of the surface {wild[rival].surface!r} can match the same name, and "
-                        "neither is more specific"
-                    )
-                    mend = "write more of the name, or leave it out here"
-                    problems.append(document.locate(Finding(path, message, "T703", mend, (Edit(path),))))
-                wild.setdefault(name, policy)
-    return by_name, by_header

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import BeforeValidator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -20,7 +19,7 @@ from policies.loader import SHIPPED
 from policies.model import Rules, quantile_or_seconds
 from policies.quantities import DURATION
 from policies.rollout import Delay, Fall, Rise
-from policies.validation import Seconds, Share, rule
+from policies.validation import Seconds, Share, rule, validator_of
 
 SCHEMA_FILE: Final = SHIPPED / "policy.schema.json"
 _NUMBER: Final = r"\d+(?:\.\d+)?"
@@ -34,20 +33,15 @@ _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "l
 _TAKEN: Final = {"anyOf": [{"const": "auto"}, {"pattern": "^tier:"}]}
 
 
-def _validator(notation: Any) -> Any:
-    """Return the function that reads a notation."""
-    return next(part.func for part in notation.__metadata__ if isinstance(part, BeforeValidator))
-
-
 _WRITTEN: Final[Mapping[Any, JsonSchemaValue]] = {
-    _validator(Seconds): _DURATION,
+    validator_of(Seconds): _DURATION,
     rule: _RULE,
-    _validator(Share): {
+    validator_of(Share): {
         "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": f"^{_NUMBER}%$"}]
     },
-    _validator(Fall): {"type": "string", "pattern": f"^-{_NUMBER}%?$"},
-    _validator(Rise): {"type": "string", "pattern": f"^\\+{_NUMBER}%?$"},
-    _validator(Delay): {"type": "string", "pattern": DURATION.pattern.replace("^", "^\\+")},
+    validator_of(Fall): {"type": "string", "pattern": f"^-{_NUMBER}%?$"},
+    validator_of(Rise): {"type": "string", "pattern": f"^\\+{_NUMBER}%?$"},
+    validator_of(Delay): {"type": "string", "pattern": DURATION.pattern.replace("^", "^\\+")},
     quantile_or_seconds: {"anyOf": [{"enum": ["p50", "p90", "p95", "p99"]}, _DURATION]},
 }
 """What may be written where a validator reads a notation of its own."""

@@ -54,6 +54,11 @@ Share = Annotated[float, BeforeValidator(read_share), Field(ge=0, le=1, allow_in
 Whole = Annotated[int, BeforeValidator(read_number)]
 
 
+def validator_of(notation: Any) -> Any:
+    """Return the function that reads a notation, such as Seconds."""
+    return next(part.func for part in notation.__metadata__ if isinstance(part, BeforeValidator))
+
+
 class Section(BaseModel):
     """A part of a policy file: frozen, and an unknown key is an error."""
 

@@ -19,7 +19,8 @@ from gateway.config.environment import Environ, referred_to
 from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_config, load_deployment
 from gateway.config.schema import Deployment, TierConfig
 from policies.errors import InvalidContent
-from policies.loader import SHIPPED, CrossEncoderKind, PolicySource
+from policies.loader import SHIPPED, PolicySource
+from policies.misfits import CrossEncoderKind
 from policies.model import DeployedTier
 from policies.yaml_source import read_yaml
 

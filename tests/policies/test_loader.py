@@ -8,7 +8,7 @@ import pytest
 
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.lint import lint
-from policies.loader import SHIPPED, PolicySource, load_policies, policy_files, read_policy
+from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from tests.policies.conftest import CHAT, Write
 
@@ -17,7 +17,7 @@ TIERS = (DeployedTier("local"), DeployedTier("hosted"))
 
 def problems_of(directory: Path) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load_policies(directory, TIERS)
+        PolicySource(directory, TIERS).load()
     return [f"{problem.line}: {problem.key}: {problem.message}" for problem in caught.value.problems]
 
 
@@ -74,7 +74,7 @@ NO_KEY = DeployedTier("hosted", unconfigured="HOSTED_KEY is not set")
 
 
 def deployed(file: Path, *tiers: DeployedTier) -> Policy:
-    return load_policies(file.parent, tiers or (SMALL, LARGE)).default
+    return PolicySource(file.parent, tiers or (SMALL, LARGE)).load().default
 
 
 def test_the_ladder_is_made_of_the_tiers_that_are_configured(write: Write) -> None:
@@ -208,7 +208,7 @@ def test_a_request_finds_its_policy_by_header_or_model(write: Write) -> None:
     """The header goes first; without it, a surface's name, an alias or auto; nothing is guessed."""
     write("batch", CHAT, ("surface: chat", "surface: batch"),
           ("{models: [gpt-4o-mini]}", "{models: [offline], header: {X-Tierline-Surface: nightly}}"))  # fmt: skip
-    policies = load_policies(write().parent, TIERS)
+    policies = PolicySource(write().parent, TIERS).load()
     asked = [
         (("chat", None), "chat"),
         (("gpt-4o-mini", None), "chat"),
@@ -244,15 +244,15 @@ def test_a_name_belongs_to_one_surface(write: Write) -> None:
 def test_the_default_surface_must_be_there(write: Write) -> None:
     """A deployment whose default surface has no policy does not start."""
     with pytest.raises(InvalidContent, match=r"no policy for the default surface 'caht' \(did you mean 'chat'\?\)"):
-        load_policies(write().parent, TIERS, "caht")
+        PolicySource(write().parent, TIERS, "caht").load()
 
 
 def test_a_folder_without_policies_is_refused(tmp_path: Path) -> None:
     """No folder, and a folder with nothing in it, are told apart."""
     with pytest.raises(UnreadableFile, match="no policy files"):
-        load_policies(tmp_path, TIERS)
+        PolicySource(tmp_path, TIERS).load()
     with pytest.raises(UnreadableFile, match="no such folder"):
-        load_policies(tmp_path / "nope", TIERS)
+        PolicySource(tmp_path / "nope", TIERS).load()
 
 
 def test_hidden_files_are_no_policies(write: Write) -> None:
@@ -260,7 +260,7 @@ def test_hidden_files_are_no_policies(write: Write) -> None:
     file = write()
     (file.parent / ".chat.yaml.swp").write_text("garbage: [")
     (file.parent / ".#chat.yaml").write_text("garbage: [")
-    assert load_policies(file.parent, TIERS).names == ("chat",)
+    assert PolicySource(file.parent, TIERS).load().names == ("chat",)
 
 
 def test_a_snapshot_changes_with_every_write(write: Write) -> None:
@@ -275,7 +275,7 @@ def test_a_snapshot_changes_with_every_write(write: Write) -> None:
 
 def test_the_shipped_policies_are_right() -> None:
     """They load, nothing about them is doubtful, and those have a semantic cache whose answers may be worded anew."""
-    policies = load_policies(SHIPPED, TIERS)
+    policies = PolicySource(SHIPPED, TIERS).load()
     assert policies.names == ("agent", "autocomplete", "batch", "chat", "drafting", "extraction", "support", "voice")
     assert [finding for policy in policies.by_surface.values() for finding in lint(policy)] == []
     semantic = [name for name, policy in policies.by_surface.items() if policy.cache.semantic is not None]
@@ -296,10 +296,10 @@ def test_every_line_of_a_shipped_policy_says_why() -> None:
 def test_a_cache_is_no_wider_than_every_tenant_has_a_team(write: Write) -> None:
     """Answers are shared within teams only where each tenant has one; the tenants that have none are named."""
     file = write("chat", CHAT.replace("cache: {", "cache: {scope: team, "))
-    shared = load_policies(file.parent, TIERS, teamless=())
+    shared = PolicySource(file.parent, TIERS, teamless=()).load()
     assert shared.default.cache.scope == "team"
     with pytest.raises(InvalidContent, match="acme, zeta have no team") as caught:
-        load_policies(file.parent, TIERS, teamless=("acme", "zeta"))
+        PolicySource(file.parent, TIERS, teamless=("acme", "zeta")).load()
     assert caught.value.problems[0].key == "cache.scope"
     with pytest.raises(InvalidContent, match="tenant 'acme' has no team"):
         PolicySource(file.parent, TIERS, teamless=("acme",)).load()
@@ -364,7 +364,7 @@ def test_a_wildcard_stands_for_every_name_that_it_matches(write: Write) -> None:
     """The most specific one counts, a whole name before all of them, and what none matches is no name."""
     write("a", CHAT, ("chat", "a"), ("[gpt-4o-mini]", "[gpt-*, gpt-5-codex, o3*]"))
     file = write("b", CHAT, ("chat", "b"), ("[gpt-4o-mini]", "['*codex*', gpt-4o]"))
-    policies = load_policies(file.parent, TIERS, default_surface="a")
+    policies = PolicySource(file.parent, TIERS, default_surface="a").load()
     expected = {"gpt-5.4": "a", "gpt-5-codex-mini": "b", "gpt-5-codex": "a", "gpt-4o": "b", "o3": "a", "claude-3": ""}
     for _ in range(2):  # the second time from what is remembered
         found = {name: policies.resolve(name) for name in expected}

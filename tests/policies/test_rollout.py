@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policies.errors import ConfigError
-from policies.loader import load_policies, read_policy
+from policies.loader import PolicySource, read_policy
 from policies.model import DeployedTier
 from tests.policies.conftest import CHAT, Write
 
@@ -38,7 +38,7 @@ DESIGN = Path(__file__).resolve().parents[3] / "shared" / "design.md"
 
 def _load(folder: Path, text: str) -> None:
     (folder / "support-chat.yaml").write_text(text)
-    found = load_policies(folder, (DeployedTier("local"), DeployedTier("hosted")), "support-chat")
+    found = PolicySource(folder, (DeployedTier("local"), DeployedTier("hosted")), "support-chat").load()
     assert found.resolve("support") is found.resolve("any", "support-chat") is found.default
     assert found.default.rollout is not None
     assert found.default.rollout.steps == (0.01, 0.05, 0.25)

@@ -19,8 +19,9 @@ from gateway.report import print_json
 from policies.codes import CODES, is_error
 from policies.edit import CannotEdit
 from policies.errors import ConfigError, Problem
-from policies.loader import SHIPPED, PolicySource, policy_files, problems_together, read_policy
+from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
 from policies.mends import mended
+from policies.misfits import problems_together
 from policies.model import Policy
 from policies.yaml_source import Document
 

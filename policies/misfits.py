@@ -1,0 +1,179 @@
+"""Find what of policies does not fit a deployment, and the names that more than one of them stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final, Literal, Protocol
+
+from policies.errors import Edit, Finding, KeyPath, Problem, did_you_mean
+from policies.model import SURFACE_HEADER, DeployedTier, Policy
+from policies.wildcards import STAR, overlap, weight
+from policies.yaml_source import Document
+
+CrossEncoderKind = Literal["none", "unmeasured", "measured"]
+"""A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
+
+
+class Fits(Protocol):
+    """What a deployment has that policies may name; see `policies.loader.PolicySource`."""
+
+    @property
+    def tiers(self) -> Sequence[DeployedTier]: ...
+    @property
+    def teamless(self) -> Sequence[str]: ...
+    @property
+    def backends(self) -> Mapping[str, str]: ...
+    @property
+    def services(self) -> Sequence[str]: ...
+    @property
+    def cross_encoder(self) -> CrossEncoderKind: ...
+
+
+def misfits(read: Sequence[tuple[Policy, Document]], fits: Fits) -> Iterator[Problem]:
+    """Yield what of the policies does not fit the deployment."""
+    for check in _CHECKS:
+        for policy, document in read:
+            yield from map(document.locate, check(policy, fits))
+
+
+def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
+    """Return a problem for each name that more than one of these policies stands for."""
+    problems: list[Problem] = []
+    names(read, problems)
+    return problems
+
+
+def _missing(what: str, name: str, known: Collection[str]) -> str:
+    have = did_you_mean(name, known) or (f"; it has {', '.join(known)}" if known else "")
+    return f"the deployment has no {what} {name!r}{have}"
+
+
+def _no_such(what: str, name: str, known: Collection[str], at: KeyPath, without: KeyPath, mend: str = "") -> Finding:
+    """Return the finding of a name that is not known: write a near one, or leave out `without`."""
+    near = get_close_matches(name, known, n=1)
+    edit = Edit(at, near[0]) if near else Edit(without)
+    return Finding(at, _missing(what, name, known), "T702", "" if near else mend, (edit,))
+
+
+def _unknown_tiers(policy: Policy, fits: Fits) -> Iterator[Finding]:
+    known = [tier.name for tier in fits.tiers]
+    for i, tier in enumerate(policy.tiers):
+        if tier not in known:
+            near = next((name for name in get_close_matches(tier, known, n=1) if name not in policy.tiers), None)
+            edits = (Edit(("tiers", i), near), Edit(("route", "start", tier), rename=near)) if near else ()
+            yield Finding(("tiers", i), _missing("tier", tier, known), "T701", "", edits)
+
+
+def _too_wide(policy: Policy, fits: Fits) -> Iterator[Finding]:
+    """A cache may be as wide as what a key may see, and no wider."""
+    if policy.cache.scope == "team" and (teamless := fits.teamless):
+        who = f"tenant {teamless[0]!r} has" if len(teamless) == 1 else f"tenants {', '.join(teamless)} have"
+        at = ("cache", "scope")
+        mend = "name one under tenants, or say scope: tenant"
+        yield Finding(at, f"{who} no team to share a cache with", "T704", mend, (Edit(at, "tenant"),))
+
+
+def _out_of_reach(policy: Policy, fits: Fits) -> Iterator[Finding]:
+    """Models that a semantic cache needs, and that the deployment does not have as it needs them."""
+    semantic, at = policy.cache.semantic, ("cache", "semantic")
+    if semantic is None:
+        return
+    here: KeyPath = (*at, "cross_encoder")
+    if fits.cross_encoder == "none" and "cross_encoder" in semantic.model_fields_set:
+        mend = "say default or the path of one there, or leave this out"
+        yield Finding(here, "the config says cross_encoder: none", "T705", mend, (Edit(here),))
+    if fits.cross_encoder == "unmeasured" and semantic.verify == "default" and semantic.cross_encoder.min_score is None:
+        message = "the config's cross-encoder has no sheet.json that states its threshold"
+        mend = "set cross_encoder: {min_score: ...} here (`tools.measure_cache` measures it), or verify: fast"
+        yield Finding(here, message, "T705", mend, (Edit((*at, "verify"), "fast"),))
+    judge = semantic.audit_judge
+    if judge is not None and judge.backend not in fits.backends:
+        here = (*at, "audit_judge", "backend")
+        yield _no_such("backend", judge.backend, fits.backends, here, here[:-1])
+
+
+def _partial_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
+    """Judges of `learn` that do not exist, or whose model would judge its own answers."""
+    if policy.learn is None:
+        return
+    judge, at = policy.learn.judge, ("learn", "judge")
+    if judge not in fits.backends:
+        yield _no_such("backend", judge, fits.backends, at, ("learn",))
+        return
+    models = {tier.name: tier.models for tier in fits.tiers}
+    own = [tier for tier in policy.tiers if fits.backends[judge] in models.get(tier, ())]
+    if own:
+        message = (
+            f"{judge} is {fits.backends[judge]}, which answers here as {own[0]!r}: models prefer their own answers, "
+            "so it cannot judge them"
+        )
+        mend = "name a backend of another model, in a tier that this surface does not use"
+        yield Finding(at, message, "T714", mend, (Edit(("learn",)),))
+
+
+def _unknown_services(policy: Policy, fits: Fits) -> Iterator[Finding]:
+    """Services of `endpoints` that the deployment does not have."""
+    for at, name in policy.endpoints.services():
+        if name not in fits.services:
+            mend = "" if fits.services else f"write services: {{{name}: {{base_url: ...}}}} in the config"
+            yield _no_such("service", name, fits.services, at, at, mend)
+
+
+_CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
+    _unknown_tiers,
+    _too_wide,
+    _out_of_reach,
+    _partial_judges,
+    _unknown_services,
+)
+
+
+def patterns(policies: Sequence[Policy]) -> list[tuple[str, Policy]]:
+    """Return the wildcards with their policies, the most specific first."""
+    found = [(name, policy) for policy in policies for name in policy.match.models if STAR in name]
+    return sorted(found, key=lambda pair: weight(pair[0]), reverse=True)
+
+
+def names(
+    read: Sequence[tuple[Policy, Document]], problems: list[Problem]
+) -> tuple[dict[str, Policy], dict[str, Policy]]:
+    """Policies by what `model` may say and by what the header may say; a name taken twice is a problem."""
+    by_name: dict[str, Policy] = {}
+    by_header: dict[str, Policy] = {}
+    owner: dict[str, Document] = {}
+    for policy, document in read:
+        if policy.surface in by_name:
+            first = owner[policy.surface].file.name
+            message = (
+                f"surface {policy.surface!r} is already in {first}; choose another name, or delete one of the files"
+            )
+            free = document.file.name.split(".")[0]
+            edits = () if free in {one.surface for one, _ in read} else (Edit(("surface",), free),)
+            problems.append(document.locate(Finding(("surface",), message, "T703", "", edits)))
+        by_name.setdefault(policy.surface, policy)
+        owner.setdefault(policy.surface, document)
+    surfaces = dict(by_name)
+    wild: dict[str, Policy] = {}
+    for policy, document in read:
+        named: list[tuple[KeyPath, str, dict[str, Policy]]] = [
+            (("match", "models", i), name, by_name) for i, name in enumerate(policy.match.models)
+        ]
+        named += [(("match", "header", SURFACE_HEADER), name, by_header) for name in policy.match.header.values()]
+        for path, name, table in named:
+            other = surfaces.get(name) or table.get(name)
+            if other is not None and other is not policy:
+                message = f"{name!r} already stands for the surface {other.surface!r}"
+                problems.append(document.locate(Finding(path, message, "T703", "leave it out here", (Edit(path),))))
+            table.setdefault(name, policy)
+            if other is None and table is by_name and STAR in name:
+                rival = next((at for at in wild if weight(at) == weight(name) and overlap(at, name)), None)
+                if rival is not None and wild[rival] is not policy:
+                    message = (
+                        f"{name!r} and {rival!r} of the surface {wild[rival].surface!r} can match the same name, and "
+                        "neither is more specific"
+                    )
+                    mend = "write more of the name, or leave it out here"
+                    problems.append(document.locate(Finding(path, message, "T703", mend, (Edit(path),))))
+                wild.setdefault(name, policy)
+    return by_name, by_header
