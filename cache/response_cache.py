@@ -33,7 +33,7 @@ from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import TextPairScorer
 from cache.semantic.cross_encoder_queue import CrossEncoderQueue
-from cache.semantic.matcher import Candidates, SemanticMatcher, beside, missed
+from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_neighbour
 from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
@@ -210,21 +210,21 @@ class ResponseCache:
             if entry.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
-            passed = passed or beside(best, entry)
+            passed = passed or with_neighbour(best, entry)
             # An answer that only this request may not have hides those of the neighbours behind it.
-            behind = (
-                self._candidates.behind(found, near, keys.question, semantic)
+            others = (
+                self._candidates.without(found, near, keys.question, semantic)
                 if entry.reason in _OF_THE_REQUEST
                 else None
             )
-            if behind is None:
+            if others is None:
                 return passed
-            found, left_s = behind, left_s - best.checked.waited_s
+            found, left_s = others, left_s - best.checked.waited_s
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # A restricted request may have missed a better answer under the exact key: it must not overwrite that.
             self._back_fill(plan, near, verdict.score, entry, semantic.ttl)
         hit = self._hit("semantic", near.key, entry, near.similarity, verdict.score)
-        return beside(best, Lookup("hit", hit))
+        return with_neighbour(best, Lookup("hit", hit))
 
     async def write(self, plan: CachePlan, answer: StoredAnswer, vector: Vector | None = None) -> WriteOutcome:
         """Store a good answer, with its question's `vector` also in the index. Call it after the reply is sent."""

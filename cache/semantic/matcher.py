@@ -116,7 +116,9 @@ class SemanticMatcher:
         best = settled(chosen, checked.scores, Blend(self._strict(semantic), self._cosine_weight))
         return BestNeighbour(found.near[best.place], best.verdict, checked, chosen.vetoed)
 
-    def behind(self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache) -> Candidates | None:
+    def without(
+        self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache
+    ) -> Candidates | None:
         """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
         near = [one for one in found.near if one is not passed]
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
@@ -176,10 +178,10 @@ class SemanticMatcher:
 
 def missed(reason: str, best: BestNeighbour) -> Lookup:
     """Return a miss for that reason, with the nearest neighbour if there is one."""
-    return beside(best, Lookup("miss", reason=reason))
+    return with_neighbour(best, Lookup("miss", reason=reason))
 
 
-def beside(best: BestNeighbour, lookup: Lookup) -> Lookup:
+def with_neighbour(best: BestNeighbour, lookup: Lookup) -> Lookup:
     """Add the candidate to the result of a lookup; its score only if there was no veto."""
     near, verdict, checked, vetoed = best
     if near is None:
