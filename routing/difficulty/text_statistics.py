@@ -188,11 +188,9 @@ class CountRange:
         return np.asarray(np.minimum(np.maximum(counts, self.low[row]), self.high[row]))
 
     def heard(self, counts: NDArray[Any], row: int) -> NDArray[Any]:
-        """Return the counts, shape (len(COUNTS),), clamped to a row's ends, those far outside replaced by the mean."""
-        heard = self.clamped(counts, row)
+        """Return the counts (..., len(COUNTS)) clamped to a row's ends, those far outside replaced by the mean."""
         far = (counts < self.lowest[row]) | (counts > self.highest[row])
-        heard[far] = self.mean[row][far]
-        return heard
+        return np.where(far, self.mean[row], self.clamped(counts, row))
 
 
 def _byte_classes() -> bytes:

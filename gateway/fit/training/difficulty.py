@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from gateway.fit.datasets import DataError, Example
+from gateway.fit.figures import interval, resamples
 from gateway.fit.folds import NEVER_HELD, by_text
 from gateway.fit.kinds import JUDGED, kind_of, plain_requests
 from gateway.fit.libraries import one_thread
 from gateway.fit.metrics import apgr, measure
 from gateway.fit.training.difficulty_heads import Heads, fit, fit_general, step_to, tools_requests
 from gateway.fit.training.domain import Domain
+from gateway.fit.training.sheet import write_artefact
 from gateway.fit.training.table import TrainingTable, tabulate
-from gateway.measures.curves import Floats
+from gateway.measures.curves import Blocks, Curve, Floats
 from gateway.progress import OnProgress
 from gateway.report import table
 from routing.difficulty.model import FORMAT, QUANTILES, SHEET_FILE, TENSORS, WEIGHTS_FILE, gain_of, mix
@@ -191,11 +193,10 @@ def _about_kind(
 
 def _interval(score: Floats, small: Floats, large: Floats) -> list[float]:
     """Return the APGR, and its 95% interval by bootstrap over prompts."""
-    generator = np.random.default_rng(0)
-    drawn = generator.integers(0, len(score), (_RESAMPLES, len(score)))
-    values = [apgr(score[rows], small[rows], large[rows]) for rows in drawn]
-    ends = np.nanquantile(values, (0.025, 0.975)) if np.isfinite(values).any() else (np.nan, np.nan)
-    return [round(float(value), 4) for value in (apgr(score, small, large), *ends)]
+    blocks, gain = Blocks.of(score), large - small
+    drawn = [Curve.of(blocks, gain, weights).recovered() for weights in resamples(len(score), 0, _RESAMPLES)]
+    found = interval(apgr(score, small, large), np.concatenate(drawn))
+    return [round(end, 4) for end in (found.value, found.lo, found.hi)]
 
 
 def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
@@ -225,13 +226,13 @@ def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, 
         near = domain.near(table, held)
         kinds = heads.kinds_of(table, held, near, ranges.clamped(counts, -1))
         outside = kinds < 0
-        heard, _ = ranges.heard(counts[outside], -1)
+        heard = ranges.heard(counts[outside], -1)
         served[held[outside]] = fit_general(table, chosen).probabilities(heard)
         for at, task in enumerate(heads.tasks):
             here, true = kinds == at, table.task[held] == task
             if not (here | true).any():
                 continue
-            logits = heads.logits(at, table, held, ranges.heard(counts, at)[0])
+            logits = heads.logits(at, table, held, ranges.heard(counts, at))
             served[held[here]] = mix(logits[here])
             every = own.setdefault(task, np.zeros((table.prompts, *logits.shape[1:])))
             every[held[true]] = logits[true]
@@ -254,11 +255,7 @@ def save(trained: Trained, folder: Path, sheet: dict[str, Any]) -> str:
     weights = serialise(trained.tensors, metadata={FORMAT: json.dumps(made)})
     digest = hashlib.sha256(weights).hexdigest()
     complete = {"format": FORMAT, "sha256": digest, "embedder": trained.embedder, **sheet, "measured": trained.metrics}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in ((WEIGHTS_FILE, weights), (SHEET_FILE, json.dumps(complete, indent=2).encode() + b"\n")):
-        scratch = folder / f".{name}.new"
-        scratch.write_bytes(content)
-        scratch.replace(folder / name)
+    write_artefact(folder, {WEIGHTS_FILE: weights}, SHEET_FILE, complete)
     return digest
 
 

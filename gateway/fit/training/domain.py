@@ -75,7 +75,9 @@ class Domain:
                 continue
             plain = own[table.plain[own]]
             labelled = own[~table.plain[own]] if len(plain) < len(own) else own
-            centres, similarity = _balls(table.vectors[labelled], centroids, _OUTSIDE_OPEN if loose else outside, seed)
+            centres, similarity = unit_centroids(
+                table.vectors[labelled], centroids, _OUTSIDE_OPEN if loose else outside, seed
+            )
             balls.append(np.vstack([centres, table.vectors[plain]]))
             similar.append(similarity * _LOOSER if loose else similarity)
             shortest = int(np.quantile(table.chars[labelled], _SHORTEST))
@@ -97,10 +99,11 @@ class Domain:
         """Return whether each of these texts is near each kind, shape (rows, kinds)."""
         cosines = table.vectors[rows] @ self.centroids.T
         near = np.empty((len(cosines), len(self.kinds)), bool)
+        far = self.count_range.far(table.counts[rows][:, None])
         for at in range(len(self.kinds)):
             near[:, at] = cosines[:, self.owner == at].max(axis=1) >= self.min_similarity[at]
             near[:, at] &= table.chars[rows] >= self.min_chars[at]
-            near[:, at] &= ~self.count_range.heard(table.counts[rows], at)[1].any(axis=1)
+            near[:, at] &= ~far[:, at]
         return near
 
 
@@ -111,7 +114,7 @@ def _ends(counts: Floats, plain: Floats) -> tuple[Floats, Floats, Floats]:
     return np.vstack([low, plain]).min(axis=0), np.vstack([high, plain]).max(axis=0), counts.mean(axis=0)
 
 
-def _balls(vectors: Floats, centroids: int, outside: float, seed: int) -> tuple[Floats, float]:
+def unit_centroids(vectors: Floats, centroids: int, outside: float, seed: int) -> tuple[Floats, float]:
     """Return unit centroids of the texts, and the minimum cosine with the nearest that counts as near."""
     from sklearn.cluster import KMeans
 
