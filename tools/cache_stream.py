@@ -11,18 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cache.risk.control import Batch, Label, RiskControl
 from cache.semantic.decision import settled, shortlist
 from gateway.progress import OnProgress
 from tools.cache_stages import Asked, Figure, Flags, Stages, share
-from tools.near_neighbours import Neighbours
+from tools.question_pairs import connected
 
 NEIGHBOURS = 5
 """Number of neighbours that a lookup compares."""
 
 _SHOWN_EVERY = 1_000
 _BATCH = 200  # requests between two updates of the controller
+_BLOCK = 256  # vectors compared with all others at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,33 +119,41 @@ class Truth:
 
     def __init__(self, count: int, labels: Iterable[tuple[int, int, bool]]) -> None:
         """Take the `labels`: (one request, another, whether they want the same answer)."""
-        self._parent = list(range(count))
-        self._told: dict[tuple[int, int], bool] = {}
-        for one, other, same in labels:
-            self._told[min(one, other), max(one, other)] = same
-            if same:
-                self._parent[self._root(one)] = self._root(other)
-        apart = (map(self._root, pair) for pair, same in self._told.items() if not same)
-        self._apart = {(min(one, other), max(one, other)) for one, other in apart}
+        self._labels = {(min(a, b), max(a, b)): same for a, b, same in labels}
+        self._class = connected(count, [pair for pair, same in self._labels.items() if same])
+        self._apart = {self._classes(*pair) for pair, same in self._labels.items() if not same}
 
     def same(self, one: int, other: int) -> bool:
         """Return whether both want the same answer. A pair's own label takes precedence."""
-        label = self._told.get((min(one, other), max(one, other)))
-        return self._root(one) == self._root(other) if label is None else label
+        label = self._labels.get((min(one, other), max(one, other)))
+        return self._class[one] == self._class[other] if label is None else label
 
-    def told(self, one: int, other: int) -> bool:
+    def has_label(self, one: int, other: int) -> bool:
         """Return whether this pair has a label, direct or by transitivity."""
-        if (min(one, other), max(one, other)) in self._told:
+        if (min(one, other), max(one, other)) in self._labels or self._class[one] == self._class[other]:
             return True
-        a, b = self._root(one), self._root(other)
-        return a == b or (min(a, b), max(a, b)) in self._apart
+        return self._classes(one, other) in self._apart
 
-    def _root(self, number: int) -> int:
-        parent = self._parent
-        while parent[number] != number:
-            parent[number] = parent[parent[number]]
-            number = parent[number]
-        return number
+    def _classes(self, one: int, other: int) -> tuple[int, int]:
+        a, b = sorted((self._class[one], self._class[other]))
+        return a, b
+
+
+Neighbours = Sequence[tuple[NDArray[np.intp], NDArray[np.float32]]]
+"""For each text the others that are near it, nearest first, and their cosines."""
+
+
+def near_neighbours(vectors: NDArray[np.float32], at_least: float, on_progress: OnProgress) -> Neighbours:
+    """Return for each unit vector, shape (n, dimension), the others with a cosine of at least `at_least`."""
+    neighbours = []
+    for start in range(0, len(vectors), _BLOCK):
+        for text, cosines in enumerate(vectors[start : start + _BLOCK] @ vectors.T, start):
+            cosines[text] = -1.0
+            near = np.flatnonzero(cosines >= at_least)
+            near = near[np.argsort(-cosines[near], kind="stable")]
+            neighbours.append((near, cosines[near]))
+        on_progress("comparing", min(start + _BLOCK, len(vectors)), len(vectors))
+    return neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +185,7 @@ class Stream:
                     kept.add(asked.partition, self.texts[row], row)
             outcome.hits[row] = stored is not None
             outcome.wrong[row] = stored is not None and not self._same(stored, row)
-            outcome.unlabelled[row] = outcome.wrong[row] and not self._told(stored, row)
+            outcome.unlabelled[row] = outcome.wrong[row] and not self._has_label(stored, row)
         on_progress("serving", len(self.requests), len(self.requests))
         return outcome
 
@@ -201,8 +211,8 @@ class Stream:
     def _same(self, one: int, other: int) -> bool:
         return self.wants[one] == self.wants[other] or self.truth.same(self.wants[one], self.wants[other])
 
-    def _told(self, one: int | None, other: int) -> bool:
-        return one is not None and self.truth.told(self.wants[one], self.wants[other])
+    def _has_label(self, one: int | None, other: int) -> bool:
+        return one is not None and self.truth.has_label(self.wants[one], self.wants[other])
 
     def served_by_cosine(self, at_least: float) -> StreamOutcome:
         """Simulate a cache that compares only the cosine of the last user texts."""
@@ -222,7 +232,7 @@ class Stream:
         nearest = []
         if (same := kept.get(partition, text)) is not None:
             nearest.append((same, 1.0))
-        for other, cosine in zip(*self.neighbours.of(text), strict=True):
+        for other, cosine in zip(*(part.tolist() for part in self.neighbours[text]), strict=True):
             if len(nearest) >= most:
                 break
             if (row := kept.get(partition, other)) is not None:

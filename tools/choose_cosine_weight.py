@@ -24,7 +24,7 @@ from cache.semantic.decision import Blend, same_words
 from cache.text.guards import SWITCHED, Pair
 from gateway.cli.commands._flags import add_json_flag, add_state_flag
 from gateway.fit.datasets import DataError
-from gateway.fit.training.answer_heads import auroc
+from gateway.measures.curves import auroc
 from gateway.progress import OnProgress
 from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder

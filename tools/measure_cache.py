@@ -59,8 +59,7 @@ from tools.cache_stages import (
     served_of,
     share,
 )
-from tools.cache_stream import Rates, Stream, StreamGate, Truth, halves, rates
-from tools.near_neighbours import near_neighbours
+from tools.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates
 
 BASELINES = (0.80, 0.90, 0.95)
 MOST_WRONG = 0.01

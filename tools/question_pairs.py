@@ -91,18 +91,19 @@ def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset:
 
 def clusters_of(pairs: Iterable[QuestionPair]) -> dict[str, int]:
     """Return each text's cluster number: texts connected by a chain of true pairs have the same one."""
-    parent: dict[str, str] = {}
+    every = list(pairs)
+    texts = sorted({text for pair in every for text in (pair.a, pair.b)})
+    place = {text: number for number, text in enumerate(texts)}
+    joined = connected(len(texts), [(place[pair.a], place[pair.b]) for pair in every if pair.same_answer])
+    return dict(zip(texts, joined, strict=True))
 
-    def top(text: str) -> str:
-        parent.setdefault(text, text)
-        while parent[text] != text:
-            parent[text] = parent[parent[text]]
-            text = parent[text]
-        return text
 
-    for pair in pairs:
-        one, other = top(pair.a), top(pair.b)
-        if pair.same_answer:
-            parent[one] = other
-    numbers = {text: i for i, text in enumerate(sorted({top(text) for text in parent}))}
-    return {text: numbers[top(text)] for text in sorted(parent)}
+def connected(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Return a number for each of `count` nodes, the same for those that these edges connect."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    ends = np.array(edges, np.int64).reshape(-1, 2).T
+    graph = coo_matrix((np.ones(len(edges)), (ends[0], ends[1])), shape=(count, count))
+    numbers: list[int] = connected_components(graph, directed=False)[1].tolist()
+    return numbers

@@ -124,7 +124,7 @@ def figures(outcomes: Outcomes, draws: Sequence[Draw], seed: int, on_progress: O
     """Compute every figure of every method. Several draws (each with the same methods) are averaged."""
     point = _mean_over(outcomes, draws, np.ones((1, len(outcomes.small))))
     resampled: dict[tuple[str, str], list[Floats]] = {key: [] for key in point}
-    for weights in _resamples(len(outcomes.small), seed, on_progress):
+    for weights in resamples(len(outcomes.small), seed, on_progress=on_progress):
         with np.errstate(invalid="ignore", divide="ignore"):  # a resample may hold no prompt of a small data set
             values = _mean_over(outcomes, draws, weights)
         for key, value in values.items():
@@ -152,9 +152,9 @@ def interval(value: float, resampled: Floats, *, biased: bool = False) -> Interv
     return Interval(value, min(float(lo), value), max(float(hi), value))
 
 
-def share(held: Floats, seed: int) -> Interval:
+def share(held: Floats, seed: int, draws: int = RESAMPLES) -> Interval:
     """Return the mean of `held` (items,) with its interval."""
-    counts = np.concatenate([weights @ held for weights in _resamples(len(held), seed)])
+    counts = np.concatenate([weights @ held for weights in resamples(len(held), seed, draws)])
     return interval(float(held.mean()), counts / len(held))
 
 
@@ -163,21 +163,32 @@ def draw_curves(outcomes: Outcomes, draws: Sequence[Draw], seed: int) -> dict[st
     once = np.ones((1, len(outcomes.small)))
     drawn = {}
     for number, method in enumerate(draws[0].methods):
-        band = [_accuracies(outcomes, draws, number, weights) for weights in _resamples(len(outcomes.small), seed)]
+        band = [_accuracies(outcomes, draws, number, weights) for weights in resamples(len(outcomes.small), seed)]
         lo, hi = np.quantile(np.concatenate(band), [0.025, 0.975], axis=0)
         accuracy = _accuracies(outcomes, draws, number, once)[0]
         drawn[method.name] = Drawn(accuracy, lo, hi, _dollars_along(outcomes, draws, number))
     return drawn
 
 
-def _resamples(count: int, seed: int, on_progress: OnProgress = silent) -> Iterator[Floats]:
-    """Yield each prompt's number of occurrences in each resample, shape (resamples, count), in chunks of resamples."""
-    generator = np.random.default_rng(seed)
-    for start in range(0, RESAMPLES, _CHUNK):
-        on_progress("resampling", start, RESAMPLES)
-        drawn = generator.integers(0, count, (_CHUNK, count)) + np.arange(_CHUNK)[:, None] * count
-        yield np.bincount(drawn.ravel(), minlength=_CHUNK * count).reshape(_CHUNK, count).astype(np.float64)
-    on_progress("resampling", RESAMPLES, RESAMPLES)
+def resamples(
+    count: int,
+    seed: int,
+    draws: int = RESAMPLES,
+    group: NDArray[np.int64] | None = None,
+    on_progress: OnProgress = silent,
+) -> Iterator[Floats]:
+    """Yield each item's number of occurrences in each resample, shape (resamples, count), in chunks of resamples.
+
+    `group` (count,) numbers those that are drawn together, such as the turns of a conversation; None draws each alone.
+    """
+    owner = np.arange(count) if group is None else np.unique(group, return_inverse=True)[1]
+    units, generator = int(owner.max()) + 1, np.random.default_rng(seed)
+    for start in range(0, draws, _CHUNK):
+        on_progress("resampling", start, draws)
+        drawn = generator.integers(0, units, (_CHUNK, units)) + np.arange(_CHUNK)[:, None] * units
+        times = np.bincount(drawn.ravel(), minlength=_CHUNK * units).reshape(_CHUNK, units)
+        yield times[:, owner].astype(np.float64)
+    on_progress("resampling", draws, draws)
 
 
 def _taken(outcomes: Outcomes, draw: Draw) -> Outcomes:

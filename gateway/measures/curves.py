@@ -115,3 +115,20 @@ def calibration_error(probability: Floats, correct: Floats) -> float:
     """Return the expected calibration error: mean distance of probability and outcome, in ten bins of equal count."""
     once = np.ones((1, len(probability)))
     return float(calibration_errors(Blocks.of(probability), probability - correct, once)[0])
+
+
+def auroc(score: Floats, right: Floats) -> float:
+    """Return the probability that a right answer scores higher than a wrong one; ties count half.
+
+    A fractional label counts as right and as wrong in proportion. NaN where all are right, or all wrong.
+    """
+    return float(aurocs(Blocks.of(score), right, np.ones((1, len(score))))[0])
+
+
+def aurocs(blocks: Blocks, right: Floats, weights: Floats) -> Floats:
+    """Return the same for each resample; `blocks` orders the scores of the labels `right` (items,)."""
+    positive, negative = blocks.total(weights * right), blocks.total(weights * (1 - right))
+    below = negative.sum(axis=1, keepdims=True) - np.cumsum(negative, axis=1)
+    pairs = positive.sum(axis=1) * negative.sum(axis=1)
+    hits = (positive * (below + negative / 2)).sum(axis=1)
+    return np.asarray(np.divide(hits, pairs, out=np.full_like(hits, np.nan), where=pairs > 0))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,24 +116,21 @@ def _binomial_tails(losses: Losses) -> Floats:
     count = len(losses.values)
     middle = (losses.low + losses.high) / 2
     lost = (losses.values > middle).sum(axis=0)
-    return np.array([_binomial_tail(int(k), count, float(p)) for k, p in zip(lost, rate, strict=True)])
+    return np.asarray(_binomial_tail(lost, count, rate))
 
 
-def _binomial_tail(most: int, count: int, rate: float) -> float:
-    """Return P(Binomial(count, rate) <= most)."""
-    if rate >= 1:
-        return float(most >= count)
-    k = np.arange(most)
-    steps = np.log((count - k) / (k + 1)) + math.log(rate) - math.log1p(-rate)
-    logs = count * math.log1p(-rate) + np.concatenate([[0.0], np.cumsum(steps)])
-    return float(min(1.0, np.exp(logs).sum()))
+def _binomial_tail(most: Any, count: int, rate: Any) -> Any:
+    """Return P(Binomial(count, rate) <= most), for numbers or arrays of them."""
+    from scipy.stats import binom
+
+    return binom.cdf(most, count, np.minimum(rate, 1.0))
 
 
 def _would_do(losses: Losses, count: int, delta: float) -> bool:
     values, low, high = losses.values[:, 0], float(losses.low[0]), float(losses.high[0])
     if losses.binary:
         share = float((values > (low + high) / 2).mean())
-        return _binomial_tail(math.floor(count * share), count, -low / (high - low)) <= delta
+        return bool(_binomial_tail(math.floor(count * share), count, -low / (high - low)) <= delta)
     width = high - low
     scaled = values / width
     # The variance prior's weight is 1/n after n values: averaged over all of them, log(count) / count.

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.fit.figures import Interval, interval
+from gateway.fit.figures import Interval, interval, resamples
 from gateway.fit.learning.labels import OwnLabels
-from gateway.measures.curves import Blocks, Curve, Floats, calibration_errors
+from gateway.measures.curves import Blocks, Curve, Floats, aurocs, calibration_errors
 from routing.difficulty.own_heads import OwnHeads
 
 _RESAMPLES: Final = 2000
-_CHUNK: Final = 50
 _WORSE_CALIBRATED: Final = 0.02
 """Most by which the calibration error may exceed the other classifier's, for a better ranking to count."""
 
@@ -77,12 +75,13 @@ def measured(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
         """Return the rows' APGR, AUROC and calibration errors, of the own classifier first."""
         return [
             *(Curve.of(one, gain, weights).recovered() for one in blocks),
-            *(_aurocs(one, right, weights) for one in by_p),
+            *(aurocs(one, right, weights) for one in by_p),
             *(calibration_errors(one, error, weights) for one, error in zip(by_p, errors, strict=True)),
         ]
 
     values = [float(value[0]) for value in figures(once)]
-    drawn = [np.concatenate(parts) for parts in zip(*map(figures, _resamples(labels.conversation, seed)), strict=True)]
+    draws = resamples(len(labels), seed, _RESAMPLES, labels.conversation)
+    drawn = [np.concatenate(parts) for parts in zip(*map(figures, draws), strict=True)]
     apgr = [interval(value, some) for value, some in zip(values[:2], drawn[:2], strict=True)]
     auroc = [interval(value, some) for value, some in zip(values[2:4], drawn[2:4], strict=True)]
     ece = [interval(value, some, biased=True) for value, some in zip(values[4:], drawn[4:], strict=True)]
@@ -99,22 +98,3 @@ def _score(p_right: Floats, in_domain: NDArray[np.bool_]) -> Floats:
     """Return the expected gain by which requests are routed; those outside the domain all have the mean one."""
     gain = p_right[:, 1] - p_right[:, 0]
     return np.where(in_domain, gain, gain[in_domain].mean() if in_domain.any() else 0.0)
-
-
-def _aurocs(blocks: Blocks, right: Floats, weights: Floats) -> Floats:
-    """Return the area under the ROC curve for each resample; equal probabilities count half."""
-    positive, negative = blocks.total(weights * right), blocks.total(weights * (1 - right))
-    below = negative.sum(axis=1, keepdims=True) - np.cumsum(negative, axis=1)
-    pairs = positive.sum(axis=1) * negative.sum(axis=1)
-    hits = (positive * (below + negative / 2)).sum(axis=1)
-    return np.asarray(np.divide(hits, pairs, out=np.full_like(hits, np.nan), where=pairs > 0))
-
-
-def _resamples(conversation: NDArray[np.int64], seed: int) -> Iterator[Floats]:
-    """Yield how often each label occurs in each resample of whole conversations, in chunks of resamples."""
-    _, owner = np.unique(conversation, return_inverse=True)
-    count, generator = int(owner.max()) + 1, np.random.default_rng(seed)
-    for _ in range(_RESAMPLES // _CHUNK):
-        drawn = generator.integers(0, count, (_CHUNK, count)) + np.arange(_CHUNK)[:, None] * count
-        times = np.bincount(drawn.ravel(), minlength=_CHUNK * count).reshape(_CHUNK, count)
-        yield times[:, owner].astype(np.float64)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway.fit.training.sheet import write_artefact
 from routing.difficulty.model import FORMAT, OWN_FORMAT, SHEET_FILE, WEIGHTS_FILE, ArtefactError
 from routing.difficulty.own_heads import PREFIX, OwnHeads
 
@@ -41,9 +42,5 @@ def save_own(base: Path, heads: OwnHeads, folder: Path, name: str, sheet: Mappin
         "measured": {**sheet.get("measured", {}), "kinds": stated["measured"]["kinds"]},
     }
     written = folder / f"{name}-{digest[:12]}"
-    written.mkdir(parents=True, exist_ok=True)
-    for file, content in ((WEIGHTS_FILE, numbers), (SHEET_FILE, json.dumps(complete, indent=2).encode() + b"\n")):
-        scratch = written / f".{file}.new"
-        scratch.write_bytes(content)
-        scratch.replace(written / file)
+    write_artefact(written, {WEIGHTS_FILE: numbers}, SHEET_FILE, complete)
     return written

@@ -8,7 +8,6 @@ logistic fit to the held-out folds' logits calibrates the probabilities.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from gateway.fit.learning.labels import OwnLabels
 from gateway.fit.libraries import one_thread
+from gateway.fit.training.domain import unit_centroids
 from gateway.fit.training.logistic import fit_logistic
 from gateway.measures.curves import Floats
 from gateway.progress import OnProgress
@@ -68,7 +68,7 @@ def fit_own(labels: OwnLabels, kinds: int, seed: int, on_progress: OnProgress) -
                 weights[tier] *= slope
                 weights[tier][-2:] += level
                 logits[:, tier] = logits[:, tier] * slope + level
-        centroids, similarity = _balls(labels.vectors, seed)
+        centroids, similarity = unit_centroids(labels.vectors, _CENTROIDS, _OUTSIDE, seed)
     p = 1 / (1 + np.exp(-logits))
     quantiles = np.quantile(p[:, 1] - p[:, 0], QUANTILES)
     return OwnFit(_heads(labels, weights, centroids, similarity, np.tile(quantiles, (kinds, 1))), width)
@@ -137,15 +137,3 @@ def _folds(conversation: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     _, owner = np.unique(conversation, return_inverse=True)
     count = int(owner.max()) + 1
     return np.asarray(np.random.default_rng(seed).permutation(np.arange(count) % _FOLDS)[owner])
-
-
-def _balls(vectors: Floats, seed: int) -> tuple[Floats, float]:
-    """Return unit centroids of the vectors, and the least cosine with one of them that counts as near."""
-    from sklearn.cluster import KMeans
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there may be fewer distinct vectors than centroids
-        clusters = min(_CENTROIDS, len(vectors))
-        centres: Floats = KMeans(clusters, n_init=1, max_iter=50, random_state=seed).fit(vectors).cluster_centers_
-    centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
-    return centres, float(np.quantile((vectors @ centres.T).max(axis=1), _OUTSIDE))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.fit.datasets import DataError, LabelledAnswer
-from gateway.fit.figures import Interval, interval
+from gateway.fit.figures import Interval, share
 from gateway.fit.learning.labels import unpacked
 from gateway.fit.training.answer_heads import FittedHead, fit_head
 from gateway.fit.training.scorers import log_losses
@@ -67,8 +67,7 @@ def own_heads(rows: Sequence[Mapping[str, Any]], held: NDArray[np.bool_], seed: 
         other = None if shipped is None else ConfidenceHead.load(shipped)
         saved = log_losses(_by_head(other, tests), right)
         saved = saved - log_losses(_by_head(ConfidenceHead.of(model, measured_on.numbers), tests), right)
-        weights = np.random.default_rng(seed).multinomial(len(saved), np.full(len(saved), 1 / len(saved)), _RESAMPLES)
-        saving = interval(float(saved.mean()), weights @ saved / len(saved))
+        saving = share(saved, seed, _RESAMPLES)
         yield OwnHead(
             found[0][0]["tier"],
             model,

@@ -7,8 +7,6 @@ Where a backend gives no log-probabilities, the agreement with a second sample i
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,8 @@ from gateway.fit.datasets import DataError, LabelledAnswer
 from gateway.fit.folds import folds_of
 from gateway.fit.libraries import one_thread
 from gateway.fit.training.scorers import ScorerPart, log_losses, scorers_of
-from gateway.measures.curves import Floats, calibration_error
+from gateway.fit.training.sheet import write_artefact
+from gateway.measures.curves import Floats, auroc, calibration_error
 from gateway.progress import OnProgress
 from gateway.report import table
 from routing.confidence.head import (
@@ -87,10 +86,7 @@ def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
     """Write the artefact, with `sheet` and the metrics as its data sheet; return the SHA-256. Raises OSError."""
     digest = numbers_hash(head.numbers)
     artefact = {"format": FORMAT, "model": head.model, "sha256": digest, **sheet, "measured": head.metrics}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
-    scratch.write_text(json.dumps({**artefact, "numbers": head.numbers}, indent=2) + "\n")
-    scratch.replace(path)
+    write_artefact(path.parent, {}, path.name, {**artefact, "numbers": head.numbers})
     return digest
 
 
@@ -208,20 +204,6 @@ def _prior(predicted: Floats, right: Floats, priors: Sequence[float | None]) -> 
     better = losses[0] - losses[best]
     sure = better.mean() > better.std() / np.sqrt(len(better))
     return {"weight": _PRIOR_WEIGHTS[best] if sure else 0.0, "centre": round(centre, 6)}
-
-
-def auroc(score: Floats, right: Floats) -> float:
-    """Return the probability that a right answer scores higher than a wrong one; ties count half.
-
-    A fractional label counts as right and as wrong in proportion. NaN where all are right, or all wrong.
-    """
-    order = np.argsort(score, kind="stable")
-    _, start = np.unique(score[order], return_index=True)
-    wins = np.add.reduceat(right[order], start)
-    losses = np.add.reduceat(1.0 - right[order], start)
-    below = np.cumsum(losses) - losses
-    pairs = float(right.sum() * (1.0 - right).sum())
-    return float((wins * (below + 0.5 * losses)).sum()) / pairs if pairs else float("nan")
 
 
 def table_of_parts(metrics: Mapping[str, Any]) -> Table:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -40,3 +42,12 @@ def trained_on(sheet: Path) -> set[str]:
         return set()
     sources = content.get("trained_on", []) if isinstance(content, dict) else []
     return {source["sha256"] for source in sources if isinstance(source, dict) and "sha256" in source}
+
+
+def write_artefact(folder: Path, files: Mapping[str, bytes], name: str, sheet: Mapping[str, Any]) -> None:
+    """Write an artefact's files, then its JSON under `name`: each appears at once, and whole. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in {**files, name: json.dumps(sheet, indent=2).encode() + b"\n"}.items():
+        scratch = folder / f".{file}.{os.getpid()}.new"
+        scratch.write_bytes(content)
+        scratch.replace(folder / file)

@@ -13,10 +13,10 @@ from gateway.cli.commands import CommandError, train
 from gateway.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.fit.folds import folds_of
 from gateway.fit.metrics import apgr
-from gateway.fit.training.answer_heads import auroc, fit_head, save_head
+from gateway.fit.training.answer_heads import fit_head, save_head
 from gateway.fit.training.confidence import cross_validate, fit_and_judge
 from gateway.fit.training.scorers import FEW_LABELS
-from gateway.measures.curves import Floats, calibration_error
+from gateway.measures.curves import Floats, auroc, calibration_error
 from routing.confidence.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from tests.support.extras import needs
