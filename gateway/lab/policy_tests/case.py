@@ -34,7 +34,7 @@ _UNKNOWN: Final = TierWorld()
 _NOT_STATED: Final = object()
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class StatedDifficulty(Difficulty):
     """What a test says in place of the classifier: p_adequate of each tier of the policy, and its difficulty."""
 
