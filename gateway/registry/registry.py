@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 
 import orjson
 
@@ -121,6 +121,17 @@ class RegistryConflict(RegistryError):
         is_now = "is gone" if now is None or gone else f"is now {surface}@{now.live[:7]} (revision {now.revision})"
         super().__init__(f"{surface} was changed meanwhile: it {is_now}; look at `tierline policy status {surface}`")
         self.now = now
+
+
+class Why(TypedDict, total=False):
+    """Who makes a change, and why."""
+
+    by: Required[str]
+    message: Required[str]
+    details: str
+    """What the change rests on, such as the guard that was crossed."""
+    now: float | None
+    """Unix seconds of the change; the present by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,95 +288,62 @@ class PolicyRegistry:
         entry = _entry(state, "apply", version.version, before, version.author, version.message, now, details, document)
         return await self._change(state, revision, entry, version)
 
-    async def step(
-        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
-    ) -> InForce:
+    async def step(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
         """Take a candidate one step further: from evaluate or shadow to its first share, then to the next, then all."""
         state, rolling = await self._rolling(surface, revision)
-        at = time.time() if now is None else now
         steps = (await self._rollout(state, rolling)).steps
         step = rolling.step + 1 if rolling.mode == "canary" else 0
         if step >= len(steps):
-            return await self.promote(surface, revision, by=by, message=message, details=details, now=now)
-        further = Rolling(rolling.version, "canary", steps[step], step, at, "", rolling.document)
-        state = replace(state, revision=revision + 1, rolling=further)
-        details = details or f"canary {write_share(steps[step])}"
-        entry = _entry(state, "step", rolling.version, state.live, by, message, at, details)
-        return await self._change(state, revision, entry)
+            return await self.promote(surface, revision, **why)
+        why = {"details": f"canary {write_share(steps[step])}", **_given(why)}
+        further = Rolling(rolling.version, "canary", steps[step], step, _at(why), "", rolling.document)
+        return await self._made(replace(state, rolling=further), "step", rolling.version, state.live, why)
 
-    async def promote(
-        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
-    ) -> InForce:
+    async def promote(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
         """Put the candidate in force for all."""
         state, rolling = await self._rolling(surface, revision)
-        after = InForce(surface, rolling.version, revision + 1, None, state.frozen, rolling.document)
-        return await self._made(after, "promote", rolling.version, state.live, by, message, now, details)
+        after = replace(state, live=rolling.version, document=rolling.document, rolling=None)
+        return await self._made(after, "promote", rolling.version, state.live, why, changed=True)
 
-    async def pause(
-        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
-    ) -> InForce:
+    async def pause(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
         """Take no further step with the candidate; without one, freeze the surface against all but a rollback."""
         state = await self._at(surface, revision)
         if state.rolling is not None:
-            after = replace(state, revision=revision + 1, rolling=replace(state.rolling, paused=message))
+            after = replace(state, rolling=replace(state.rolling, paused=why["message"]))
             about = state.rolling.version
         else:
-            after, about = replace(state, revision=revision + 1, frozen=True), state.live
-        return await self._made(after, "pause", about, state.live, by, message, now, details)
+            after, about = replace(state, frozen=True), state.live
+        return await self._made(after, "pause", about, state.live, why)
 
-    async def resume(
-        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
-    ) -> InForce:
+    async def resume(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
         """End a pause: the candidate's step begins anew, and a frozen surface takes changes again."""
         state = await self._at(surface, revision)
-        at = time.time() if now is None else now
-        rolling = state.rolling
+        rolling, why = state.rolling, _given(why)
         if not state.frozen and (rolling is None or not rolling.paused):
             raise RegistryError(f"{surface} is not paused")
         if rolling is not None:
-            rolling = replace(rolling, paused="", since=at)
-        after = replace(state, revision=revision + 1, rolling=rolling, frozen=False)
+            rolling = replace(rolling, paused="", since=_at(why))
+        after = replace(state, rolling=rolling, frozen=False)
         about = state.live if rolling is None else rolling.version
-        return await self._made(after, "resume", about, state.live, by, message, at, details)
+        return await self._made(after, "resume", about, state.live, why)
 
-    async def rollback(
-        self,
-        surface: str,
-        revision: int,
-        *,
-        by: str,
-        message: str,
-        details: str = "",
-        now: float | None = None,
-        to: Version | None = None,
-    ) -> InForce:
+    async def rollback(self, surface: str, revision: int, *, to: Version | None = None, **why: Unpack[Why]) -> InForce:
         """Drop the candidate; without one, or with `to`, put that version or the one before in force again.
 
         A surface that was removed comes back.
         """
         state = await self._at(surface, revision, removed=True)
         if to is None and state.rolling is not None:
-            after = replace(state, revision=revision + 1, rolling=None)
-            return await self._made(
-                after, "rollback", state.live, state.rolling.version, by, message, now, details, changed=False
-            )
+            after = replace(state, rolling=None)
+            return await self._made(after, "rollback", state.live, state.rolling.version, why)
         if to is None:
             to = await self._before(state)
         if to.document == state.document and state.rolling is None:
             raise RegistryError(f"{to.label} is in force already")
-        after = InForce(surface, to.version, revision + 1, None, state.frozen, to.document)
-        return await self._made(after, "rollback", to.version, state.live, by, message, now, details)
+        after = replace(state, live=to.version, document=to.document, rolling=None)
+        return await self._made(after, "rollback", to.version, state.live, why, changed=True)
 
-    async def remove(
-        self,
-        surface: str,
-        revision: int,
-        *,
-        by: str,
-        message: str,
-        with_candidate: bool = False,
-        now: float | None = None,
-    ) -> InForce:
+    async def remove(self, surface: str, revision: int, *, with_candidate: bool = False, **why: Unpack[Why]) -> InForce:
         """Take a surface out of force: requests for it get a 404. Its versions and history stay; a rollback undoes it.
 
         It must not be a worker's default surface, nor the last one. A candidate is dropped `with_candidate` alone.
@@ -385,10 +363,10 @@ class PolicyRegistry:
             )
         if len(await self.in_force()) == 1:
             raise RegistryError(f"{surface} is the only surface, and a gateway needs one")
-        details = "" if state.rolling is None else f"with its candidate {surface}@{state.rolling.version[:7]}"
-        at = time.time() if now is None else now
-        after = InForce(surface, "", revision + 1, since=at)
-        return await self._made(after, "remove", state.live, state.live, by, message, at, details)
+        if state.rolling is not None:
+            why = {**why, "details": f"with its candidate {surface}@{state.rolling.version[:7]}"}
+        after = InForce(surface, "", revision)
+        return await self._made(after, "remove", state.live, state.live, why, changed=True)
 
     async def publish(self, replica: Replica) -> None:
         """Say what this worker has in force; it is shown for REPLICA_TTL_S seconds."""
@@ -450,26 +428,14 @@ class PolicyRegistry:
         raise RegistryError(f"{state.surface} has had no other version in force; name one with --to")
 
     async def _made(
-        self,
-        after: InForce,
-        action: str,
-        version: str,
-        before: str,
-        by: str,
-        message: str,
-        now: float | None,
-        details: str,
-        *,
-        changed: bool | None = None,
+        self, after: InForce, action: str, version: str, before: str, why: Why, *, changed: bool = False
     ) -> InForce:
-        """Store a state with its audit entry; the state's revision is one above the one that it was made from."""
-        at = time.time() if now is None else now
-        changed = action in ("promote", "rollback") if changed is None else changed
-        if changed:
-            after = replace(after, since=at)
-        document = after.document if changed else ""
-        entry = _entry(after, action, version, before, by, message, at, details, document)
-        return await self._change(after, after.revision - 1, entry)
+        """Store what follows the state of this `revision`, with its audit entry; `changed`: it is in force since."""
+        at, revision = _at(why), after.revision
+        after = replace(after, revision=revision + 1, since=at if changed else after.since)
+        document, details = after.document if changed else "", why.get("details", "")
+        entry = _entry(after, action, version, before, why["by"], why["message"], at, details, document)
+        return await self._change(after, revision, entry)
 
     async def _change(
         self, after: InForce, revision: int, entry: AuditEntry, version: Version | None = None
@@ -489,6 +455,19 @@ class PolicyRegistry:
 
     async def _ask(self, *commands: Command) -> list[Any]:
         return await self._store.ask(commands, _LIMIT_S)
+
+
+def _given(why: Why) -> Why:
+    """Return the members that say something, with the time of the change."""
+    said: Why = {"by": why["by"], "message": why["message"], "now": _at(why)}
+    if details := why.get("details"):
+        said["details"] = details
+    return said
+
+
+def _at(why: Why) -> float:
+    now = why.get("now")
+    return time.time() if now is None else now
 
 
 def _was_removed(surface: str) -> RegistryError:
