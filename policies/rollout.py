@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -16,32 +17,23 @@ Sticky = Literal["conversation", "key", "tenant"]
 """What stays with one version of a policy while another is tried."""
 
 
-def _fall(value: object) -> object:
-    """Parse a share written with a minus, as -0.01 or -1%. Raises ValueError."""
-    if isinstance(value, str) and value.startswith("-"):
-        return -_positive(read_share(value[1:]), value)
-    raise ValueError(f"{value!r} is not a fall; write a share with a minus, such as -1%")
+def _signed(sign: str, what: str, read: Callable[[object], object]) -> Callable[[object], object]:
+    """Return a parser of values with a sign in front, `what` in words. It raises ValueError."""
+
+    def parse(value: object) -> object:
+        if not isinstance(value, str) or not value.startswith(sign):
+            raise ValueError(f"{value!r} is not {what}")
+        found = read(value[1:])
+        if not isinstance(found, int | float) or found < 0:
+            raise ValueError(f"{value!r} is not a share; write -1% or +10%")
+        return -float(found) if sign == "-" else float(found)
+
+    return parse
 
 
-def _rise(value: object) -> object:
-    """Parse a share written with a plus, as +10%. Raises ValueError."""
-    if isinstance(value, str) and value.startswith("+"):
-        return _positive(read_share(value[1:]), value)
-    raise ValueError(f"{value!r} is not a rise; write a share with a plus, such as +10%")
-
-
-def _delay(value: object) -> object:
-    """Parse a duration written with a plus, as +50ms, to seconds. Raises ValueError."""
-    if isinstance(value, str) and value.startswith("+"):
-        return read_duration(value[1:])
-    raise ValueError(f"{value!r} is not a delay; write a duration with a plus, such as +50ms")
-
-
-def _positive(value: object, written: str) -> float:
-    if isinstance(value, int | float) and value >= 0:
-        return float(value)
-    raise ValueError(f"{written!r} is not a share; write -1% or +10%")
-
+_fall = _signed("-", "a fall; write a share with a minus, such as -1%", read_share)
+_rise = _signed("+", "a rise; write a share with a plus, such as +10%", read_share)
+_delay = _signed("+", "a delay; write a duration with a plus, such as +50ms", read_duration)
 
 Fall = Annotated[float, BeforeValidator(_fall), Field(ge=-1, le=0)]
 Rise = Annotated[float, BeforeValidator(_rise), Field(ge=0)]

@@ -71,7 +71,7 @@ class Launch:
         that the deployment names and has, there is a text that says so: whether it is set decides which tiers exist.
         """
         names = {LOCAL_KEY, deployment.admin.key_env if deployment.admin is not None else None}
-        names.update(backend.key_env for tier in deployment.tiers for backend in tier.backends)
+        names.update(backend.key_env for backend in deployment.backends)
         names.update(service.key_env for service in deployment.services.values())
         names.update(name for tenant in deployment.tenants.values() for name in tenant.key_env)
         stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}

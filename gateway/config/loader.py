@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from cache.semantic.cross_encoder import shipped_cross_encoder
-from gateway.config.addresses import check_store_url
+from gateway.config.addresses import check_store_url, is_loopback
 from gateway.config.environment import (
     LEAST_KEY,
     BadSecret,
@@ -78,19 +78,12 @@ def load_deployment(file: Path | None = None, environ: Environ = os.environ) -> 
 
 
 def _refusal(path: KeyPath, written: Document) -> str | None:
-    key, value = path[-1], _at(written, path)
+    key, value = path[-1], written.at(path)
     if key in _SECRET_KEYS and not isinstance(value, dict):
         return "a secret is never written here; name its environment variable with key_env, or its file with key_file"
     if isinstance(value, str) and _PASSWORD_IN_URL.search(value):
         return "a password is never written here; put the whole URL in an environment variable and refer to it: ${VAR}"
     return "set by Tierline itself; remove it" if key in _RESOLVED_KEYS else None
-
-
-def _at(document: Document, path: KeyPath) -> Any:
-    value: Any = document.value
-    for part in path:
-        value = value[part]
-    return value
 
 
 class _Resolver:
@@ -179,7 +172,8 @@ class _Resolver:
                 key = self._keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
         except BadSecret as error:
             self._refuse((*path, "key_env" if key_env else "key_file"), str(error))
-        if key and urlsplit(server.base_url).scheme == "http" and not _is_loopback(server.base_url):
+        url = urlsplit(server.base_url)
+        if key and url.scheme == "http" and not is_loopback(url.hostname or ""):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         return key, reason
 
@@ -239,8 +233,7 @@ class _Resolver:
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path
-        written = _at(self._written, tuple(section)).get(key)
-        names = variables_in(written)
+        names = variables_in(self._written.at(tuple(section)).get(key))
         return f"{names[0]} is not set" if names else "no base_url"
 
     def _tenant(self, path: KeyPath, tenant: TenantConfig) -> TenantConfig:
@@ -316,8 +309,3 @@ def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price |
         return file.name
     free_here = price == Price() and (backend.kind == "scripted" or not backend.key_env)
     return "on this machine" if free_here else "config"
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")

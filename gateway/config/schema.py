@@ -723,15 +723,19 @@ class Deployment(Section):
         )
 
     @property
+    def backends(self) -> tuple[BackendConfig, ...]:
+        """The backends of all tiers, in their order."""
+        return tuple(backend for tier in self.tiers for backend in tier.backends)
+
+    @property
     def backend_models(self) -> dict[str, str]:
         """The model of each backend, by its name, in the order of the tiers."""
-        return {backend.name: backend.model for tier in self.tiers for backend in tier.backends}
+        return {backend.name: backend.model for backend in self.backends}
 
     @property
     def scripted_models(self) -> tuple[str, ...]:
         """Models whose replies stand in the config; no model is behind them."""
-        models = (backend.model for tier in self.tiers for backend in tier.backends if backend.kind == "scripted")
-        return tuple(dict.fromkeys(models))
+        return tuple(dict.fromkeys(backend.model for backend in self.backends if backend.kind == "scripted"))
 
     @property
     def shares_backends(self) -> bool:
@@ -751,4 +755,4 @@ class Deployment(Section):
     @property
     def wants_local_model(self) -> bool:
         """Whether a backend has no URL, so that `tierline up` starts the local model for it."""
-        return any(backend.wants_local_model for tier in self.tiers for backend in tier.backends)
+        return any(backend.wants_local_model for backend in self.backends)

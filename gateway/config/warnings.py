@@ -103,7 +103,7 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     at, name = ("cache", "semantic", "audit_judge"), semantic.audit_judge.backend
     if not semantic.audit:
         yield Finding(at, "audit is 0%, so answers are never compared", "T710", "leave it out", (Edit(at),))
-    for backend in (backend for tier in deployment.tiers for backend in tier.backends):
+    for backend in deployment.backends:
         if backend.name == name and not backend.configured:
             yield Finding(
                 (*at, "backend"),
@@ -198,7 +198,7 @@ def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
 def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     """Warn about backends whose price nobody states."""
     judge = None if policy.cache.semantic is None else policy.cache.semantic.audit_judge
-    for backend in (backend for tier in deployment.tiers for backend in tier.backends):
+    for backend in deployment.backends:
         if judge is not None and backend.name == judge.backend and backend.price is None and backend.base_url:
             yield Finding(
                 ("cache", "semantic", "audit_judge", "backend"),

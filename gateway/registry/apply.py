@@ -11,7 +11,7 @@ from gateway.registry.checks import checked
 from gateway.registry.records import InForce, Mode, Version
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from policies.diff import difference, unguarded_quality
-from policies.loader import PolicySource, made_policy
+from policies.loader import PolicySource
 from policies.model import Policy
 
 How = Literal["evaluate", "shadow", "canary", "now"]
@@ -81,7 +81,7 @@ async def apply_file(
     base_state = everything.get(version.surface)
     doubt = ""
     if mode == "canary" and state is not None and (before := others.get(state.document)) is not None:
-        old = made_policy(before.content, Path(before.label), {})
+        old = before.policy()
         unguarded = unguarded_quality(difference(old, policy), policy)
         doubt = "" if unguarded is None else f"{unguarded.message}; {unguarded.mend} [{unguarded.code}]"
     return Applied(version, policy, await registry.apply(version, base_state, mode, share), chosen, doubt)

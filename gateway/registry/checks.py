@@ -26,12 +26,7 @@ def checked(
         raise InvalidContent(found)
     pairs = [source.made(other.content, other.label) for other in others if other.surface != policy.surface]
     source.joined([*pairs, (policy, document)])
-    text = file.read_text(encoding="utf-8-sig")
-    content = dict(policy.content)
-    version = Version(
-        policy.surface, policy.version, text, author, message, at, "", document_of(text, content), content
-    )
-    return version, policy
+    return _version(policy, file, author, message, at), policy
 
 
 def seeds(source: PolicySource, at: float) -> list[Version]:
@@ -42,10 +37,14 @@ def seeds(source: PolicySource, at: float) -> list[Version]:
         policy, _ = read_policy(file, source.tiers)
         if policy.surface not in policies.by_surface:
             continue  # written since
-        text, content = file.read_text(encoding="utf-8-sig"), dict(policy.content)
-        message, document = f"seeded from {file.name}", document_of(text, content)
-        versions.append(Version(policy.surface, policy.version, text, "files", message, at, "", document, content))
+        versions.append(_version(policy, file, "files", f"seeded from {file.name}", at))
     return versions
+
+
+def _version(policy: Policy, file: Path, author: str, message: str, at: float) -> Version:
+    text, content = file.read_text(encoding="utf-8-sig"), dict(policy.content)
+    document = document_of(text, content)
+    return Version(policy.surface, policy.version, text, author, message, at, "", document, content)
 
 
 @dataclass(slots=True)

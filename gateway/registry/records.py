@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
+
+from policies.loader import made_policy
+from policies.model import Policy
 
 JUDGE: Final = "tierline:{policies}:judge"
 """Key of the store that the process which judges canaries holds: its lease and its pulse. Without it none serves."""
@@ -50,6 +54,10 @@ class Version:
         """`surface@version`, as in `x-tierline-policy`."""
         return f"{self.surface}@{self.version[:7]}"
 
+    def policy(self) -> Policy:
+        """Return the policy as no deployment has it: all its tiers are configured. Raises ConfigError."""
+        return made_policy(self.content, Path(self.label), {})
+
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
@@ -65,6 +73,10 @@ class Rolling:
     paused: str = ""
     """Why no further step is taken; '' while it goes on. A paused canary keeps its share."""
     document: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """Return the fields that people see, as JSON values."""
+        return {name: value for name, value in asdict(self).items() if name != "document"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ import hashlib
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 
 import orjson
@@ -42,7 +41,6 @@ from gateway.registry.records import (
     version_from,
 )
 from policies.errors import ConfigError
-from policies.loader import made_policy
 from policies.quantities import write_share
 from policies.rollout import Rollout
 
@@ -408,7 +406,7 @@ class PolicyRegistry:
     async def _rollout(self, state: InForce, rolling: Rolling) -> Rollout:
         candidate = (await self.documents([state])).get(rolling.document)
         try:
-            rollout = None if candidate is None else made_policy(candidate.content, Path(candidate.label), {}).rollout
+            rollout = None if candidate is None else candidate.policy().rollout
         except ConfigError as error:
             raise RegistryError(f"{state.surface}@{rolling.version[:7]} cannot be read: {error}") from None
         if rollout is None:

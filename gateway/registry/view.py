@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from difflib import SequenceMatcher
-from pathlib import Path
 from typing import Any
 
 from gateway.registry.records import AuditEntry, InForce, Replica, Version
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
-from policies.loader import made_policy
 
 
 async def status_of(registry: PolicyRegistry, surface: str | None = None) -> dict[str, Any]:
@@ -110,15 +108,7 @@ def in_force_shown(state: InForce) -> dict[str, Any]:
         "frozen": state.frozen,
         "candidate": None
         if rolling is None
-        else {
-            "version": rolling.version,
-            "policy": f"{state.surface}@{rolling.version[:7]}",
-            "mode": rolling.mode,
-            "share": rolling.share,
-            "step": rolling.step,
-            "since": rolling.since,
-            "paused": rolling.paused,
-        },
+        else {"policy": f"{state.surface}@{rolling.version[:7]}", **rolling.shown()},
     }
 
 
@@ -148,7 +138,7 @@ def _surface(
 def _steps(candidate: Version) -> list[float]:
     """Return the shares of a candidate's rollout; none if it has no such section."""
     try:
-        rollout = made_policy(candidate.content, Path(candidate.label), {}).rollout
+        rollout = candidate.policy().rollout
     except ConfigError:
         return []
     return [] if rollout is None else list(rollout.steps)

@@ -14,9 +14,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -34,7 +33,6 @@ from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import SHADOW, TRACES, is_record
 from policies.errors import ConfigError
 from policies.learn import Learn
-from policies.loader import made_policy
 from policies.model import Rules
 from policies.quantities import write_share
 from policies.rollout import Rollout
@@ -210,7 +208,7 @@ class CanaryJudge:
         labels = {CANDIDATE: version.label, CONTROL: live.label}
         if rolling.mode == "evaluate":
             return _Candidate(state, labels, None, None, Evaluation(version.content), None, rolling.since)
-        candidate, control = (made_policy(one.content, Path(one.label), {}) for one in (version, live))
+        candidate, control = (one.policy() for one in (version, live))
         if rolling.mode == "shadow":
             judged = candidate.learn is not None or control.learn is not None
             return _Candidate(state, labels, None, None, None, ShadowFigures(judged), rolling.since)
@@ -253,15 +251,20 @@ class CanaryJudge:
         return self._documents[document]
 
     async def _read_requests(self) -> None:
-        while page := await self._store.after(TRACES, self._last[TRACES], _PAGE, 0):
-            records = [orjson.loads(blob) for _, blob in page if is_record(blob)]
+        async for page in self._pages(TRACES):
+            records = [orjson.loads(blob) for blob in page if is_record(blob)]
             await self._learn_bases(records)
             for record in records:
                 self._tell(record["ledger"], record["started"])
                 candidate = self._candidates.get(record["ledger"]["surface"])
                 if candidate is not None and candidate.evaluation is not None and record["started"] >= candidate.since:
                     candidate.evaluation.add(record)
-            self._last[TRACES] = page[-1][0]
+
+    async def _pages(self, stream: str) -> AsyncIterator[list[bytes]]:
+        """Yield what came in a stream since it was last read; a page that was not worked off is read again."""
+        while page := await self._store.after(stream, self._last[stream], _PAGE, 0):
+            yield [blob for _, blob in page]
+            self._last[stream] = page[-1][0]
 
     async def _learn_bases(self, records: list[dict[str, Any]]) -> None:
         """Read what the decisions of these requests share, where a candidate is evaluated on them."""
@@ -292,17 +295,16 @@ class CanaryJudge:
             candidate.shadow.add(ledger)
 
     async def _read_ratings(self) -> None:
-        while page := await self._store.after(feedback.STREAM, self._last[feedback.STREAM], _PAGE, 0):
-            for _, blob in page:
+        async for page in self._pages(feedback.STREAM):
+            for blob in page:
                 rating = feedback.decode(blob)
                 candidate = None if rating is None else self._candidates.get(rating.surface)
                 if rating is not None and candidate is not None and candidate.trial is not None:
                     candidate.trial.rate(rating.tenant, rating.request_id, rating.score)
-            self._last[feedback.STREAM] = page[-1][0]
 
     async def _read_labels(self) -> None:
-        while page := await self._store.after(label.LABELS, self._last[label.LABELS], _PAGE, 0):
-            for _, blob in page:
+        async for page in self._pages(label.LABELS):
+            for blob in page:
                 said = label.decode(blob)
                 candidate = None if said is None else self._candidates.get(said["surface"])
                 if said is None or candidate is None:
@@ -311,7 +313,6 @@ class CanaryJudge:
                     candidate.shadow.compare(said)
                 if candidate.trial is not None and not said.get("candidate"):
                     candidate.trial.judge(said["tenant"], said["request_id"], label.of_served(said))
-            self._last[label.LABELS] = page[-1][0]
 
     async def _judge(self, surface: str) -> None:
         candidate = self._candidates[surface]

@@ -45,15 +45,7 @@ def details_of(verdict: TrialVerdict) -> str:
 
 
 def _head(rolling: Rolling, now: float) -> dict[str, Any]:
-    return {
-        "version": rolling.version,
-        "mode": rolling.mode,
-        "share": rolling.share,
-        "step": rolling.step,
-        "since": rolling.since,
-        "paused": rolling.paused,
-        "at": now,
-    }
+    return {**rolling.shown(), "at": now}
 
 
 def _canary_lines(rolling: Rolling, verdict: TrialVerdict) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _beside(deployment: Deployment) -> int:
 
     A request may have two backend calls at a time: a hedge beside its first attempt.
     """
-    calls = sum(backend.max_in_flight for tier in deployment.tiers for backend in tier.backends if backend.configured)
+    calls = sum(backend.max_in_flight for backend in deployment.backends if backend.configured)
     store = MAX_CONNECTIONS + MAX_BLOCKING if deployment.store.url else 0
     return min(calls, 2 * deployment.limits.in_flight) + store + _FILES + _RESERVE
 

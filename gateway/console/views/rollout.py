@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -25,7 +24,6 @@ from gateway.registry.records import InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry
 from gateway.registry.view import status_of
 from gateway.rollout.trial import GuardFigures, Trial, TrialVerdict
-from policies.loader import made_policy
 from policies.rollout import Rollout
 
 POINTS: Final = 40
@@ -123,7 +121,7 @@ class RolloutView:
         if known is not None and time.monotonic() - known[0] < _FRESH_S:
             return known[1]
         version = await self._registry.version(state.surface, rolling.version)
-        rollout = made_policy(version.content, Path(version.label), {}).rollout
+        rollout = version.policy().rollout
         if rolling.mode != "canary" or rollout is None:
             return None
         asked = {"surface": state.surface, "since_ms": int(rolling.since * 1000)}
@@ -139,7 +137,7 @@ class RolloutView:
     async def _learn_of(self, state: InForce, version: Version) -> Mapping[str, Any]:
         live = await self._registry.version(state.surface, state.live)
         found = {"candidate": version, "control": live}
-        return {arm: made_policy(one.content, Path(one.label), {}).learn for arm, one in found.items()}
+        return {arm: one.policy().learn for arm, one in found.items()}
 
 
 def _figures(

@@ -121,7 +121,6 @@ def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | N
     from cache.store.redis_store import RedisStore
     from gateway.cli.commands._store import store_url
     from gateway.registry.registry import PolicyRegistry, RegistryError
-    from policies.loader import made_policy
     from policies.yaml_source import Document
 
     async def live(url: str) -> tuple[Policy, Document] | None:
@@ -132,7 +131,7 @@ def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | N
             if state is None:
                 return None
             version = await registry.version(surface, state.live)
-            policy = made_policy(version.content, Path(version.label), {})
+            policy = version.policy()
             return policy, Document(Path(version.label), dict(version.content), {})
         finally:
             await store.aclose()
