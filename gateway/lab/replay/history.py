@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from gateway.lab.replay.cells import (
     questions_of,
     rule_cells,
 )
-from gateway.lab.replay.records import LedgerReader, RecordBatch
+from gateway.lab.replay.records import Columns, LedgerReader, RecordBatch
 from gateway.progress import OnProgress, silent
 from policies.model import Policy
 from routing.decision_basis import DecisionBasis
@@ -45,7 +45,6 @@ _STATES: Final = {
 Small = NDArray[np.int32]
 Tiny = NDArray[np.int8]
 Singles = NDArray[np.float32]
-Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +126,9 @@ class Read:
     """Where they are kept: the inputs of the decisions, each part with its basis and the places of its requests."""
 
 
-_PER_TIER: Final = frozenset(
-    {
-        "state",
-        "signal",
-        "fault",
-        "finish",
-        "confidence",
-        "call_tokens_in",
-        "call_tokens_out",
-        "call_usd",
-        "call_ttft_ms",
-        "call_total_ms",
-        "call_start_ms",
-        "forecast_ttft_s",
-        "forecast_whole_s",
-    }
-)
+_NAMES: Final = [column.name for column in fields(History)]
+_PER_TIER: Final = frozenset(_NAMES[_NAMES.index("state") :])
+"""Columns of shape (tiers, n): the last ones of a History."""
 
 
 def read_history(
@@ -175,12 +160,9 @@ def read_history(
             if keep_inputs:
                 kept.append((number, rows + before, inputs))
         parts.append(part)
-        before += len(batch.requests)
+        before += len(batch)
     columns = (
-        {
-            one.name: np.concatenate([part[one.name] for part in parts], axis=1 if one.name in _PER_TIER else 0)
-            for one in fields(History)
-        }
+        {name: np.concatenate([part[name] for part in parts], axis=1 if name in _PER_TIER else 0) for name in _NAMES}
         if parts
         else _nothing(len(tiers))
     )
@@ -210,43 +192,20 @@ def with_candidate(read: Read, bases: Sequence[DecisionBasis], candidate: Policy
 
 
 def _of_requests(batch: RecordBatch) -> Columns:
-    requests, n = batch.requests, len(batch.requests)
-    nothing = np.full(n, np.nan, np.float32)
-    return {
-        "basis": requests.basis.astype(np.int32),
-        "recorded": requests.recorded.astype(np.int32),
+    """Return what is known of the batch's requests, and empty columns for what their decisions give."""
+    n = len(batch)
+    return batch.requests | {
         "again": np.full(n, -1, np.int32),
         "candidate": np.full(n, -1, np.int32),
-        "path": requests.path.astype(np.int32),
-        "tier": requests.tier.astype(np.int32),
-        "tenant": requests.tenant.astype(np.int32),
-        "stream": requests.stream,
-        "status": requests.status.astype(np.int32),
-        "failed": requests.failed,
-        "cost_usd": requests.cost_usd,
-        "wasted_usd": requests.wasted_usd,
-        "ttft_ms": requests.ttft_ms.astype(np.float32),
-        "total_ms": requests.total_ms.astype(np.float32),
-        "started_s": requests.started_s,
-        "score": requests.score.astype(np.float32),
-        "holdout": requests.holdout.astype(np.int8),
-        "place": requests.place,
-        "tokens": requests.tokens_in.astype(np.float32),
-        "answer_in": requests.tokens_in.astype(np.float32),
-        "answer_out": requests.tokens_out.astype(np.float32),
-        "question": np.zeros(n, np.int64),
-        "budget_s": nothing.copy(),
-        "limit_s": nothing.copy(),
+        **{name: np.full(n, np.nan, np.float32) for name in ("budget_s", "limit_s", "quantile")},
+        **{name: np.zeros(n, np.int64) for name in ("question", "rules", "lasting")},
         "kind": np.zeros(n, np.int8),
-        "quantile": nothing.copy(),
-        "rules": np.zeros(n, np.int64),
-        "lasting": np.zeros(n, np.int64),
     }
 
 
 def _of_calls(reader: LedgerReader, batch: RecordBatch, tiers: Sequence[str]) -> Columns:
     """Return what each tier did: of several calls at one tier the last, at the cost of all of them."""
-    calls, n = batch.calls, len(batch.requests)
+    calls, n = batch.calls, len(batch)
     shape = (len(tiers), n)
     states = np.array([NOT_CALLED, *(_STATES.get(name, FAILED) for name in reader.outcomes.every)], np.int8)
     state = states[calls.outcome]
@@ -291,10 +250,7 @@ def _add_inputs(part: Columns, rows: Ints, inputs: Inputs, places: Sequence[int]
 
 
 def _nothing(tiers: int) -> Columns:
-    return {
-        one.name: np.zeros((tiers, 0) if one.name in _PER_TIER else (0, 2) if one.name == "place" else 0)
-        for one in fields(History)
-    }
+    return {name: np.zeros((tiers, 0) if name in _PER_TIER else (0, 2) if name == "place" else 0) for name in _NAMES}
 
 
 def decided_again(read: Read) -> tuple[int, int]:

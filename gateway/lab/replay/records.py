@@ -6,7 +6,7 @@ so memory stays bounded however long the ledger is; within its segments DuckDB s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,6 +21,8 @@ from routing.decision_record import FLAGS
 
 if TYPE_CHECKING:
     import duckdb
+
+Columns = dict[str, NDArray[Any]]
 
 BATCH: Final = 250_000
 """Most records of one batch, about 100 MB."""
@@ -104,50 +106,18 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestColumns:
-    """The requests of a batch, one row each. Missing numbers are NaN.
-
-    `basis` is a position in `LedgerReader.bases`, -1 where nothing was decided, as for a cache hit. `path`, `tier`,
-    `tenant` are numbers of the ledger's `Words`. `recorded` is the number of the recorded verdict, without its rule.
-    """
-
-    basis: Ints
-    recorded: Ints
-    path: Ints
-    tier: Ints
-    tenant: Ints
-    stream: Bools
-    status: Ints
-    failed: Bools
-    tokens_in: Floats
-    """Prompt tokens of the answer; those of the stored answer for a cache hit."""
-    tokens_out: Floats
-    """Tokens of the answer, likewise."""
-    cost_usd: Floats
-    wasted_usd: Floats
-    ttft_ms: Floats
-    total_ms: Floats
-    started_s: Floats
-    score: Floats
-    """What the client thought of the reply, 0 to 1."""
-    holdout: Ints
-    """1 if drawn, 0 if not, -1 where there was no draw."""
-    place: NDArray[np.int64]
-    """The entry's id, (n, 2): to name examples."""
-
-    def __len__(self) -> int:
-        """Return the number of requests."""
-        return len(self.basis)
-
-
-@dataclass(frozen=True, slots=True)
 class RecordBatch:
     """Some requests, their calls, and the inputs of the decisions by basis."""
 
-    requests: RequestColumns
+    requests: Columns
+    """Columns of `History`, in its types: those that neither a call nor a decision made again gives."""
     calls: Calls
     inputs: dict[int, tuple[Ints, Inputs]]
     """By basis: the positions of its requests in the batch, and their inputs."""
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.requests["basis"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +174,8 @@ class LedgerReader:
         steps = range(self._first, self._last + 1, BATCH)
         for start in steps:
             batch = self._batch(start, start + BATCH)
-            done += len(batch.requests)
-            if len(batch.requests):
+            done += len(batch)
+            if len(batch):
                 yield batch
             on_progress("replaying", done, self.count)
 
@@ -483,27 +453,37 @@ _CALL_FLOATS: Final = (
 _CALL: Final = ("c.attempt AS attempt", "c.wasted::TINYINT AS wasted", *(f"c.{n}::DOUBLE AS {n}" for n in _CALL_FLOATS))
 
 
-def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> RequestColumns:
-    return RequestColumns(
-        basis=_ints(got["basis_"]) - 1,
-        recorded=recorded,
-        path=_ints(got["path_"]),
-        tier=_ints(got["tier_"]),
-        tenant=_ints(got["tenant_"]),
-        stream=_ints(got["stream_"]) > 0,
-        status=_ints(got["status"]),
-        failed=_ints(got["failed"]) > 0,
-        tokens_in=_floats(got["answer_tokens"]),
-        tokens_out=_floats(got["answer_tokens_out"]),
-        cost_usd=_floats(got["cost_usd"]),
-        wasted_usd=_floats(got["wasted_usd"]),
-        ttft_ms=_floats(got["ttft_ms"]),
-        total_ms=_floats(got["total_ms"]),
-        started_s=_floats(got["started_s"]),
-        score=score,
-        holdout=_ints(got["drawn"]),
-        place=_places(got["entry_ms"], got["entry_seq"]),
-    )
+_NUMBERS: Final[Mapping[str, tuple[str, Any]]] = {
+    "path": ("path_", np.int32),
+    "tier": ("tier_", np.int32),
+    "tenant": ("tenant_", np.int32),
+    "status": ("status", np.int32),
+    "holdout": ("drawn", np.int8),
+    "stream": ("stream_", np.bool_),
+    "failed": ("failed", np.bool_),
+}
+_AMOUNTS: Final[Mapping[str, tuple[str, Any]]] = {
+    "cost_usd": ("cost_usd", np.float64),
+    "wasted_usd": ("wasted_usd", np.float64),
+    "ttft_ms": ("ttft_ms", np.float32),
+    "total_ms": ("total_ms", np.float32),
+    "started_s": ("started_s", np.float64),
+    "tokens": ("answer_tokens", np.float32),
+    "answer_in": ("answer_tokens", np.float32),
+    "answer_out": ("answer_tokens_out", np.float32),
+}
+"""Columns of `History` by the names that they have in `_REQUEST`, with their types."""
+
+
+def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> Columns:
+    return {
+        "basis": (_ints(got["basis_"]) - 1).astype(np.int32),
+        "recorded": recorded.astype(np.int32),
+        "score": score.astype(np.float32),
+        "place": _places(got["entry_ms"], got["entry_seq"]),
+        **{name: _ints(got[column]).astype(kind) for name, (column, kind) in _NUMBERS.items()},
+        **{name: _floats(got[column]).astype(kind) for name, (column, kind) in _AMOUNTS.items()},
+    }
 
 
 def _verdict(decision: dict[str, Any] | None) -> CellVerdict:

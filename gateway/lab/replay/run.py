@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -80,7 +80,6 @@ class Replayed:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        fidelity = self.fidelity
         return {
             "surface": self.surface,
             "candidate": self.candidate,
@@ -88,13 +87,7 @@ class Replayed:
             "requests": self.requests,
             "from": self.first_s,
             "to": self.last_s,
-            "fidelity": {
-                "decided": fidelity.decided,
-                "same": fidelity.same,
-                "checked": fidelity.checked,
-                "identical": fidelity.identical,
-                "differing": list(fidelity.differing),
-            },
+            "fidelity": asdict(self.fidelity) | {"differing": list(self.fidelity.differing)},
             "cells": self.cells,
             "redecided": self.redecided,
             "changed": self.changed,
@@ -106,8 +99,8 @@ class Replayed:
             "figures": as_json(self.figures),
             "goodput_variance": self.goodput_variance,
             "quality": dict(self.quality),
-            "moves": [one.as_json() for one in self.moves],
-            "slices": [{"trait": one.trait, "requests": one.requests, "changed": one.changed} for one in self.slices],
+            "moves": [asdict(move) for move in self.moves],
+            "slices": [asdict(part) for part in self.slices],
             "examples": list(self.examples),
             "notes": list(self.notes),
         }
