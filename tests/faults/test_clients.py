@@ -180,7 +180,9 @@ def test_c3_a_client_that_does_not_read(
     rig, seed = _impatient, int(follows)
     # Alone, 38 MB: the sockets in between come to hold 12 MB where the system lets their buffers grow. What is shared
     # is read to its end, and may be no larger than `max_reply`.
-    local_upstream.default = Reply(tokens=unread(1_680_000 if follows else 5_040_000), no_logprobs=True)
+    # Nor does it begin before the other client had the time to come.
+    tokens, before_s = unread(1_680_000 if follows else 5_040_000), 1.5 if follows else 0.0
+    local_upstream.default = Reply(tokens=tokens, before_first_s=before_s, no_logprobs=True)
     body = body_of("chat", stream=True, seed=seed)
     with dialled(rig) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
