@@ -21,7 +21,7 @@ CHAT: Final = "NOT contains(surface, '/') AND surface <> ''"
 _KEPT_S: Final[Mapping[int, float]] = {360_000: 25 * 3600.0, 60_000: 2 * 3600.0}
 """How far back segments are summarised, by slot in milliseconds."""
 _SLOTS_MS: Final = (*_KEPT_S, 15_000, 1000)
-_GIVEN_HEALTH: Final = "list_transform(given.health, one -> one.unavailable)"
+_GIVEN_HEALTH: Final = "list_transform(given.health, lambda one: one.unavailable)"
 
 
 def slot_for(length_ms: int) -> int:

@@ -44,7 +44,7 @@ _HOP: Final = "CASE WHEN kept <> '' THEN json_extract(hops, '$[*].attributes.\"{
 _COLUMNS: Final = ", ".join(
     (
         f"CASE WHEN given IS NOT NULL THEN {{{_GIVEN}}} END AS given", "classifier", "ttft_ms", "total_ms", "stream",
-        f"list_transform(calls, c -> {{{_CALL}}}) AS calls",
+        f"list_transform(calls, lambda c: {{{_CALL}}}) AS calls",
         _HOP.format(names.SIMILARITY, "similarities"),
         _HOP.format(names.CACHE_SCORE, "scores"),
         _HOP.format(names.THRESHOLD, "in_force"),

@@ -170,7 +170,7 @@ def _kept_out(
             had.setdefault(" ".join(str(source).split()), set()).add(f"{policy.surface}@{version[:7]}")
     looked_up = '$[*].attributes."tierline.cache.reason"'
     rows = database.execute(
-        f"SELECT policy, given, list_filter(json_extract_string(hops, '{looked_up}'), x -> x LIKE '{_NEVER}%')[1] "
+        f"SELECT policy, given, list_filter(json_extract_string(hops, '{looked_up}'), lambda x: x LIKE '{_NEVER}%')[1] "
         f"FROM requests WHERE {where} AND (given IS NOT NULL OR path LIKE 'cache%') "
         f"ORDER BY started_s DESC LIMIT {_MOST_DECISIONS}",
         values,

@@ -28,7 +28,7 @@ _COLUMNS: Final = (
     "entry_ms, entry_seq, started_s, conversation, request_id, tenant, surface, policy, path, tier, model, status, "
     "error, cost_usd, cost_unknown, answer_tokens_in, dropped, calls, served, holdout, basis, "
     "given.min_tier AS min_tier, given.max_tier AS max_tier, decision.reason AS reason, "
-    "decision.stand_in AS stand_in, list_transform(given.health, one -> one.unavailable) AS unavailable"
+    "decision.stand_in AS stand_in, list_transform(given.health, lambda one: one.unavailable) AS unavailable"
 )
 _LADDERS: Final = "SELECT id, (basis ->> '$.ladder[*]') AS ladder FROM bases WHERE id IN (SELECT unnest($ids))"
 _MOST_FLIPS: Final = f"""

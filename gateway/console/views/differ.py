@@ -60,7 +60,7 @@ PRESETS: Final[Mapping[str, tuple[str, str, int]]] = {
 _IS: Final = (
     "(coalesce(slow, false)::INTEGER + (path = 'escalated')::INTEGER * 2 + (status >= 500)::INTEGER * 8 "
     "+ (status >= 400 AND status < 500)::INTEGER * 16 "
-    "+ coalesce(len(list_filter(calls, one -> one.outcome IN ('low_confidence', 'unfit'))) > 0, false)::INTEGER * 4)"
+    "+ coalesce(len(list_filter(calls, lambda c: c.outcome IN ('low_confidence', 'unfit'))) > 0, false)::INTEGER * 4)"
 )
 _PER_DECADE: Final = 4
 _LOWEST: Final = 3
@@ -99,7 +99,7 @@ DIMENSIONS: Final[Mapping[str, tuple[str, str]]] = {
     "confidence": ("Confidence in the answer", _bucket("confidence", (0.2, 0.4, 0.6, 0.8), _TENTHS)),
     "attempts": ("Attempts", "attempts::VARCHAR"),
     "hedged": ("Hedged", "CASE WHEN hedged THEN 'hedged' ELSE 'not' END"),
-    "fault": ("Fault of an answer", "list_filter(list_transform(calls, one -> one.fault), one -> one <> '')[1]"),
+    "fault": ("Fault of an answer", "list_filter(calls, lambda one: one.fault <> '')[1].fault"),
     "reason": ("Reason of the decision", "decision.reason"),
     "holdout": ("Held out", "CASE WHEN holdout THEN 'held out' WHEN NOT holdout THEN 'routed' ELSE '' END"),
     "hour": ("Hour of the day, UTC", "lpad(((entry_ms // 3600000) % 24)::VARCHAR, 2, '0')"),

@@ -44,9 +44,7 @@ _SLOT_MS: Final = 86400 * 1000 // BARS
 _KEPT_S: Final = 32 * 86400.0
 _GROUPS: Final = {"money": ("surface", "tier", "model", "path", "policy"), "owners": ("tenant", "surface")}
 """Columns of BY that a kept summary tells apart. Of all together there would be as many groups as requests."""
-_ESTIMATED_USD: Final = (
-    "coalesce(list_sum(list_transform(calls, one -> CASE WHEN one.estimated THEN one.cost_usd ELSE 0 END)), cost_usd)"
-)
+_ESTIMATED_USD: Final = "coalesce(list_sum(list_transform(calls, lambda c: if(c.estimated, c.cost_usd, 0))), cost_usd)"
 _ADDED: Final = (
     "requests", "spent", "wasted", "wasteful", "unpriced", "reported", "saved", "squares", "alone", "estimated",
     "estimated_saved",

@@ -73,8 +73,8 @@ FROM (
     FROM (
         SELECT surface, {slot_of_entry(slot)}, unnest(map_keys(slo)) AS objective, unnest(map_values(slo)) AS met,
             total_ms, coalesce(ttft_ms, total_ms) AS due,
-            list_min(list_transform(list_filter(calls, one -> one.attempt > 0), one -> one.start_ms)) AS began,
-            list_filter(calls, one -> one.attempt > 0 AND NOT one.wasted)[1] AS served
+            list_min(list_transform(list_filter(calls, lambda c: c.attempt > 0), lambda c: c.start_ms)) AS began,
+            list_filter(calls, lambda one: one.attempt > 0 AND NOT one.wasted)[1] AS served
         FROM rows WHERE {CHAT} AND slo IS NOT NULL
     )
 ) GROUP BY ALL""",
