@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import orjson
 
@@ -16,6 +16,7 @@ from gateway.backends.base import (
     Transport,
 )
 from gateway.backends.http_backend import (
+    Common,
     HttpBackend,
     Prepared,
     SseReply,
@@ -23,8 +24,6 @@ from gateway.backends.http_backend import (
     json_object,
     translated_completion,
 )
-from gateway.backends.quota import Quota
-from gateway.backends.refused_fields import RefusedFields
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.dialects.messages.models import facts_of
@@ -43,32 +42,15 @@ _NAMES: Final = {
 
 
 class AnthropicBackend(HttpBackend):
-    """One endpoint. `model` replaces the client's; `maker` marks its thinking; the key is sent to this endpoint only.
-
-    `bills`: whether it is Anthropic's own, which is sent Claude Code's billing line. `quota` is updated from the
-    rate-limit headers of every reply.
-    """
+    """One endpoint. `bills`: whether it is Anthropic's own, which is sent Claude Code's billing line."""
 
     dialect = "messages"
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        model: str,
-        key: str | None,
-        maker: Maker,
-        quota: Quota | None = None,
-        refused: RefusedFields | None = None,
-        bills: bool = False,
-    ) -> None:
-        headers = {"anthropic-version": VERSION}
-        if key is not None:
-            headers["x-api-key"] = key
-        super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
+    def __init__(self, transport: Transport, *, bills: bool = False, **common: Unpack[Common]) -> None:
+        key = {} if common["key"] is None else {"x-api-key": common["key"]}
+        super().__init__(transport, headers={"anthropic-version": VERSION, **key}, **common)
         self._names = _NAMES
-        self._facts = facts_of(model)
-        self._maker = maker
+        self._facts = facts_of(self._model)
         self._bills = bills
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict
 
 import orjson
 
@@ -55,6 +55,7 @@ from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.client_paths import client_path
 from gateway.dialects.native import Dialect, native_body
+from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.off_loop import off_loop
 
 log = logging.getLogger("tierline.backends")
@@ -136,6 +137,16 @@ class ReplyReader(Protocol):
         """Return the stream in a reply of server-sent events."""
 
 
+class Common(TypedDict, total=False):
+    """What every backend is made with, see `HttpBackend`."""
+
+    model: Required[str]
+    key: Required[str | None]
+    maker: Maker
+    quota: Quota | None
+    refused: RefusedFields | None
+
+
 Prepared = tuple[dict[str, Any], ReplyReader, tuple[str, ...]]
 """The body to send, the reader of its reply, and the paths of the client's fields that are not sent."""
 
@@ -148,7 +159,7 @@ class Prepare(Protocol):
 
 class HttpBackend(ABC):
     """One endpoint. `model` replaces the client's; `headers` are sent with every request, and `key`, which is one of
-    them, to this endpoint only.
+    them, to this endpoint only. What the model reasons is sealed, or marked, by `maker`.
 
     `quota` is updated from the rate-limit headers of every reply, `refused` by errors about fields. `_names` says what
     chat completions call fields that the API of this `dialect` names otherwise.
@@ -161,12 +172,16 @@ class HttpBackend(ABC):
         transport: Transport,
         *,
         model: str,
-        headers: Mapping[str, str],
         key: str | None,
+        headers: Mapping[str, str] | None = None,
+        maker: Maker = NOBODY,
         quota: Quota | None = None,
         refused: RefusedFields | None = None,
     ) -> None:
+        if headers is None:
+            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._transport = transport
+        self._maker = maker
         self._names: Mapping[str, str] = {}
         self._refused = RefusedFields(model) if refused is None else refused
         self._model = model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import Any
+from typing import Any, Unpack
 
 import orjson
 
@@ -18,9 +18,7 @@ from gateway.backends.base import (
     event_of,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK
-from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, error_in_200, json_object
-from gateway.backends.quota import Quota
-from gateway.backends.refused_fields import RefusedFields
+from gateway.backends.http_backend import Common, HttpBackend, Prepared, SseReply, error_in_200, json_object
 from gateway.chat.normalised import DeltaNormaliser, normalise
 from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.chat_reasoning import (
@@ -34,7 +32,7 @@ from gateway.dialects.chat_reasoning import (
 )
 from gateway.dialects.client_paths import client_path
 from gateway.dialects.native import NATIVE, lost_fields
-from gateway.dialects.reasoning import NOBODY, Maker
+from gateway.dialects.reasoning import Maker
 from gateway.dialects.system_text import with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
@@ -47,35 +45,28 @@ _NO_CHOICES = "an event whose choices are no choices"
 
 
 class OpenAIBackend(HttpBackend):
-    """One endpoint. `model` replaces the client's; unknown fields are passed on; the key is sent to this endpoint only.
+    """One endpoint. Unknown fields are passed on.
 
-    `quota` is updated from the rate-limit headers of every reply. `maker` seals the reasoning that it signs. `stores`:
-    whether the server keeps completions where the client asks for that. `one_system`: whether it knows one system
-    message only, at the beginning. `asks_usage`: whether a stream's usage has to be asked for; Mistral's API sends it,
-    and refuses the question.
+    `stores`: whether the server keeps completions where the client asks for that. `one_system`: whether it knows one
+    system message only, at the beginning. `asks_usage`: whether a stream's usage has to be asked for; Mistral's API
+    sends it, and refuses the question.
     """
 
     def __init__(
         self,
         transport: Transport,
         *,
-        model: str,
-        key: str | None,
-        quota: Quota | None = None,
-        refused: RefusedFields | None = None,
-        maker: Maker = NOBODY,
         stores: bool = True,
         asks_usage: bool = True,
         one_system: bool = False,
+        **common: Unpack[Common],
     ) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-        super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
-        self._maker = maker
+        super().__init__(transport, **common)
         self._stores = stores
         self._asks_usage = asks_usage
         self._one_system = one_system
-        self._reader = _ChatReader(model, maker)
-        self._checks_calls = checks_calls(model)
+        self._reader = _ChatReader(self._model, self._maker)
+        self._checks_calls = checks_calls(self._model)
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         payload = {**request.body, "model": self._model}

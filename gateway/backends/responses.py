@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import orjson
 
@@ -25,6 +25,7 @@ from gateway.backends.base import (
 from gateway.backends.blame import status_in
 from gateway.backends.context_limit import says_too_long
 from gateway.backends.http_backend import (
+    Common,
     HttpBackend,
     Prepare,
     Prepared,
@@ -33,8 +34,6 @@ from gateway.backends.http_backend import (
     json_object,
     translated_completion,
 )
-from gateway.backends.quota import Quota
-from gateway.backends.refused_fields import RefusedFields
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
@@ -67,29 +66,14 @@ _NAMES: Final = {
 
 
 class ResponsesBackend(HttpBackend):
-    """One endpoint. `model` replaces the client's; reasoning that it has made is sealed by `maker`.
-
-    `one_system`: whether it knows one system message only, at the beginning.
-    """
+    """One endpoint. `one_system`: whether it knows one system message only, at the beginning."""
 
     dialect = "responses"
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        model: str,
-        key: str | None,
-        maker: Maker,
-        quota: Quota | None = None,
-        refused: RefusedFields | None = None,
-        one_system: bool = False,
-    ) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-        super().__init__(transport, model=model, headers=headers, key=key, quota=quota, refused=refused)
+    def __init__(self, transport: Transport, *, one_system: bool = False, **common: Unpack[Common]) -> None:
+        super().__init__(transport, **common)
         self._names = {**_NAMES, "reasoning": "reasoning_effort", "top_logprobs": "logprobs"}
         self._one_system = one_system
-        self._maker = maker
         self._encrypts = True
         """Whether the model can be asked for encrypted reasoning: those that do not reason refuse to be."""
 

@@ -7,12 +7,14 @@ that are configured to have them: they cost memory, and some need packages that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.backends.base import Backend, Transport
 from gateway.backends.http1_transport import Http1Transport
+from gateway.backends.http_backend import Common
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quirks import AdaptedBackend
 from gateway.backends.quota import Quota
@@ -23,8 +25,6 @@ from gateway.tiers.tier import Tier
 
 _USAGE_OPTION: Final = "stream_options"
 """Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
-_PATHS: Final = {"openai": "/chat/completions", "responses": "/responses"}
-"""Path of the calls to a backend, after its base URL, by its kind."""
 
 
 def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
@@ -56,74 +56,54 @@ def _backend(config: BackendConfig, quota: Quota, refused: RefusedFields) -> Bac
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
-    backend = _called_over(_transport(config), config, key, quota, refused)
+    common = Common(model=config.model, key=key, maker=config.maker(), quota=quota, refused=refused)
+    backend = _IN_DIALECT.get(config.kind, _chat)(config, common)
     omit = frozenset(config.omit) - {_USAGE_OPTION}
     return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
 
 
-def _called_over(
-    transport: Transport, config: BackendConfig, key: str | None, quota: Quota, refused: RefusedFields
-) -> Backend:
-    """Return the backend in the dialect that its config names."""
-    maker = config.maker()
-    if config.kind == "anthropic":
-        from gateway.backends.anthropic import AnthropicBackend
-
-        bills = f".{urlsplit(config.base_url).hostname}".endswith(".anthropic.com")
-        return AnthropicBackend(
-            transport, model=config.model, key=key, maker=maker, quota=quota, refused=refused, bills=bills
-        )
-    if config.kind == "responses":
-        from gateway.backends.responses import ResponsesBackend
-
-        return ResponsesBackend(
-            transport,
-            model=config.model,
-            key=key,
-            maker=maker,
-            quota=quota,
-            refused=refused,
-            one_system=config.roles == "one_system",
-        )
+def _chat(config: BackendConfig, common: Common) -> Backend:
     return OpenAIBackend(
-        transport,
-        model=config.model,
-        key=key,
-        quota=quota,
-        refused=refused,
-        maker=maker,
+        _transport(config, "/chat/completions"),
         stores="store" in config.can,
         asks_usage=_USAGE_OPTION not in config.omit,
         one_system=config.roles == "one_system",
+        **common,
     )
 
 
-def _url(config: BackendConfig) -> str:
-    if config.kind == "anthropic":
-        return f"{config.base_url.removesuffix('/v1')}/v1/messages"
-    return config.base_url + _PATHS[config.kind]
+def _messages(config: BackendConfig, common: Common) -> Backend:
+    from gateway.backends.anthropic import AnthropicBackend
+
+    bills = f".{urlsplit(config.base_url).hostname}".endswith(".anthropic.com")
+    path = "/messages" if config.base_url.endswith("/v1") else "/v1/messages"
+    return AnthropicBackend(_transport(config, path), bills=bills, **common)
 
 
-def _transport(config: BackendConfig) -> Transport:
+def _responses(config: BackendConfig, common: Common) -> Backend:
+    from gateway.backends.responses import ResponsesBackend
+
+    return ResponsesBackend(_transport(config, "/responses"), one_system=config.roles == "one_system", **common)
+
+
+_IN_DIALECT: Final = {"anthropic": _messages, "responses": _responses}
+"""What makes a backend of another dialect than chat completions, by its kind in the config."""
+
+
+def _transport(config: BackendConfig, path: str) -> Transport:
+    """Return the transport for calls to this path, which follows the base URL."""
     if config.kind == "scripted":
         from gateway.backends.scripted import ScriptedTransport
 
         return ScriptedTransport(config.script, max_reply=config.max_reply)
-    url = _url(config)
-    if config.http.client == "http1":
-        return Http1Transport(
-            url,
-            max_in_flight=config.max_in_flight,
-            connect_timeout_s=config.connect_timeout,
-            max_reply=config.max_reply,
-        )
-    from gateway.backends.httpx2_transport import Httpx2Transport
+    make: Callable[..., Transport] = Http1Transport
+    if config.http.client == "httpx2":
+        from gateway.backends.httpx2_transport import Httpx2Transport
 
-    return Httpx2Transport(
-        url,
+        make = partial(Httpx2Transport, http2=config.http.http2, proxy=config.http.proxy)
+    return make(
+        config.base_url + path,
         max_in_flight=config.max_in_flight,
         connect_timeout_s=config.connect_timeout,
         max_reply=config.max_reply,
-        http2=config.http.http2,
-        proxy=config.http.proxy,
     )
