@@ -158,7 +158,7 @@ class AttemptMachine:
         self._looked = False
         self._tokens = 0
         self._step: AttemptStep | None = None
-        self.limit_s = max(_LEAST_S, attempt.limit_s(stream=stream) - queued_s)
+        self.limit_s = max(_LEAST_S, (attempt.ttft_timeout_s if stream else attempt.timeout_s) - queued_s)
         """Seconds from `began` within which a stream's first token, or all of a whole answer, must come."""
         self.watched = watches and not stream and attempt.judged and not attempt.final
         """Whether the whole answer is to be read as a stream, and looked at."""

@@ -85,10 +85,6 @@ class Attempt:
         """Return the seconds within which a stream's first token, or all of a whole answer, must come."""
         return self.ttft_timeout_s if stream else self.timeout_s
 
-    def wait_s(self, max_wait: float, *, stream: bool) -> float:
-        """Return the seconds that the call may wait in a queue, under a policy that allows `max_wait`."""
-        return min(max_wait, self.limit_s(stream=stream))
-
 
 @value_type
 class AttemptOutcome:

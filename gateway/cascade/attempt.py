@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -80,55 +80,39 @@ class AttemptResult:
     """Paths of the client's fields that the backend was not sent."""
 
 
+@dataclass(slots=True, eq=False)
 class AttemptRun:
-    """Make one attempt of a request: call `run()` once."""
+    """Make one attempt of a request, after those in `before`, beside its `rivals`: call `run()` once.
 
-    __slots__ = (
-        "_before", "_cosine", "_hop", "_machine", "_request", "_rivals", "_takes_over", "_tiers", "attempt", "lost",
-        "slot",
-    )  # fmt: skip
+    `takes_over` returns whether a stronger tier would take over if a draft were rejected with that much time left.
+    `cosine` compares by meaning the samples that a policy may require.
+    """
 
-    _hop: Hop
-    _machine: AttemptMachine
-
-    def __init__(
-        self,
-        request: RequestContext,
-        tiers: Mapping[str, Tier],
-        attempt: Attempt,
-        takes_over: Callable[[Left], bool],
-        before: Collection[AttemptResult] = (),
-        rivals: Collection[AttemptRun] = (),
-        cosine: Cosine | None = None,
-    ) -> None:
-        """Prepare an attempt after those in `before`, beside its `rivals`.
-
-        `takes_over` returns whether a stronger tier would take over if a draft were rejected with that much time left.
-        `cosine` compares by meaning the samples that a policy may require.
-        """
-        self.attempt = attempt
-        self.lost = False
-        """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
-        self.slot: Slot | None = None
-        """The attempt's slot; None until it has one."""
-        self._request = request
-        self._tiers = tiers
-        self._takes_over = takes_over
-        self._before = before
-        self._rivals = rivals
-        self._cosine = cosine
+    request: RequestContext
+    tiers: Mapping[str, Tier]
+    attempt: Attempt
+    takes_over: Callable[[Left], bool]
+    before: Collection[AttemptResult] = ()
+    rivals: Collection[AttemptRun] = ()
+    cosine: Cosine | None = None
+    lost: bool = False
+    """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
+    slot: Slot | None = None
+    """The attempt's slot; None until it has one."""
+    _hop: Hop = field(init=False)
+    _machine: AttemptMachine = field(init=False)
 
     async def run(self) -> AttemptResult:
         """Return the result. Raises only CancelledError: the client has left, or another attempt was faster."""
-        request, attempt = self._request, self.attempt
-        tier, stream = self._tiers[attempt.tier], request.features.stream
-        limit_ms = attempt.limit_s(stream=stream) * 1000
-        described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_ms}
+        request, attempt = self.request, self.attempt
+        tier, stream = self.tiers[attempt.tier], request.features.stream
+        limit_s = attempt.limit_s(stream=stream)
+        described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_s * 1000}
         hop = self._hop = request.trace.begin(names.ATTEMPT, described)
         if attempt.role:
             hop.attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
         try:
-            slot = self.slot = await self._acquire(tier)
+            slot = self.slot = await self._acquire(tier, limit_s)
         except BackendError as error:
             hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints]
             result = self._result(AttemptOutcome("retryable", str(error)), error=error)
@@ -151,7 +135,7 @@ class AttemptRun:
                     time.monotonic(),
                     request.deadline,
                     request.ttft_deadline,
-                    takes_over=self._takes_over,
+                    takes_over=self.takes_over,
                     head=config.head,
                     stream=stream,
                     watches=config.watch_drafts,
@@ -165,7 +149,7 @@ class AttemptRun:
                     request, hop, body, ask_logprobs=logprobs, alternatives=endpoint.alternatives or 1
                 )
                 if request.policy.escalate.agreement is not None:
-                    samples = samples_for(request, attempt, endpoint, self._machine.limit_s, self._cosine)
+                    samples = samples_for(request, attempt, endpoint, self._machine.limit_s, self.cosine)
                 try:
                     return await (self._open(call, asked) if stream else self._fetch(call, asked, samples))
                 except BackendError as error:
@@ -179,10 +163,10 @@ class AttemptRun:
             if samples is not None:
                 await samples.aclose()
 
-    async def _acquire(self, tier: Tier) -> Slot:
+    async def _acquire(self, tier: Tier, limit_s: float) -> Slot:
         """Return a slot of the tier, if possible not at an endpoint that failed or that a rival has."""
-        request = self._request
-        before, rivals = self._before, self._rivals
+        request = self.request
+        before, rivals = self.before, self.rivals
         avoided = (
             [one.endpoint for one in before if one.endpoint is not None and one.error is not None] if before else []
         )
@@ -196,7 +180,7 @@ class AttemptRun:
         asked = SlotRequest(
             surface=request.policy.surface,
             priority=load.priority,
-            wait_s=self.attempt.wait_s(load.max_wait, stream=request.features.stream),
+            wait_s=min(load.max_wait, limit_s),
             max_waiting=load.max_waiting,
             tokens_in=request.features.approx_tokens,
             affinity=affinity,
@@ -208,7 +192,7 @@ class AttemptRun:
 
     async def _fetch(self, call: BackendCall, asked: BackendRequest, samples: Samples | None) -> AttemptResult:
         """Fetch a whole answer and judge it. Raises BackendError."""
-        request, machine, hop = self._request, self._machine, self._hop
+        request, machine, hop = self.request, self._machine, self._hop
         try:
             with Deadline(machine.limit_s):
                 answer = await (self._watch(call, asked) if machine.watched else call.complete(asked))
@@ -256,7 +240,7 @@ class AttemptRun:
 
         A small model in a loop generates up to its limit, so a poor draft is cancelled as early as a stream's would be.
         """
-        request, machine = self._request, self._machine
+        request, machine = self.request, self._machine
         state = StreamState(judged=True, alternatives=call.slot.endpoint.alternatives, call_rules=request.call_rules())
         state.collect()
         looked = False
@@ -289,7 +273,7 @@ class AttemptRun:
 
     async def _open(self, call: BackendCall, asked: BackendRequest) -> AttemptResult:
         """Open a stream, hold its beginning and judge it. Raises BackendError as long as nothing is committed."""
-        request, attempt, machine, endpoint = self._request, self.attempt, self._machine, call.slot.endpoint
+        request, attempt, machine, endpoint = self.request, self.attempt, self._machine, call.slot.endpoint
         state = StreamState(
             judged=attempt.judged,
             alternatives=endpoint.alternatives if attempt.judged else 0,
@@ -331,23 +315,23 @@ class AttemptRun:
         if not isinstance(step, Commit):
             raise AssertionError(f"a stream that is held no more is to be committed or rejected, not {step}")
         call.keep_open()
-        stream = LiveStream(request, attempt, call, held, self._tiers, strip=asked.ask_logprobs)
+        stream = LiveStream(request, attempt, call, held, self.tiers, strip=asked.ask_logprobs)
         return self._result(step.outcome, call, stream)
 
     async def _judge_held(self, state: StreamState, held: Sequence[Event]) -> Commit | Reject:
         self._hop.attributes[names.TOKENS_JUDGED] = state.tokens
         evidence = self._evidence(state)
         if evidence.tool_arguments or evidence.wants_json:
-            evidence = await check_schemas(evidence, self._request, self._hop)
+            evidence = await check_schemas(evidence, self.request, self._hop)
         step = self._machine.ended(evidence, time.monotonic())
-        captures = self._request.trace.captures
+        captures = self.request.trace.captures
         self._note(step.verdict, evidence, token_texts(event.value for event in held) if captures else ())
         return step
 
     # --- what both share ----------------------------------------------------------------------------------------------
 
     def _evidence(self, state: StreamState) -> Evidence:
-        request = self._request
+        request = self.request
         wants_json, own_limit = request.features.wants_json, request.own_limit
         return state.evidence(wants_json=wants_json, own_limit=own_limit, complete=state.finished)
 

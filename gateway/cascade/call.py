@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import orjson
 
 from gateway.accounting import charge
-from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, Event, EventStream
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, EventStream
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import Usage, hide_cache, usage_of
 from gateway.telemetry import names
@@ -42,9 +42,12 @@ class BackendCall:
     """
 
     __slots__ = (
-        "_closed", "_kept_open", "_ledger", "_settled", "cost_usd", "dropped", "has_begun", "hop", "slot", "source",
-        "state", "tokens_in", "usage",
+        "_closed", "_kept_open", "_ledger", "_opened", "_settled", "cost_usd", "dropped", "has_begun", "hop", "slot",
+        "source", "state", "tokens_in", "usage",
     )  # fmt: skip
+
+    source: EventStream
+    """The stream of the call, once `open` has returned."""
 
     def __init__(self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int) -> None:
         """Prepare a call that is charged to `ledger`.
@@ -55,8 +58,7 @@ class BackendCall:
         self.slot = slot
         self.hop = hop
         self.tokens_in = tokens_in
-        self.source: EventStream = _UNOPENED
-        """The stream of the call, once `open` has returned."""
+        self._opened = False
         self.state = _NO_STREAM
         """State of the stream so far, from which tokens and usage are read."""
         self.usage: Usage | None = None
@@ -95,6 +97,7 @@ class BackendCall:
         self.state = state
         state.hides_cache = self.slot.endpoint.hides_cache
         self.source = await self.slot.endpoint.backend.stream(backend_request)
+        self._opened = True
         self.dropped = self.source.dropped
         return self.source
 
@@ -127,7 +130,7 @@ class BackendCall:
         attributes = self.hop.attributes
         if stream_end:
             attributes[names.STREAM_END] = stream_end
-            if outcome == "answered" and not self.source.done_seen:
+            if outcome == "answered" and self._opened and not self.source.done_seen:
                 attributes[names.DONE_SYNTHESISED] = True
         if isinstance(outcome, BackendError):
             if isinstance(outcome, BadStatus):
@@ -151,7 +154,7 @@ class BackendCall:
 
     def _settle(self, outcome: CallOutcome) -> None:
         self._settled = True
-        if self.source is not _UNOPENED:
+        if self._opened:
             self.source.close()
         used = self.used()
         if isinstance(outcome, BackendError):
@@ -208,19 +211,5 @@ def backend_request(
     )
 
 
-class _Unopened:
-    """Stream of a call that opens none."""
-
-    done_seen = False
-    dropped: tuple[str, ...] = ()
-
-    async def read(self) -> list[Event]:
-        raise AssertionError("the call has no open stream")
-
-    def close(self) -> None:
-        """Do nothing: no stream is open."""
-
-
-_UNOPENED: Final = _Unopened()
 _NO_STREAM: Final = StreamState()
 """The state of a call that opens no stream. Nothing is ever added to it."""

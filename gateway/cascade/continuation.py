@@ -53,13 +53,11 @@ How = Way | Literal["afresh"]
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A committed stream that broke. `number` is its attempt's."""
+    """A committed stream that broke."""
 
     error: BackendError
-    tier: str
-    endpoint: Endpoint
-    number: int
-    state: StreamState
+    attempt: Attempt
+    call: BackendCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +70,22 @@ class Continued:
     events: list[Event]
 
 
+@dataclass(frozen=True, slots=True)
 class Successor:
     """Open the call that continues one request's broken stream."""
 
-    def __init__(self, request: RequestContext, tiers: Mapping[str, Tier]) -> None:
-        self._request = request
-        self._tiers = tiers
+    request: RequestContext
+    tiers: Mapping[str, Tier]
 
     async def take_over(self, error: BackendError, attempt: Attempt, call: BackendCall) -> Continued | None:
         """Return a call that continues the stream of `call`, which `error` broke; None if none can.
 
         When cancelled with its request, at any moment, it leaves no call open.
         """
-        request, broken = self._request, Broken(error, attempt.tier, call.slot.endpoint, attempt.number, call.state)
+        request, broken = self.request, Broken(error, attempt, call)
         if not _may_go_on(request, broken):
             return None
-        avoid: set[Endpoint] = {broken.endpoint}
+        avoid: set[Endpoint] = {broken.call.slot.endpoint}
         calls = 0
         for name in self._tiers_for(broken):
             if not self._fits(name):
@@ -103,40 +101,40 @@ class Successor:
         return None
 
     def _tiers_for(self, broken: Broken) -> Iterator[str]:
-        request = self._request
+        request = self.request
         ladder = request.ladder()
-        at = ladder.index(broken.tier)
+        at = ladder.index(broken.attempt.tier)
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
-        same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.tier,)
-        if request.policy.escalate.stream.on_break == "correct" and broken.state.text:
+        same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.attempt.tier,)
+        if request.policy.escalate.stream.on_break == "correct" and broken.call.state.text:
             # A weaker tier cannot correct.
             return iter((*stronger, *same))
         return iter((*same, *stronger, *weaker))
 
     def _fits(self, name: str) -> bool:
         """Return whether the tier can serve the request, and is expected to begin in time."""
-        features = self._request.features
-        health = self._tiers[name].health(features.approx_tokens)
+        features = self.request.features
+        health = self.tiers[name].health(features.approx_tokens)
         if health.unavailable and not health.failing:
             return False
         forecast = health.forecast
-        if forecast is not None and forecast.known and forecast.ttft_s > self._request.budget_s():
+        if forecast is not None and forecast.known and forecast.ttft_s > self.request.budget_s():
             return False
-        room = room_needed(self._request.body, health.context) if health.context else 0
+        room = room_needed(self.request.body, health.context) if health.context else 0
         return not health.unfit_for(needs(features), room)
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
         """Return a slot at an endpoint of this tier that can continue, after a wait as for any attempt; or None."""
-        tier, load = self._tiers[name], self._request.policy.load
+        tier, load = self.tiers[name], self.request.policy.load
         ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
         if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
             return None
         ask = SlotRequest(
-            surface=self._request.policy.surface,
+            surface=self.request.policy.surface,
             priority=load.priority,
-            wait_s=min(load.max_wait, self._request.budget_s()),
+            wait_s=min(load.max_wait, self.request.budget_s()),
             max_waiting=load.max_waiting,
-            tokens_in=self._request.features.approx_tokens + broken.state.text_tokens,
+            tokens_in=self.request.features.approx_tokens + broken.call.state.text_tokens,
             stream=True,
         )
         try:
@@ -150,21 +148,21 @@ class Successor:
 
     def _how(self, broken: Broken, endpoint: Endpoint) -> How | None:
         """Return how this backend would continue; None if it cannot."""
-        if not broken.state.text or self._request.policy.escalate.stream.on_break == "correct":
+        if not broken.call.state.text or self.request.policy.escalate.stream.on_break == "correct":
             return "afresh"
         way = endpoint.config.continuation
-        if way == "none" or (way == "prompt" and self._request.features.wants_json):
+        if way == "none" or (way == "prompt" and self.request.features.wants_json):
             return None
         return way
 
     async def _open(self, tier: str, slot: Slot, broken: Broken) -> Continued | None:
         """Return the call to this endpoint once its answer has begun; None if it fails before that."""
-        request = self._request
+        request = self.request
         request.ledger.attempts += 1
         number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in request.trace.hops)
         how = self._how(broken, slot.endpoint)
         timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
-        described = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.CONTINUES: broken.number}
+        described = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.CONTINUES: broken.attempt.number}
         hop = request.trace.begin(names.ATTEMPT, described | {names.TIMEOUT: round(timeout_s * 1000, 1)})
         with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
             # Inside the block, so that an error in the gateway itself releases the slot.
@@ -183,18 +181,18 @@ class Successor:
                 raise
             call.note_first_token()
             # Its chunks are adapted to the text before them.
-            call.state.follow(broken.state, partial(fit_to_text, overlap=overlap))
+            call.state.follow(broken.call.state, partial(fit_to_text, overlap=overlap))
             call.keep_open()
         hop.attributes[names.OUTCOME] = "accepted"
-        hop.attributes[names.REASON] = f"attempt {broken.number} broke off ({broken.error.error_type}); {how}"
-        if broken.state.text and how == "afresh":
+        hop.attributes[names.REASON] = f"attempt {broken.attempt.number} broke off ({broken.error.error_type}); {how}"
+        if broken.call.state.text and how == "afresh":
             events.insert(0, _mark())
         return Continued(tier, number, call, events)
 
 
 def _may_go_on(request: RequestContext, broken: Broken) -> bool:
     """Return whether the policy allows it, and the stream is a single text that another model can continue."""
-    state = broken.state
+    state = broken.call.state
     if request.policy.escalate.stream.on_break == "error" or isinstance(broken.error, DeadlinePassed):
         return False
     if state.more_than_text or (request.body.get("n") or 1) > 1:
@@ -212,7 +210,7 @@ def _backend_request(
     """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
     if how == "afresh":
         return backend_request(request, hop, request.body), Overlap(""), 0
-    text, tokens = broken.state.text, broken.state.text_tokens
+    text, tokens = broken.call.state.text, broken.call.state.text_tokens
     beginning = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = continuing_body(request.body, beginning, tokens, how)
     return backend_request(request, hop, body), Overlap(text), tokens

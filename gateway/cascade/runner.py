@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from gateway.accounting import HedgeBudgets, settle
@@ -58,27 +59,31 @@ class CascadeRunner:
         request.client.watch()
         return CascadeRun(request, self, routed)
 
-    def early(self, request: RequestContext, vector: Vector | None, router: Router) -> EarlyRun:
+    def early(self, request: RequestContext, plan: CachePlan, vector: Vector | None, router: Router) -> EarlyRun:
         """Return what owns an attempt that begins before it is known whether there is a hit."""
-        return EarlyRun(self, request, vector, router)
+        return EarlyRun(self, request, plan, vector, router)
 
 
+@dataclass(slots=True)
 class EarlyRun:
     """Own the cascade of a request while its stored answer is looked for: `async with` closes what has begun.
 
-    `run` is the cascade that has begun by then, if any. Its `answer` may be asked for within the block.
+    The cascade begins beside the semantic lookup if the policy wants that; only a tier that costs nothing is called.
+    `run` is the cascade that has begun, if any. Its `answer` may be asked for within the block.
     """
 
-    __slots__ = ("_request", "_router", "_runner", "_vector", "run")
-
-    def __init__(self, runner: CascadeRunner, request: RequestContext, vector: Vector | None, router: Router) -> None:
-        self._runner = runner
-        self._request = request
-        self._vector = vector
-        self._router = router
-        self.run: CascadeRun | None = None
+    runner: CascadeRunner
+    request: RequestContext
+    plan: CachePlan
+    vector: Vector | None
+    router: Router
+    run: CascadeRun | None = None
 
     async def __aenter__(self) -> Self:
+        request = self.request
+        wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
+        if wanted and self.vector is not None and not self.plan.why_not_semantic():
+            self._begin(paid=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -86,20 +91,13 @@ class EarlyRun:
         if self.run is not None:
             await self.run.aclose()
 
-    def beside_lookup(self, plan: CachePlan) -> None:
-        """Begin beside the semantic lookup if the policy wants that; only a tier that costs nothing is called."""
-        request = self._request
-        wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
-        if wanted and self._vector is not None and not plan.why_not_semantic():
-            self._begin(paid=False)
-
     def beside_check(self) -> None:
         """Begin while the cross-encoder reads, if the policy wants that and nothing has begun.
 
         Unless the policy says `always`, only a tier that costs nothing is called. No tier that can answer is no error:
         there may yet be a hit.
         """
-        request, tiers = self._request, self._runner.tiers
+        request, tiers = self.request, self.runner.tiers
         when = request.policy.escalate.speculate.during_check
         if self.run is not None or when == "never" or request.options.cache.only_if_cached:
             return
@@ -109,8 +107,8 @@ class EarlyRun:
 
     def _begin(self, *, paid: bool) -> None:
         """Route the request; start its first attempt if its tier costs nothing, or may be `paid`."""
-        self.run = run = self._runner.prepare(self._request, self._router.decide(self._request, self._vector))
-        if paid or self._runner.tiers[run.first_tier].free:
+        self.run = run = self.runner.prepare(self.request, self.router.decide(self.request, self.vector))
+        if paid or self.runner.tiers[run.first_tier].free:
             run.begin()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway.telemetry import names
-from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
+from routing.confidence.schemas import SMALL_BYTES, compile_schema
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -23,20 +23,18 @@ async def check_schemas(evidence: Evidence, request: RequestContext, hop: Hop) -
 
     A schema that cannot be checked rejects no answer; the hop then has the reason.
     """
-    invalid = request.policy.escalate.when.invalid
-    misfit = ""
+    invalid, body = request.policy.escalate.when.invalid, request.body
+    checks: list[tuple[object, str, str]] = []
     if evidence.complete and "json_schema" in invalid and evidence.text and request.features.wants_json:
-        misfit = await _answer_misfit(evidence.text, request.body, hop)
-    if evidence.complete and "tool_args" in invalid and evidence.tool_arguments and not misfit:
-        misfit = await _calls_misfit(evidence, request.body, hop)
-    return replace(evidence, misfit=misfit) if misfit else evidence
-
-
-async def _answer_misfit(text: str, body: Mapping[str, Any], hop: Hop) -> str:
-    schema = _answer_schema(body["response_format"])
-    if schema is None or await _fits(schema, text, hop) is not False:
-        return ""
-    return "not what the JSON schema says"
+        checks.append((_answer_schema(body["response_format"]), evidence.text, "not what the JSON schema says"))
+    if evidence.complete and "tool_args" in invalid and evidence.tool_arguments:
+        parameters, misfit = _parameters(body), "tool arguments that do not fit the tool's parameters"
+        calls = zip(evidence.tool_names, evidence.tool_arguments, strict=True)
+        checks += [(parameters.get(name), arguments.strip() or "{}", misfit) for name, arguments in calls]
+    for schema, text, misfit in checks:
+        if schema is not None and await _fits(schema, text, hop) is False:
+            return replace(evidence, misfit=misfit)
+    return evidence
 
 
 def _answer_schema(response_format: Mapping[str, Any]) -> object | None:
@@ -45,15 +43,6 @@ def _answer_schema(response_format: Mapping[str, Any]) -> object | None:
         return response_format.get("schema")
     named = response_format.get("json_schema")
     return named.get("schema") if isinstance(named, dict) else None
-
-
-async def _calls_misfit(evidence: Evidence, body: Mapping[str, Any], hop: Hop) -> str:
-    parameters = _parameters(body)
-    for name, arguments in zip(evidence.tool_names, evidence.tool_arguments, strict=True):
-        schema = parameters.get(name)
-        if schema is not None and await _fits(schema, arguments.strip() or "{}", hop) is False:
-            return "tool arguments that do not fit the tool's parameters"
-    return ""
 
 
 def _parameters(body: Mapping[str, Any]) -> dict[str, object]:
@@ -68,16 +57,14 @@ def _parameters(body: Mapping[str, Any]) -> dict[str, object]:
 
 
 async def _fits(schema: object, text: str, hop: Hop) -> bool | None:
+    """Return whether a JSON text fits a schema; None where that cannot be said, and the hop then has the reason."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return False
-    compiled = await _compiled(orjson.dumps(schema))
+    raw = orjson.dumps(schema)
+    compiled = compile_schema(raw) if len(raw) <= SMALL_BYTES else await asyncio.to_thread(compile_schema, raw)
     fits = compiled.fits(value)
     if fits is None:
         hop.attributes[names.SCHEMA_UNCHECKED] = compiled.unchecked or "the answer is nested too deep for it"
     return fits
-
-
-async def _compiled(raw: bytes) -> Schema:
-    return compile_schema(raw) if len(raw) <= SMALL_BYTES else await asyncio.to_thread(compile_schema, raw)

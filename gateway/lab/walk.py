@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policies.errors import KeyPath
@@ -249,31 +249,31 @@ def rule_of(policy: Policy, decision: Decision) -> str:
     return ""
 
 
+@dataclass(slots=True)
 class _Call:
     """One attempt under way, and what has come of its answer. Times are in seconds after the decision.
 
     It is a `routing.attempt.Progress`.
     """
 
-    __slots__ = (
-        "attempt", "comes_at", "draft", "ends_at", "fails_at", "finished", "first_at", "has_choice", "has_other_output",
-        "last_at", "late", "machine", "outcome", "saturated", "tokens", "wrong_call",
-    )  # fmt: skip
-
-    machine: AttemptMachine
-
-    def __init__(self, attempt: Attempt, draft: Draft, began: float) -> None:
-        self.attempt = attempt
-        self.draft = draft
-        self.first_at = self.last_at = self.fails_at = math.inf
-        self.ends_at = self.comes_at = began
-        """When there is something to do next, and when what the machine waits for comes."""
-        self.tokens = 0
-        self.finished = self.has_choice = False
-        self.has_other_output = draft.has_calls
-        self.wrong_call = ""
-        self.outcome: AttemptOutcome | None = None
-        self.saturated = self.late = False
+    attempt: Attempt
+    draft: Draft
+    ends_at: float
+    """When there is something to do next."""
+    machine: AttemptMachine = field(init=False)
+    comes_at: float = math.inf
+    """When what the machine waits for comes."""
+    first_at: float = math.inf
+    last_at: float = math.inf
+    fails_at: float = math.inf
+    tokens: int = 0
+    finished: bool = False
+    has_choice: bool = False
+    has_other_output: bool = False
+    wrong_call: str = ""
+    outcome: AttemptOutcome | None = None
+    saturated: bool = False
+    late: bool = False
 
     def call_fault(self) -> str:
         """Return the call that the policy does not allow, in a few words."""
@@ -378,9 +378,13 @@ class _Course:
         drafts = self.around.drafts.get(tier) or (GOOD,)
         made = self.count.get(tier, 0)
         draft = drafts[min(made, len(drafts) - 1)]
-        call = self.calls[attempt.number] = self.made[attempt.number] = _Call(attempt, draft, self.now)
+        call = self.calls[attempt.number] = self.made[attempt.number] = _Call(
+            attempt, draft, self.now, has_other_output=draft.has_calls
+        )
         queue, load = self.around.queues.get(tier, _NO_QUEUE), self.policy.load
-        full = queue.wait_s > attempt.wait_s(load.max_wait, stream=self.stream) or queue.waiting >= load.max_waiting
+        full = (
+            queue.wait_s > min(load.max_wait, attempt.limit_s(stream=self.stream)) or queue.waiting >= load.max_waiting
+        )
         if queue.wait_s and full:
             call.saturated = True
             call.outcome = AttemptOutcome("retryable", f"{tier} is full: {_ms(queue.wait_s)} in line")
