@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from policies.errors import Edit, Finding, KeyPath, Problem, did_you_mean
-from policies.model import SURFACE_HEADER, DeployedTier, Policy
 from policies.wildcards import STAR, overlap, weight
-from policies.yaml_source import Document
+
+if TYPE_CHECKING:
+    from policies.model import DeployedTier, Policy
+    from policies.yaml_source import Document
 
 CrossEncoderKind = Literal["none", "unmeasured", "measured"]
 """A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
@@ -159,7 +161,7 @@ def names(
         named: list[tuple[KeyPath, str, dict[str, Policy]]] = [
             (("match", "models", i), name, by_name) for i, name in enumerate(policy.match.models)
         ]
-        named += [(("match", "header", SURFACE_HEADER), name, by_header) for name in policy.match.header.values()]
+        named += [(("match", "header", header), name, by_header) for header, name in policy.match.header.items()]
         for path, name, table in named:
             other = surfaces.get(name) or table.get(name)
             if other is not None and other is not policy:
