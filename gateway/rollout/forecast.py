@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gateway.rollout.sequential import FEWEST_UNITS, Sums, log_capital, mixture_radius, ratio_difference
+from gateway.rollout.sequential import COST, FEWEST_UNITS, SLOW, GuardTest, Sums
 from policies.quantities import milliseconds, write_share
 from policies.rollout import Guard, Rollout
 
@@ -26,7 +26,6 @@ Counted = Literal["units", "turns", "tenants"]
 ASSUMED: Final = Rollout(steps=("5%",), guard=Guard(goodput="-1%"))
 """What a canary is taken to be where a policy has no `rollout`."""
 _MOST: Final = 1e9
-_FEWEST_COSTS: Final = 30
 _FEWEST_KNOWN: Final = 20
 _ROWS: Final = "FROM requests r {rated} WHERE r.surface = $surface AND ($since IS NULL OR r.started_s >= $since)"
 _RATED: Final = "LEFT JOIN feedback f ON f.tenant = r.tenant AND f.request_id = r.request_id"
@@ -164,10 +163,10 @@ def _measure(
     goodput: float,
 ) -> _Measure:
     """Read the sums of what a guard compares: the more, the worse."""
-    if guard == "cost":
+    if guard == COST:
         control = sums("CASE WHEN NOT coalesce(r.cost_unknown, false) THEN r.cost_usd END")
         return _Measure(control, control, _times(control, 1 + 2 * allowed))
-    if guard == "ttft_p95":
+    if guard == SLOW:
         (p95,) = one(f"SELECT quantile_cont(r.ttft_ms, 0.95) {rows} AND {_ANSWERED}")
 
         def late(after_ms: float) -> Sums:
@@ -187,38 +186,15 @@ def _decided(
     def arms(candidate: Sums, units: float) -> tuple[Sums, Sums]:
         return _times_units(candidate, units / seen), _times_units(measure.control, units / seen * (1 - share) / share)
 
+    test = GuardTest(guard, allowed)
+
     def is_within(units: float) -> bool:
-        candidate, control = arms(measure.good, units)
-        if guard == "cost":
-            estimate, radius = _cost(candidate, control, allowed, max(allowed, 0.01), within_alpha)
-            return _enough(candidate, control) and estimate + radius <= 0
-        limit = 0.0 if guard == "ttft_p95" else allowed
-        least = 0.0 if guard == "quality" else 1.0
-        capital = log_capital(candidate, control, limit, worse=False, least_effect=least)
-        return bool(capital > -math.log(within_alpha))
+        return test.proof(*arms(measure.good, units), within_alpha, worse=False) > 1
 
     def is_crossed(units: float) -> bool:
-        candidate, control = arms(measure.bad, units)
-        if guard == "cost":
-            estimate, radius = _cost(candidate, control, allowed, 3 * max(allowed, 0.05), crossed_alpha)
-            return _enough(candidate, control) and estimate - radius > 0
-        limit = 0.0 if guard == "ttft_p95" else allowed
-        least = 0.0 if guard == "quality" else 1.0
-        capital = log_capital(candidate, control, limit, worse=True, least_effect=least)
-        return bool(capital > -math.log(crossed_alpha))
+        return test.proof(*arms(measure.bad, units), crossed_alpha, worse=True) > 1
 
     return GuardForecast(guard, 2 * allowed, _least_units(is_within), _least_units(is_crossed))
-
-
-def _cost(candidate: Sums, control: Sums, allowed: float, scale: float, alpha: float) -> tuple[float, float]:
-    """Return how much more than allowed the candidate costs, and how far from that it can be."""
-    estimate, variance = ratio_difference(candidate, control, 1 + allowed)
-    mean = max(float(control.mean), float(candidate.mean))
-    return float(estimate), float(mixture_radius(variance, scale * mean, alpha))
-
-
-def _enough(candidate: Sums, control: Sums) -> bool:
-    return bool(candidate.units >= _FEWEST_COSTS and control.units >= _FEWEST_COSTS)
 
 
 def _least_units(is_decided: Callable[[float], bool]) -> int | None:
@@ -292,7 +268,7 @@ def forecast_lines(forecast: CanaryForecast) -> list[str]:
 
 
 def _worse(guard: GuardForecast) -> str:
-    return milliseconds(guard.worse * 1000) if guard.guard == "ttft_p95" else write_share(guard.worse)
+    return milliseconds(guard.worse * 1000) if guard.guard == SLOW else write_share(guard.worse)
 
 
 def _rounded(units: int) -> str:

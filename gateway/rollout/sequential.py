@@ -22,6 +22,8 @@ All functions take numbers or arrays of them, so that the same code judges and i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -36,6 +38,11 @@ FALLS: Final = np.array([0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 0.9, 0.99])
 """Falls below the mean under test that the bets suit, as parts of that mean."""
 FEWEST_UNITS: Final = 5
 """Fewest units of the candidate that any verdict rests on."""
+FEWEST_COSTS: Final = 30
+"""Fewest units of each arm whose costs are compared."""
+COST: Final = "cost"
+SLOW: Final = "ttft_p95"
+QUALITY: Final = "quality"
 _TINY: Final = 1e-12
 _EVENTS: Final = 10.0
 """So many events (or non-events, whichever are fewer) weigh as much as what is assumed about the design effect."""
@@ -144,6 +151,75 @@ def ratio_difference(candidate: Sums, control: Sums, factor: float) -> tuple[Num
     alike = control.variance() * np.maximum(control.units, 1) / np.maximum(candidate.units, 1)
     variance = np.maximum(candidate.variance(), alike) + factor**2 * control.variance()
     return candidate.mean - factor * control.mean, np.where(np.isnan(variance), np.inf, variance)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardTest:
+    """The two tests behind a guard of a canary: that the candidate is worse than `allowed`, and that it is not.
+
+    `allowed` is the guard's limit without its sign; late first tokens are told from others by it, and then compared.
+    """
+
+    guard: str
+    allowed: float
+
+    def proof(self, candidate: Sums, control: Sums, alpha: float, *, worse: bool) -> float:
+        """Return the part of a proof that there is, with an error of at most `alpha`: it is proven above 1."""
+        if self.guard == COST:
+            estimate, radius = self._excess(candidate, control, alpha, worse=worse)
+            distance = estimate if worse else -estimate
+            # The information that is there grows with the square of the distance.
+            known = self.can_compare(candidate, control) and distance > 0 and 0 < radius < math.inf
+            return (distance / radius) ** 2 if known else 0.0
+        limit = 0.0 if self.guard == SLOW else self.allowed
+        return self._capital(candidate, control, limit, worse=worse) / -math.log(alpha)
+
+    def can_compare(self, candidate: Sums, control: Sums) -> bool:
+        """Return whether both arms have enough units."""
+        if self.guard == COST:
+            return bool(min(candidate.units, control.units) >= FEWEST_COSTS)
+        return bool(candidate.units >= FEWEST_UNITS and control.n)
+
+    def bounds(
+        self, candidate: Sums, control: Sums, alpha: float, alpha_within: float
+    ) -> tuple[float, float] | tuple[None, None]:
+        """Return between which differences the true one is; for cost, relative to the control's mean."""
+        base = float(control.mean)
+        if not self.can_compare(candidate, control) or (self.guard == COST and base <= 0):
+            return None, None
+        if self.guard == COST:
+            estimate, below = self._excess(candidate, control, alpha, worse=True)
+            _, above = self._excess(candidate, control, alpha_within, worse=False)
+            return (estimate - below) / base + self.allowed, (estimate + above) / base + self.allowed
+        least, most = -base, 1 - base
+        low = _border(least, most, lambda d: self._capital(candidate, control, d, worse=True) > -math.log(alpha))
+        return low, _border(
+            most, least, lambda d: self._capital(candidate, control, d, worse=False) > -math.log(alpha_within)
+        )
+
+    def _capital(self, candidate: Sums, control: Sums, difference: float, *, worse: bool) -> float:
+        least = 0.0 if self.guard == QUALITY else 1.0
+        return float(log_capital(candidate, control, difference, worse=worse, least_effect=least))
+
+    def _excess(self, candidate: Sums, control: Sums, alpha: float, *, worse: bool) -> tuple[float, float]:
+        """Return by how much the candidate costs more than is allowed, and how far from that it can be."""
+        estimate, variance = ratio_difference(candidate, control, 1 + self.allowed)
+        scale = 3 * max(self.allowed, 0.05) if worse else max(self.allowed, 0.01)
+        mean = max(float(control.mean), float(candidate.mean))
+        return float(estimate), float(mixture_radius(variance, scale * mean, alpha))
+
+
+def _border(refuted: float, open_: float, is_refuted: Callable[[float], bool]) -> float:
+    """Return the border between the differences that are refuted and those that are not, between these two."""
+    if not is_refuted(refuted):
+        return refuted
+    for _ in range(16):
+        middle = (refuted + open_) / 2
+        if is_refuted(middle):
+            refuted = middle
+        else:
+            open_ = middle
+    return refuted
 
 
 def split_capital(candidate: Number, control: Number, share: float) -> Number:

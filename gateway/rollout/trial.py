@@ -28,14 +28,7 @@ import numpy as np
 from gateway.measures.quality import common_word
 from gateway.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.rollout.assignment import CANDIDATE, CONTROL
-from gateway.rollout.sequential import (
-    FEWEST_UNITS,
-    Sums,
-    log_capital,
-    mixture_radius,
-    ratio_difference,
-    split_capital,
-)
+from gateway.rollout.sequential import COST, FEWEST_COSTS, FEWEST_UNITS, QUALITY, SLOW, GuardTest, Sums, split_capital
 from gateway.telemetry.goodput import was_good
 from policies.quantities import dollars, milliseconds, percent, period
 
@@ -61,12 +54,11 @@ _LATE_S: Final = 120.0
 _FIRST_TTFTS: Final = 100
 _TTFTS: Final = 2000
 _TTFT_EVERY: Final = 200
-_FEWEST_COSTS: Final = 30
 _REQUESTS: Final = 100_000
 _EARLY: Final = 10_000
 _P95: Final = 0.95
 
-_BAD, _SLOW, _COST, _POOR = "goodput", "ttft_p95", "cost", "quality"
+_BAD: Final = "goodput"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +120,7 @@ class _Arm:
     """The running figures of one arm: sums over units by measure, and the latest times to the first token."""
 
     def __init__(self) -> None:
-        self.sums = {name: Sums() for name in (_BAD, _SLOW, _COST)}
+        self.sums = {name: Sums() for name in (_BAD, SLOW, COST)}
         self.opinions = ArmOpinions()
         self.units: dict[str, dict[str, tuple[float, float]]] = {}
         self.seen = 0
@@ -194,7 +186,7 @@ class Trial:
         self._early: dict[Key, dict[str, float]] = {}
         """What was said of requests whose record has not come yet, or that are none of this step's."""
         self._learn = {name: (learn or {}).get(name) for name in (CANDIDATE, CONTROL)}
-        guards = [name for name in (_BAD, _POOR, _SLOW, _COST) if getattr(rollout.guard, name) is not None]
+        guards = [name for name in (_BAD, QUALITY, SLOW, COST) if getattr(rollout.guard, name) is not None]
         self._guards = tuple(guards)
         self._alpha_within = 1 - rollout.sure
         # All guards and all steps together take a harmless candidate back with probability 1 - sure at most.
@@ -220,7 +212,7 @@ class Trial:
         if (said := self._early.pop(key, None)) is not None:
             arm.opinions.say(key, unit, **said)
         if not ledger.get("cost_unknown"):  # an unknown cost is not one of 0
-            arm.add(unit, _COST, ledger["cost_usd"])
+            arm.add(unit, COST, ledger["cost_usd"])
         if (good := was_good(ledger)) is not None:
             bad = float(not good)
             arm.add(unit, _BAD, bad)
@@ -282,7 +274,7 @@ class Trial:
         """Count a time to the first token. What is slow is known from earlier requests of the control alone."""
         if self._slow_after is not None:
             allowed = (self._rollout.guard.ttft_p95 or 0.0) if name == CANDIDATE else 0.0
-            arm.add(unit, _SLOW, float(ttft_s > self._slow_after + allowed))
+            arm.add(unit, SLOW, float(ttft_s > self._slow_after + allowed))
         arm.ttfts.append(ttft_s)
         if name == CONTROL:
             self._ttfts_seen += 1
@@ -293,7 +285,7 @@ class Trial:
     def _figures(self, guard: str, now: float) -> GuardFigures:
         word: Word | None = None
         missing, alpha, alpha_within = "", self._alpha, self._alpha_within
-        if guard == _POOR:
+        if guard == QUALITY:
             said = [self._arms[name].opinions.opinions() for name in (CANDIDATE, CONTROL)]
             word = common_word(said)
             candidate, control = (Sums() if word is None else poor_sums(one, word) for one in said)
@@ -302,47 +294,37 @@ class Trial:
                 alpha, alpha_within = alpha / 2, alpha_within / 2
         else:
             candidate, control = self._arms[CANDIDATE].sums[guard], self._arms[CONTROL].sums[guard]
-        if guard == _COST:
-            return self._cost(candidate, control, now)
-        allowed = 0.0 if guard == _SLOW else -float(getattr(self._rollout.guard, guard))
-        least = 0.0 if guard == _POOR else 1.0
-        worse = float(log_capital(candidate, control, allowed, worse=True, least_effect=least))
-        within = float(log_capital(candidate, control, allowed, worse=False, least_effect=least))
-        crossed_at, within_at = -math.log(alpha), -math.log(alpha_within)
-        low = high = None
-        if candidate.units >= FEWEST_UNITS and control.n:
-
-            def refuted(difference: float, worse: bool, at: float) -> bool:
-                return bool(log_capital(candidate, control, difference, worse=worse, least_effect=least) > at)
-
-            least_possible, most_possible = -float(control.mean), 1 - float(control.mean)
-            low = _border(least_possible, most_possible, lambda d: refuted(d, True, crossed_at))
-            high = _border(most_possible, least_possible, lambda d: refuted(d, False, within_at))
-        difference = float(candidate.mean - control.mean) if candidate.n and control.n else None
-        values = (float(candidate.mean) if candidate.n else None), (float(control.mean) if control.n else None)
-        sign = 1.0
-        if guard == _SLOW:
-            values = self._arms[CANDIDATE].p95(), self._arms[CONTROL].p95()
+        test = GuardTest(guard, abs(float(getattr(self._rollout.guard, guard))))
+        worse = test.proof(candidate, control, alpha, worse=True)
+        within = test.proof(candidate, control, alpha_within, worse=False)
+        low, high = test.bounds(candidate, control, alpha, alpha_within)
+        of_candidate = float(candidate.mean) if candidate.n else None
+        of_control = float(control.mean) if control.n else None
+        difference = None if of_candidate is None or of_control is None else of_candidate - of_control
+        allowed = float(getattr(self._rollout.guard, guard))
+        if guard == COST:
+            difference = of_candidate / of_control - 1 if of_candidate is not None and of_control else None
+        elif guard == SLOW:
+            allowed, of_candidate, of_control = 0.0, self._arms[CANDIDATE].p95(), self._arms[CONTROL].p95()
         else:  # shown as what is good
-            sign = -1.0
-            low, high = high, low
-            values = tuple(None if one is None else 1 - one for one in values)  # type: ignore[assignment]
-        progress = max(worse / crossed_at, within / within_at)
+            low, high, difference = (None if one is None else -one for one in (high, low, difference))
+            of_candidate, of_control = (None if one is None else 1 - one for one in (of_candidate, of_control))
         return GuardFigures(
             guard,
-            "crossed" if worse > crossed_at else "within" if within > within_at else "open",
-            sign * allowed,
-            None if difference is None else sign * difference,
-            None if low is None else sign * low,
-            None if high is None else sign * high,
-            *values,
+            "crossed" if worse > 1 else "within" if within > 1 else "open",
+            allowed,
+            difference,
+            low,
+            high,
+            of_candidate,
+            of_control,
             int(candidate.n),
             int(control.n),
-            self._left(progress, now),
+            self._left(max(worse, within), now),
             word or "",
             missing,
-            "" if low is not None else self._needs(guard, candidate, control),
-            self._rollout.guard.ttft_p95 if guard == _SLOW else None,
+            "" if test.can_compare(candidate, control) else self._needs(guard, candidate, control),
+            self._rollout.guard.ttft_p95 if guard == SLOW else None,
         )
 
     def _missing(self, said: Sequence[Opinions]) -> str:
@@ -366,50 +348,15 @@ class Trial:
 
     def _needs(self, guard: str, candidate: Sums, control: Sums) -> str:
         """Return what a guard lacks before its arms can be compared."""
-        if guard == _SLOW and self._slow_after is None:
+        if guard == SLOW and self._slow_after is None:
             return f"the control's 95th percentile: {self._ttfts_seen} of {_FIRST_TTFTS} first tokens"
-        what = {_POOR: "ratings or labels", _COST: "requests"}.get(guard, "outcomes")
-        fewest = (_FEWEST_COSTS, _FEWEST_COSTS) if guard == _COST else (FEWEST_UNITS, 1)
+        what = {QUALITY: "ratings or labels", COST: "requests"}.get(guard, "outcomes")
+        fewest = (FEWEST_COSTS, FEWEST_COSTS) if guard == COST else (FEWEST_UNITS, 1)
         counts = (
             f"{min(int(sums.units), need)} of {need} {name}"
             for name, sums, need in zip((CANDIDATE, CONTROL), (candidate, control), fewest, strict=True)
         )
         return f"{what} of more units: {', '.join(counts)}"
-
-    def _cost(self, candidate: Sums, control: Sums, now: float) -> GuardFigures:
-        """Return the figures on cost: the candidate's mean against the control's times 1 + what is allowed."""
-        allowed = self._rollout.guard.cost or 0.0
-        estimate, variance = ratio_difference(candidate, control, 1 + allowed)
-        base = float(control.mean)
-        scale = max(base, float(candidate.mean))
-        state: State = "open"
-        difference = low = high = None
-        progress = 0.0
-        if candidate.units >= _FEWEST_COSTS and control.units >= _FEWEST_COSTS:
-            below = float(mixture_radius(variance, 3 * max(allowed, 0.05) * scale, self._alpha))
-            above = float(mixture_radius(variance, max(allowed, 0.01) * scale, self._alpha_within))
-            state = "crossed" if estimate - below > 0 else "within" if estimate + above <= 0 else "open"
-            progress = max(_squared(estimate, below), _squared(-estimate, above))
-            if base > 0:
-                low, high = (float(estimate) - below) / base + allowed, (float(estimate) + above) / base + allowed
-        if base > 0 and candidate.n:
-            difference = float(candidate.mean) / base - 1
-        return GuardFigures(
-            _COST,
-            state,
-            allowed,
-            difference,
-            low,
-            high,
-            float(candidate.mean) if candidate.n else None,
-            base if control.n else None,
-            int(candidate.n),
-            int(control.n),
-            self._left(progress, now),
-            waits_for=""
-            if min(candidate.units, control.units) >= _FEWEST_COSTS
-            else self._needs(_COST, candidate, control),
-        )
 
     def _left(self, progress: float, now: float) -> float | None:
         if progress >= 1:
@@ -478,24 +425,6 @@ def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
                 what, allowed = "ttft_p95: late first tokens", milliseconds(one.allowed_s * 1000, signed=True)
             what = f"{what} {one.change()}; allowed {allowed}"
             yield f"{what}, {one.n_candidate} requests against {one.n_control}"
-
-
-def _squared(distance: float, radius: float) -> float:
-    """Return how much of the needed information is there: it grows with the square of the distance."""
-    return float(distance / radius) ** 2 if distance > 0 and math.isfinite(radius) and radius > 0 else 0.0
-
-
-def _border(refuted: float, open_: float, is_refuted: Any) -> float:
-    """Return the border between the differences that are refuted and those that are not, between these two."""
-    if not is_refuted(refuted):
-        return refuted
-    for _ in range(16):
-        middle = (refuted + open_) / 2
-        if is_refuted(middle):
-            refuted = middle
-        else:
-            open_ = middle
-    return refuted
 
 
 def floor_chance(failing: float, units: int, rate: float) -> bool:
