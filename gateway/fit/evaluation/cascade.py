@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gateway.fit import folds as parts
 from gateway.fit.datasets import DataError, Example, LabelledAnswer, LabelledPrompts
 from gateway.fit.embedding import Remembered
 from gateway.fit.evaluation.picture import draw_picture
 from gateway.fit.evaluation.prompts import PromptOptions, named, report_on
 from gateway.fit.figures import Draw, Method, Outcomes
+from gateway.fit.folds import NEVER_HELD, Round, calibrations, whole
 from gateway.fit.metrics import bounds, by_length, by_table
 from gateway.progress import OnProgress
 from gateway.report import Report
@@ -102,11 +102,11 @@ def _draws(options: CascadeOptions, data: _Table, others: _Table, on_progress: O
     if not options.fit and not options.calibration:
         fold = options.fold(data.examples)
         judged = cross_validate(data.examples, data.vectors, fold, on_progress)
-        yield _draw(data, others, parts.whole(fold)[0], judged)
+        yield _draw(data, others, whole(fold)[0], judged)
         return
-    rounds = parts.whole(np.zeros(n, np.int64))
+    rounds = whole(np.zeros(n, np.int64))
     if options.calibration:
-        rounds = parts.calibrations(n, options.calibration, DRAWS, options.seed)
+        rounds = calibrations(n, options.calibration, DRAWS, options.seed)
     for number, one in enumerate(rounds):
         on_progress("fitting", number, len(rounds))
         fitted, held = data.take(one.rows[~one.held].tolist()).joined(others), data.take(one.rows[one.held].tolist())
@@ -115,7 +115,7 @@ def _draws(options: CascadeOptions, data: _Table, others: _Table, on_progress: O
     on_progress("fitting", len(rounds), len(rounds))
 
 
-def _draw(data: _Table, others: _Table, one: parts.Round, judged: JudgedPair) -> Draw:
+def _draw(data: _Table, others: _Table, one: Round, judged: JudgedPair) -> Draw:
     """Return every method's scores of the round's held-out prompts; `judged` are ours.
 
     The table of groups is fitted on the same labels as ours.
@@ -123,9 +123,9 @@ def _draw(data: _Table, others: _Table, one: parts.Round, judged: JudgedPair) ->
     rows = one.rows[one.held]
     held = data.take(rows.tolist()).examples
     seen = data.take(one.rows.tolist()).joined(others).examples
-    fold = np.concatenate([one.fold, np.full(len(others.examples), parts.NEVER_HELD, np.int64)])
+    fold = np.concatenate([one.fold, np.full(len(others.examples), NEVER_HELD, np.int64)])
     outcomes = Outcomes.of(held)
-    table = by_table(seen, Outcomes.of(seen), fold)[fold != parts.NEVER_HELD]
+    table = by_table(seen, Outcomes.of(seen), fold)[fold != NEVER_HELD]
     groups = Method("groups", table[:, 0], table[:, 1])
     logprob = np.array([example.answers[0].confidence for example in held], np.float64)
     raw = Method("raw_logprob", -logprob, np.exp(np.minimum(0.0, logprob)))

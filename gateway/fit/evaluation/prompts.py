@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from gateway.fit import folds as parts
 from gateway.fit.datasets import DataError, Example, LabelledPrompts, read_labelled
 from gateway.fit.figures import ALWAYS_LARGE, ALWAYS_SMALL, Draw, Figures, Interval, Outcomes, figures
+from gateway.fit.folds import Folds, by_group, by_prompt
 from gateway.fit.libraries import require
 from gateway.progress import OnProgress, part_of
 from gateway.report import NONE, Report, table
@@ -63,11 +63,11 @@ class PromptOptions:
             raise DataError("every prompt of --fit is in --data too, so nothing is left to fit on; name other files")
         return data, LabelledPrompts(apart, others.sources)
 
-    def fold(self, examples: Sequence[Example]) -> parts.Folds:
+    def fold(self, examples: Sequence[Example]) -> Folds:
         """Return the fold of each example: of whole groups with `group_out`."""
         if self.group_out:
-            return parts.by_group(examples, self.seed)
-        return parts.by_prompt([example.prompt for example in examples], self.folds, self.seed)
+            return by_group(examples, self.seed)
+        return by_prompt([example.prompt for example in examples], self.folds, self.seed)
 
     def require_libraries(self, hint: str = "", *, fits: bool = True) -> None:
         """Raise LibraryMissing if a needed library is not installed, before minutes of work."""

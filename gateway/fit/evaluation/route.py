@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from gateway.fit import folds as parts
 from gateway.fit.datasets import DataError, Example, LabelledPrompts
 from gateway.fit.embedding import Remembered
 from gateway.fit.evaluation.artefact import ServedArtefact
 from gateway.fit.evaluation.picture import draw_picture
 from gateway.fit.evaluation.prompts import PromptOptions, interval_json, named, percent, report_on
 from gateway.fit.figures import Draw, Method, Outcomes, share
+from gateway.fit.folds import NEVER_HELD, Folds, Round, by_prompt, whole, with_few_labels
 from gateway.fit.kinds import features_of_example
 from gateway.fit.metrics import bounds, by_length, by_table
 from gateway.measures.curves import Floats
@@ -76,7 +76,7 @@ def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on
     scores = list(served.assess([features_of_example(example) for example in data.examples], on_progress))
     probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in scores])
     domain = share(np.array([float(difficulty.in_domain) for difficulty in scores]), options.seed)
-    fold = parts.by_prompt([example.prompt for example in data.examples], options.folds, options.seed)
+    fold = by_prompt([example.prompt for example in data.examples], options.folds, options.seed)
     table = by_table(data.examples, Outcomes.of(data.examples), fold)
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
     facts: dict[str, Any] = {"artefact": {"path": artefact, "version": served.model.version}}
@@ -119,9 +119,9 @@ def _fitted(options: RouteOptions, data: LabelledPrompts, others: LabelledPrompt
         facts["fit"] = others.sources
     else:
         facts |= {"folds": int(fold.max()) + 1, "group_out": options.group_out}
-    rounds = parts.whole(fold)
+    rounds = whole(fold)
     if options.labels:
-        rounds = parts.with_few_labels(fold, options.labels, options.seed)
+        rounds = with_few_labels(fold, options.labels, options.seed)
         title += f", {options.labels:,} labels"
         facts["labels"] = options.labels
     table, probabilities = _cross_validated(examples, rounds, embedder, options.seed, on_progress)
@@ -130,11 +130,11 @@ def _fitted(options: RouteOptions, data: LabelledPrompts, others: LabelledPrompt
     return _Tested(methods, f"{title}, {embedder.name}", facts, [])
 
 
-def _fold(options: RouteOptions, data: LabelledPrompts, others: int) -> tuple[parts.Folds, str]:
+def _fold(options: RouteOptions, data: LabelledPrompts, others: int) -> tuple[Folds, str]:
     """Return the fold of each prompt, and a description of the split for the title."""
     n = len(data.examples)
     if options.fit:
-        fold = np.concatenate([np.zeros(n, np.int64), np.full(others, parts.NEVER_HELD, np.int64)])
+        fold = np.concatenate([np.zeros(n, np.int64), np.full(others, NEVER_HELD, np.int64)])
         return fold, f"fitted on {', '.join(path.name for path in options.fit)}"
     fold = options.fold(data.examples)
     if options.group_out:
@@ -143,7 +143,7 @@ def _fold(options: RouteOptions, data: LabelledPrompts, others: int) -> tuple[pa
 
 
 def _cross_validated(
-    examples: Sequence[Example], rounds: Sequence[parts.Round], embedder: Remembered, seed: int, on_progress: OnProgress
+    examples: Sequence[Example], rounds: Sequence[Round], embedder: Remembered, seed: int, on_progress: OnProgress
 ) -> tuple[Floats, Floats]:
     """Return the table of groups, and P(right) of the small and the large model: both (examples, 2), where held out."""
     from gateway.fit.training.difficulty import Recipe, cross_validate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.fit import folds as parts
+from gateway.fit import folds
 from gateway.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.fit.figures import SHARES, Draw, Figures, Method, Outcomes, draw_curves, figures, interval
 from gateway.fit.metrics import apgr, bounds, by_length, by_table
@@ -175,7 +175,7 @@ def test_a_table_of_groups_knows_only_the_other_folds() -> None:
     assert table[:, 0].tolist() == [0.5, 0, 0.5, 0]
     assert table[:, 1].tolist() == [0, 0.5, 0, 0.5]
     alone = [example(one.small, one.large, "only") for one in some_examples()]
-    scores = by_table(alone, Outcomes.of(alone), parts.by_prompt(distinct(400), 5, 0))[:, 0]
+    scores = by_table(alone, Outcomes.of(alone), folds.by_prompt(distinct(400), 5, 0))[:, 0]
     assert figures_of(alone, scores)["apgr"]["m0"].value == pytest.approx(0.5, abs=1e-12)
 
 
@@ -190,41 +190,41 @@ def test_longer_prompts_score_higher() -> None:
 def test_groups_are_held_out_whole() -> None:
     """No group is in two parts; there are ten parts at most; one group alone cannot be held out."""
     few = some_examples()
-    fold = parts.by_group(few, 0)
+    fold = folds.by_group(few, 0)
     assert len(np.unique(fold)) == 4
     many = [example(0, 1, f"group-{number % 37}") for number in range(1000)]
-    fold = parts.by_group(many, 0)
+    fold = folds.by_group(many, 0)
     assert np.bincount(fold).min() > 50
-    assert len(np.unique(fold)) == parts.MOST_PARTS
+    assert len(np.unique(fold)) == folds.MOST_PARTS
     parts_of = {one.group: {int(fold[row]) for row, two in enumerate(many) if two.group == one.group} for one in many}
     assert all(len(numbers) == 1 for numbers in parts_of.values())
     with pytest.raises(DataError, match="every prompt is of one group"):
-        parts.by_group([example(0, 1)] * 5, 0)
+        folds.by_group([example(0, 1)] * 5, 0)
 
 
 def test_few_labels_are_few_and_never_the_tested_ones() -> None:
     """Every prompt is tested once, each time by a fit to as many others as were asked for."""
-    rounds = parts.with_few_labels(parts.by_prompt(distinct(100), 5, 0), 30, 0)
+    rounds = folds.with_few_labels(folds.by_prompt(distinct(100), 5, 0), 30, 0)
     assert sorted(row for one in rounds for row in one.rows[one.held].tolist()) == list(range(100))
     for one in rounds:
         assert (~one.held).sum() == 30
         assert len(set(one.rows.tolist())) == 50
     with pytest.raises(DataError, match="only 80 prompts"):
-        parts.with_few_labels(parts.by_prompt(distinct(100), 5, 0), 80, 0)
+        folds.with_few_labels(folds.by_prompt(distinct(100), 5, 0), 80, 0)
 
 
 def test_calibration_is_tested_on_all_the_rest() -> None:
     """Each draw takes other labels."""
-    rounds = parts.calibrations(100, 40, 3, 0)
+    rounds = folds.calibrations(100, 40, 3, 0)
     assert [int(one.held.sum()) for one in rounds] == [60] * 3
     assert len({tuple(one.rows[~one.held].tolist()) for one in rounds}) == 3
     with pytest.raises(DataError, match="100 labels were asked for"):
-        parts.calibrations(100, 100, 3, 0)
+        folds.calibrations(100, 100, 3, 0)
 
 
 def test_equal_prompts_are_held_out_together() -> None:
     """Data sets may share prompts: a fit must not have seen the tested one under another name."""
-    fold = parts.by_prompt([*distinct(50), *distinct(50)], 5, 0)
+    fold = folds.by_prompt([*distinct(50), *distinct(50)], 5, 0)
     assert np.array_equal(fold[:50], fold[50:])
     assert np.bincount(fold).tolist() == [20] * 5
 
@@ -232,7 +232,7 @@ def test_equal_prompts_are_held_out_together() -> None:
 def test_more_folds_than_prompts_are_refused() -> None:
     """In one line that says what to do."""
     with pytest.raises(DataError, match="a smaller --folds"):
-        parts.by_prompt(distinct(3), 5, 0)
+        folds.by_prompt(distinct(3), 5, 0)
 
 
 def test_pairs_that_score_alike_stay_together() -> None:
