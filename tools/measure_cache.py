@@ -254,7 +254,7 @@ def _pairs(
     values = {
         "all": _values(every),
         "groups": {name: _values(one) for name, one in groups.items()},
-        "baselines": {name: _values(one) for name, one in baselines.items()},
+        "baselines": {name: _values(baseline) for name, baseline in baselines.items()},
         "best_at_1pct": best.as_json(),
         "stages": {
             name: {"same": one.as_json(), "different": other.as_json()} for name, (one, other) in stages.items()
@@ -334,16 +334,16 @@ def _stream(
     """Measure the requests of `pairs` in random order, with the labels of all pairs `known`."""
     both = [one for pair in asked for one in pair]
     requests = [both[i] for i in np.random.default_rng(options.seed).permutation(len(both))]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in requests))}
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(request.key for request in requests))}
     truth = _truth(known, pairs, [(numbers[a.key], numbers[b.key]) for a, b in asked])
-    texts = list(dict.fromkeys(one.text for one in requests))
+    texts = list(dict.fromkeys(request.text for request in requests))
     places = {text: place for place, text in enumerate(texts)}
     least = min(*BASELINES, cache.semantic.min_similarity)
     neighbours = near_neighbours(embedder.embed(texts), least, on_progress)
     stream = Stream(
         requests,
-        [numbers[one.key] for one in requests],
-        [places[one.text] for one in requests],
+        [numbers[request.key] for request in requests],
+        [places[request.text] for request in requests],
         neighbours,
         truth,
     )
@@ -361,7 +361,7 @@ def _stream(
     values = {
         **_values(every),
         "halves": [_values(first), _values(second)],
-        "baselines": {name: _values(one) for name, one in baselines.items()},
+        "baselines": {name: _values(baseline) for name, baseline in baselines.items()},
     }
     return Report(values, [shown, ""], facts)
 

@@ -92,7 +92,7 @@ def mistyped(text: str, rng: Random) -> str:
     words = [match for match in _WORD.finditer(text) if len(match[0]) > 2 and not match[0].isupper()]
     # Longer words are mistyped more often.
     chosen = {
-        rng.choices(words, [len(one[0]) for one in words])[0] for _ in range(rng.choice((1, 1, 2, 2, 3))) if words
+        rng.choices(words, [len(word[0]) for word in words])[0] for _ in range(rng.choice((1, 1, 2, 2, 3))) if words
     }
     for match in sorted(chosen, key=lambda one: -one.start()):
         end = match.end()

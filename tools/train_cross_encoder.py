@@ -275,7 +275,7 @@ def _rows_of(part: NDArray[np.str_], among: Flags | None = None) -> list[NDArray
     """Return the rows of each part, of the rows `among`."""
     chosen = np.ones(len(part), np.bool_) if among is None else among
     rows = (np.flatnonzero((part == name) & chosen) for name in np.unique(part))
-    return [one for one in rows if len(one)]
+    return [row for row in rows if len(row)]
 
 
 def _calibration(logits: Floats, same: Flags, part: NDArray[np.str_]) -> tuple[float, float]:
@@ -323,7 +323,7 @@ def _logits(model: bytes, encodings: Sequence[Encoding], on_progress: OnProgress
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     logits = np.zeros(len(encodings))
-    order = np.argsort([len(one.ids) for one in encodings])
+    order = np.argsort([len(encoding.ids) for encoding in encodings])
     for start in range(0, len(order), _BATCH):
         rows = order[start : start + _BATCH]
         inputs = _padded([encodings[row] for row in rows])
@@ -352,7 +352,7 @@ def fine_tune(
     model.train()
     # Half of the weights are word vectors: left as they are, they cost no time, and rare words keep their meaning.
     model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed, bare = [one for one in trained if one.dim() > 1], [one for one in trained if one.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": bare, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
@@ -483,15 +483,15 @@ def _batches(pairs: Sequence[QuestionPair], encode: Encode, seed: int) -> list[l
 
 def _padded(encodings: Sequence[Encoding]) -> dict[str, NDArray[np.int64]]:
     # Few lengths, because torch prepares its kernels for each of them.
-    longest = -(-max(len(one.ids) for one in encodings) // _STEP) * _STEP
+    longest = -(-max(len(encoding.ids) for encoding in encodings) // _STEP) * _STEP
     inputs = {
         name: np.zeros((len(encodings), longest), np.int64)
         for name in ("input_ids", "attention_mask", "token_type_ids")
     }
-    for row, one in enumerate(encodings):
-        inputs["input_ids"][row, : len(one.ids)] = one.ids
-        inputs["attention_mask"][row, : len(one.ids)] = 1
-        inputs["token_type_ids"][row, : len(one.ids)] = one.type_ids
+    for row, encoding in enumerate(encodings):
+        inputs["input_ids"][row, : len(encoding.ids)] = encoding.ids
+        inputs["attention_mask"][row, : len(encoding.ids)] = 1
+        inputs["token_type_ids"][row, : len(encoding.ids)] = encoding.type_ids
     return inputs
 
 

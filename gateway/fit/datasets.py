@@ -111,7 +111,7 @@ class LabelledPrompts:
     def pair(self) -> tuple[str, str]:
         """Return the names of the small and the large model; joined by a slash if they differ between files."""
         small, large = (
-            " / ".join(dict.fromkeys(str(one[role]) for one in self.sources)) for role in ("small", "large")
+            " / ".join(dict.fromkeys(str(source[role]) for source in self.sources)) for role in ("small", "large")
         )
         return small, large
 

@@ -74,7 +74,7 @@ def measured(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
     def figures(weights: Floats) -> list[Floats]:
         """Return the rows' APGR, AUROC and calibration errors, of the own classifier first."""
         return [
-            *(Curve.of(one, gain, weights).recovered() for one in blocks),
+            *(Curve.of(block, gain, weights).recovered() for block in blocks),
             *(aurocs(one, right, weights) for one in by_p),
             *(calibration_errors(one, error, weights) for one, error in zip(by_p, errors, strict=True)),
         ]

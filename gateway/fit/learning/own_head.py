@@ -62,7 +62,7 @@ def own_heads(rows: Sequence[Mapping[str, Any]], held: NDArray[np.bool_], seed: 
         except DataError:  # hardly any right, or hardly any wrong answers: there is nothing to tell apart
             continue
         tests = [one for one, out in zip(answers, later, strict=True) if out]
-        right = np.array([one.correct for one in tests])
+        right = np.array([test.correct for test in tests])
         shipped = shipped_head(model)
         other = None if shipped is None else ConfidenceHead.load(shipped)
         saved = log_losses(_by_head(other, tests), right)
@@ -96,9 +96,9 @@ def _answer(answer: Mapping[str, Any]) -> LabelledAnswer:
 def _by_head(head: ConfidenceHead | None, answers: Sequence[LabelledAnswer]) -> Floats:
     """Return P(adequate) of each answer by a head; without one, the geometric mean of its tokens' probabilities."""
     by_head = []
-    for one in answers:
-        logprobs = one.logprobs or ()
-        evidence = Evidence(one.text or "", logprobs, one.top_logprobs, finish_reason=one.finish_reason)
+    for answer in answers:
+        logprobs = answer.logprobs or ()
+        evidence = Evidence(answer.text or "", logprobs, answer.top_logprobs, finish_reason=answer.finish_reason)
         p = None if head is None else head.p_right(evidence)
         by_head.append(math.exp(sum(logprobs) / max(1, len(logprobs))) if p is None else p)
     return np.array(by_head)

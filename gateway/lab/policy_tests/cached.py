@@ -175,7 +175,10 @@ def _never_told(never: NeverRules, why: str, body: Mapping[str, Any], features: 
         if conditions:
             if values is None:
                 values = rule_values(body, features) | {"volatile": is_volatile(features.text)}
-            steps += [Step(("cache", "never", i, j), one.holds(values), one.source) for j, one in enumerate(conditions)]
+            steps += [
+                Step(("cache", "never", i, j), condition.holds(values), condition.source)
+                for j, condition in enumerate(conditions)
+            ]
         if held:
             break
 

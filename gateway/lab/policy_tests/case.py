@@ -373,7 +373,7 @@ def _either(at: KeyPath, text: str) -> tuple[Step, Step]:
 
 def _parts(at: KeyPath, rule: Expression) -> Sequence[tuple[Expression, tuple[Step, Step]]]:
     """Return a rule's comparisons, each with what is told of it."""
-    return [(one, _either((*at, i), one.source)) for i, one in enumerate(conditions(rule))]
+    return [(condition, _either((*at, i), condition.source)) for i, condition in enumerate(conditions(rule))]
 
 
 _HELD_OUT: Final = (Step(("holdout",), False, "not held out"), Step(("holdout",), True, "held out"))

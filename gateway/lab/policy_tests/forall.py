@@ -138,7 +138,7 @@ def values_of(name: str, span: Span, under: PolicyUnderTest, case: Case) -> list
     within = Range(span.low, span.high, whole=known.whole)
     cuts = [one for one in constants_of(name, under, case) if span.low <= one <= span.high]
     if known.whole:  # so that a counterexample shows both sides of a border
-        cuts += [one - 1 for one in cuts if one - 1 >= span.low]
+        cuts += [cut - 1 for cut in cuts if cut - 1 >= span.low]
     if case.drafts and name in ("budget_ms", "ttft_ms"):
         low, high = max(span.low, 1.0), max(span.high, 1.0)
         cuts += [low * (high / low) ** (i / (_BETWEEN + 1)) for i in range(1, _BETWEEN + 1)]

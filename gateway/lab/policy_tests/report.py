@@ -33,16 +33,19 @@ def text_lines(run: RunResult, *, verbose: bool = False, only_failures: bool = F
     failed = sum(not result.passed for result in run.results)
     passed = len(run.results) - failed
     parts = [f"{passed} passed" + (f", {failed} failed" if failed else "")]
-    clauses, covered = sum(len(one.clauses) for one in run.policies), sum(one.covered for one in run.policies)
+    clauses, covered = (
+        sum(len(policy.clauses) for policy in run.policies),
+        sum(policy.covered for policy in run.policies),
+    )
     if clauses:
         parts.append(f"clauses {covered} of {clauses} both ways ({percent(covered, clauses)})")
-    if any(one.mutants for one in run.policies):
-        mutants = sum(len(one.mutants) for one in run.policies)
-        caught = mutants - sum(len(one.survivors) for one in run.policies)
+    if any(policy.mutants for policy in run.policies):
+        mutants = sum(len(policy.mutants) for policy in run.policies)
+        caught = mutants - sum(len(policy.survivors) for policy in run.policies)
         parts.append(f"mutants {caught} of {mutants} caught ({percent(caught, mutants)})")
     yield "       ".join(parts)
-    for one in run.policies:
-        yield from _policy_lines(one)
+    for policy in run.policies:
+        yield from _policy_lines(policy)
 
 
 def percent(part: int, whole: int) -> str:
@@ -103,7 +106,7 @@ def values_of_run(run: RunResult) -> dict[str, Any]:
         "passed": sum(result.passed for result in run.results),
         "failed": sum(not result.passed for result in run.results),
         "clauses_covered": run.share_covered,
-        "policies": [_policy_values(one) for one in run.policies],
+        "policies": [_policy_values(policy) for policy in run.policies],
     }
 
 
@@ -116,8 +119,14 @@ def _test_values(result: TestResult) -> dict[str, Any]:
         "ms": round(result.seconds * 1000, 3),
         "note": result.note,
         "mismatches": [
-            {"key": one.key, "expected": one.expected, "got": one.got, "policy_line": one.line, "why": one.why}
-            for one in result.mismatches
+            {
+                "key": mismatch.key,
+                "expected": mismatch.expected,
+                "got": mismatch.got,
+                "policy_line": mismatch.line,
+                "why": mismatch.why,
+            }
+            for mismatch in result.mismatches
         ],
     }
 
@@ -167,8 +176,8 @@ def junit(run: RunResult) -> str:
 
 def _explained(mismatches: Sequence[Mismatch], policy: str) -> Iterator[str]:
     """Yield what was expected and got, and below those that one line of the policy explains, that line."""
-    for i, one in enumerate(mismatches):
-        yield _expected(one)
+    for i, mismatch in enumerate(mismatches):
+        yield _expected(mismatch)
         following = mismatches[i + 1] if i + 1 < len(mismatches) else None
-        if one.why and (following is None or (following.line, following.why) != (one.line, one.why)):
-            yield f"{policy}:{one.line} {one.why}" if one.line else one.why
+        if mismatch.why and (following is None or (following.line, following.why) != (mismatch.line, mismatch.why)):
+            yield f"{policy}:{mismatch.line} {mismatch.why}" if mismatch.line else mismatch.why

@@ -99,11 +99,11 @@ def quality_change(answers: RatedAnswers, follower: CourseFollower, lost_hits: i
     answered = int(((history.basis >= 0) & (history.tier > 0)).sum())
     terms: list[tuple[float, Quality]] = []
     better = 0.0
-    for (side, own, _), one in zip(parts, qualities, strict=True):
-        terms.append(((1 if side is now else -1) * len(own) / answered, one))
+    for (side, own, _), quality in zip(parts, qualities, strict=True):
+        terms.append(((1 if side is now else -1) * len(own) / answered, quality))
         if side is now:
             accepted_before = (now.basis[own] == 0) & (was.basis[own] > 0) & (was.tier[own] < now.tier[own])
-            better += int(accepted_before.sum()) / answered * (1 - one.value)
+            better += int(accepted_before.sum()) / answered * (1 - quality.value)
     change, beyond = difference(terms, word), unrated / answered
     interval = [change.low - beyond, change.high + beyond + better]
     return result | {"difference": change.value, "interval_95": interval, "word": word, "unrated": unrated}

@@ -83,7 +83,7 @@ class Results:
         """Return the results under this mask, or at these places."""
         if which.dtype == np.bool_ and which.all():
             return self
-        columns: dict[str, Any] = {one.name: getattr(self, one.name)[which] for one in fields(self)}
+        columns: dict[str, Any] = {field.name: getattr(self, field.name)[which] for field in fields(self)}
         return Results(**columns)
 
 
@@ -168,7 +168,7 @@ def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, flo
     """Return each figure's change, from the figures of every imputation (Rubin 1987)."""
     changes = {}
     for name, was in before.items():
-        values = np.array([one[name] for one in imputations])
+        values = np.array([imputation[name] for imputation in imputations])
         differ = bool((values != values[0]).any())  # the mean of equal numbers may be off by a rounding error
         mean = float(values.mean() if differ else values[0])
         between = float(values.var(ddof=1)) if differ else 0.0
@@ -182,12 +182,12 @@ def as_json(changes: Mapping[str, FigureChange]) -> dict[str, Any]:
     return {
         name: {
             "unit": FIGURES.get(name, ""),
-            "before": _known(one.before),
-            "after": _known(one.after),
-            "difference": _known(one.difference),
-            "interval_95": [_known(one.low), _known(one.high)],
+            "before": _known(change.before),
+            "after": _known(change.after),
+            "difference": _known(change.difference),
+            "interval_95": [_known(change.low), _known(change.high)],
         }
-        for name, one in changes.items()
+        for name, change in changes.items()
     }
 
 

@@ -188,7 +188,7 @@ def with_candidate(read: Read, bases: Sequence[DecisionBasis], candidate: Policy
         verdicts[rows] = deciders[number].decide(inputs)
         lasting[rows] = lasting_cells(deciders[number], inputs)
     history = replace(read.history, candidate=verdicts, lasting=lasting)
-    return replace(read, history=history, table=table, cells=sum(one.cells for one in deciders.values()))
+    return replace(read, history=history, table=table, cells=sum(decider.cells for decider in deciders.values()))
 
 
 def _of_requests(batch: RecordBatch) -> Columns:

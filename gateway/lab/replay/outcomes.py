@@ -205,15 +205,15 @@ class CourseFollower:
             if not self.estimated.any():
                 outcomes = outcomes[:1]  # nothing is drawn, so every imputation is the same
                 break
-        unknown = np.stack([one.unknown for one in outcomes])
+        unknown = np.stack([outcome.unknown for outcome in outcomes])
         self.no_evidence = without = unknown.sum(axis=0) > _SELDOM
-        for number, one in enumerate(outcomes):
-            if not one.unknown.any():
+        for number, outcome in enumerate(outcomes):
+            if not outcome.unknown.any():
                 continue
             for other in outcomes[number + 1 :] + outcomes[:number]:
-                at = np.flatnonzero(one.unknown & ~other.unknown & ~without)
-                one.take(other, at)
-                one.unknown[at] = False
+                at = np.flatnonzero(outcome.unknown & ~other.unknown & ~without)
+                outcome.take(other, at)
+                outcome.unknown[at] = False
         self.last = outcomes[-1]
         return outcomes
 

@@ -158,8 +158,8 @@ def _rated_answers(reader: LedgerReader, history: History) -> RatedAnswers:
             if number:  # no recorded request was answered by any other
                 answers.append((row, number, score.pop(row, None) if served else None, adequate))
     answers += [(row, int(history.tier[row]), rating, None) for row, rating in score.items()]
-    rows, tiers = (np.array([one[at] for one in answers], np.int64) for at in (0, 1))
-    said = Opinions.of([one[2:] for one in answers])
+    rows, tiers = (np.array([answer[at] for answer in answers], np.int64) for at in (0, 1))
+    said = Opinions.of([answer[2:] for answer in answers])
     served = tiers == history.tier[rows]
     rated, judged = (np.unique(rows[~np.isnan(one)]) for one in (said.people, said.judge))
     held_out = int((history.holdout[np.union1d(rated, judged)] == 1).sum())
