@@ -505,7 +505,7 @@ class Policy(Rules):
     load limit keeps them. Without a deployment it is the `version`.
     """
 
-    @property
+    @cached_property
     def label(self) -> str:
         """`surface@version`, short enough for a header."""
         return f"{self.surface}@{self.version[:7]}"

@@ -225,10 +225,10 @@ def start_by_rules(
 ) -> tuple[str, str]:
     """Return the tier of the first start rule that holds, and that rule as the reason."""
     values = rule_values(policy, difficulty, features, budget_s)
-    rated = difficulty is not None and difficulty.in_domain
+    rated = difficulty if difficulty is not None and difficulty.in_domain else None
     for tier, rule in policy.route.start.items():
-        if rated:
-            values["p_adequate"] = _p_adequate(difficulty, policy.tiers, tier)
+        if rated is not None and "p_adequate" in rule.names:
+            values["p_adequate"] = rated.p_adequate_of(policy.tiers.index(tier), len(policy.tiers))
         if rule.holds(values):
             return tier, f"{tier}: {rule.source}"
     raise AssertionError("no start rule holds, though a checked policy has one that always does")
@@ -270,10 +270,9 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
     are None.
     """
     said = difficulty if difficulty is not None and difficulty.in_domain else None
-    score = said.score if said else None
     return {
-        "p_adequate": None if score is None else 1.0 - score,
-        "difficulty": score,
+        "p_adequate": said.p_adequate if said else None,
+        "difficulty": said.score if said else None,
         "in_domain": said is not None,
         "kind": said.kind or None if said else None,
         "quantile": quantile_of(policy, said) if said else None,

@@ -270,9 +270,9 @@ class ReplicaIndex:
             return []
         self._shares.move_to_end(scope)
         share.partitions.move_to_end(partition)
-        before = len(rows)
+        before = len(rows._keys)
         neighbours = rows.nearest(vector, k, at_least, self._clock())
-        if (by := len(rows) - before) != 0:
+        if (by := len(rows._keys) - before) != 0:
             self._grown(share, by)
         return neighbours
 
@@ -308,9 +308,9 @@ class ReplicaIndex:
         self._shares.move_to_end(scope)
         share.partitions.move_to_end(record.partition)
         grow = record.key in rows or self._count < self.total or self._room_beside(share, rows)
-        before = len(rows)
+        before = len(rows._keys)
         rows.put(record.key, record.question, record.expires_at, vector, grow=grow)
-        self._grown(share, len(rows) - before)
+        self._grown(share, len(rows._keys) - before)
         if now - self._swept_at > _CLEAN_S:
             self._sweep(now)
 
@@ -355,9 +355,9 @@ class ReplicaIndex:
         self._swept_at = now
         for scope, share in list(self._shares.items()):
             for partition, rows in list(share.partitions.items()):
-                before = len(rows)
+                before = len(rows._keys)
                 rows.sweep(now)
-                self._grown(share, len(rows) - before)
+                self._grown(share, len(rows._keys) - before)
                 if not len(rows):
                     del share.partitions[partition]
             if not share.partitions:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,25 +188,19 @@ class Node:
         """Record a successful write: it accepts writes again."""
         self._refuses_writes = ""
 
-    async def request(
-        self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
-    ) -> list[Any]:
-        """Execute a request's commands: refused while the breaker is open, and counted by it."""
-        if self._breaker.state != "closed":
-            raise self.unavailable("open")
-        try:
-            answer = await self._exchange(self._connections, commands, replies, limit_s, optional)
-        except StoreUnavailable as error:
-            self._count(error.reason)
-            raise
-        self._breaker.succeeded()
-        return answer
+    # What only passes its arguments on returns the coroutine itself: another would be resumed with each exchange.
 
-    async def uncounted(
+    def request(
         self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Execute a request's commands: refused while the breaker is open, and counted by it."""
+        return self._exchange(self._connections, commands, replies, limit_s, optional, counted=True)
+
+    def uncounted(
+        self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
+    ) -> Coroutine[Any, Any, list[Any]]:
         """Execute commands that belong to no request: allowed by an open breaker, and not counted by it."""
-        return await self._exchange(self._connections, commands, replies, limit_s, optional)
+        return self._exchange(self._connections, commands, replies, limit_s, optional)
 
     async def blocking(self, command: bytes, limit_s: float) -> Any:
         """Return the reply to a blocking command: on separate connections, and not counted by the breaker."""
@@ -268,11 +262,16 @@ class Node:
         replies: int,
         limit_s: float,
         optional: Container[int] = _NONE,
+        *,
+        counted: bool = False,
     ) -> list[Any]:
         """Write packed commands to one connection and read their replies, all within `limit_s` seconds and the slack.
 
-        An error reply is raised; for commands listed in `optional` a refusal is returned instead.
+        An error reply is raised; for commands listed in `optional` a refusal is returned instead. The breaker must be
+        closed for those that it counts.
         """
+        if counted and self._breaker.state != "closed":
+            raise self.unavailable("open")
         connection: StoreConnection | None = None
         answers: list[Any] = []
         keep = True
@@ -283,6 +282,8 @@ class Node:
             for place, answer in enumerate(answers):
                 if isinstance(answer, errors.RedisError) and not (place in optional and _is_of_an_index(answer)):
                     raise answer
+            if counted:
+                self._breaker.succeeded()
             return answers
         except (AllInUse, errors.RedisError, OSError, TimeoutError, ValueError) as error:
             reason = _reason_of(error, dialled=connection is not None)
@@ -290,6 +291,8 @@ class Node:
                 # The server at this address is a replica now; new connections resolve the address again.
                 keep = False
                 await pool.drop_idle()
+            if counted:
+                self._count(reason)
             raise self.unavailable(reason) from None
         finally:
             if connection is not None:

@@ -72,6 +72,15 @@ class Nodes:
         """Return a healthy node, for commands that every node answers alike."""
         return next((node for node in self._known.values() if node.state().status == "ok"), self._first)
 
+    def owners(self, parts: Sequence[NodeCommand]) -> set[Node]:
+        """Return the nodes that own the keys of these commands."""
+        return {self._first} if parts and self._map is None else {self.of(part.key) for part in parts}
+
+    async def read(self, key: bytes, command: bytes, limit_s: float) -> Any:
+        """Return the reply to the only command of a request's lookup."""
+        (value,) = await (self._first if self._map is None else self.of(key)).request(command, 1, limit_s)
+        return await self.followed(NodeCommand(key, command), value, limit_s) if type(value) is Moved else value
+
     async def one(self, part: NodeCommand, limit_s: float) -> Any:
         """Return the reply to one command."""
         places = (0,) if part.optional else ()

@@ -33,7 +33,7 @@ from cache.store.base import (
     VectorQuery,
 )
 from cache.store.redis_dial import Dialler
-from cache.store.redis_node import READ_S, Moved, is_refusal
+from cache.store.redis_node import READ_S, is_refusal
 from cache.store.redis_nodes import NodeCommand, Nodes
 
 T = TypeVar("T")
@@ -70,14 +70,14 @@ class RedisStore:
 
     async def get(self, key: str) -> bytes | None:
         name = key.encode()
-        value = await self._read_one(name, b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name))
+        value = await self._nodes.read(name, b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name), READ_S)
         if value is None or isinstance(value, bytes):
             return value
         raise self._unavailable("error")
 
     async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
         name = key.encode()
-        reply = await self._read_one(name, resp.look(name, lease.encode(), holder, ttl_s))
+        reply = await self._nodes.read(name, resp.look(name, lease.encode(), holder, ttl_s), READ_S)
         if type(reply) is list and len(reply) == 2 and _BYTES_OR_NIL.issuperset(map(type, reply)):
             return Look(*reply)
         raise self._unavailable("error")
@@ -93,7 +93,7 @@ class RedisStore:
         for one in operations:
             kind = appends if isinstance(one, Append) else releases if isinstance(one, Release) else writes
             kind += _parts(one)
-        nodes = {self._nodes.of(part.key) for part in (*writes, *appends)}
+        nodes = self._nodes.owners((*writes, *appends))
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
         if self._nodes.several and writes and appends:
@@ -173,13 +173,6 @@ class RedisStore:
 
     async def aclose(self) -> None:
         await self._nodes.aclose()
-
-    async def _read_one(self, key: bytes, command: bytes) -> Any:
-        """Return the reply to the only command of a request's lookup."""
-        (value,) = await self._nodes.of(key).request(command, 1, READ_S)
-        if isinstance(value, Moved):
-            value = await self._nodes.followed(NodeCommand(key, command), value, READ_S)
-        return value
 
     async def _asked(self, key: str, command: bytes, limit_s: float) -> Any:
         """Return the reply to one command of an index."""

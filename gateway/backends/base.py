@@ -35,6 +35,7 @@ from gateway.backends.blame import Blame, blame_for, told_in
 from policies.value_type import value_type
 
 if TYPE_CHECKING:
+    from gateway.chat.usage import Usage
     from gateway.dialects.native import Native
 
 Refusal = Literal["", "key", "quota", "model"]
@@ -214,6 +215,8 @@ class Completion:
     sound: bool = True
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the backend could not be sent, such as `stop`."""
+    usage: Usage | None = None
+    """What `usage_of` returns for `value`, where the backend has read it already."""
 
 
 class Event(NamedTuple):

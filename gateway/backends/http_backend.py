@@ -399,7 +399,7 @@ def translated_completion(value: dict[str, Any], model: str) -> Completion:
     sound = value.get("usage") is None or (usage is not None and not usage.incomplete)
     if usage is None and not sound:
         value["usage"] = None
-    return Completion(orjson.dumps(value), value, sound)
+    return Completion(orjson.dumps(value), value, sound, (), usage)
 
 
 def error_in_200(error: object, raw: bytes) -> BackendError:

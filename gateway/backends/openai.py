@@ -147,13 +147,14 @@ class _ChatReader:
             if self._names:
                 changed = restore_names(message, self._names) or changed
         changed = standardise(value) or changed
+        usage = None
         if value.get("usage") is not None:
             usage = usage_of(value)
             sound = usage is not None and not usage.incomplete
             if usage is None:
                 value["usage"] = None  # clients add impossible token counts up
                 changed = True
-        return Completion(orjson.dumps(value) if changed else raw, value, sound)
+        return Completion(orjson.dumps(value) if changed else raw, value, sound, (), usage)
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""

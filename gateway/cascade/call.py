@@ -82,7 +82,7 @@ class BackendCall:
     async def complete(self, backend_request: BackendRequest) -> Completion:
         """Return the whole answer, booked as answered. Raises BackendError."""
         completion = await self.slot.endpoint.backend.complete(backend_request)
-        self.usage = usage_of(completion.value)
+        self.usage = completion.usage or usage_of(completion.value)
         self.dropped = completion.dropped
         self._settle("answered")
         if self.slot.endpoint.hides_cache and hide_cache(completion.value):

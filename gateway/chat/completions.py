@@ -99,13 +99,18 @@ def evidence_of(
     for choice in choices[1:]:
         functions += function_pieces(choice["message"])
     tops = [top for choice in choices for top in top_logprobs(choice, alternatives)] if alternatives else None
+    logprobs: list[float] = []
+    for choice in choices:
+        if choice.get("logprobs"):
+            logprobs += token_logprobs(choice)
+    content = message.get("content")
     return Evidence(
-        text=_plain(message.get("content")),
-        logprobs=[logprob for choice in choices for logprob in token_logprobs(choice)] or None,
+        text=content if isinstance(content, str) else "",
+        logprobs=logprobs or None,
         top_logprobs=tops or None,
         finish_reason=choices[0].get("finish_reason"),
-        tool_names=[name for _, name, _ in functions],
-        tool_arguments=[arguments for _, _, arguments in functions],
+        tool_names=[name for _, name, _ in functions] if functions else [],
+        tool_arguments=[arguments for _, _, arguments in functions] if functions else [],
         has_other_output=has_other_output,
         refused=bool(message.get("refusal")),
         wants_json=wants_json,

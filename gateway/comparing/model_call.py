@@ -35,7 +35,7 @@ async def call_model(endpoint: Endpoint, surface: str, request: BackendRequest, 
     texts = [text_of(message.get("content"))[0] for message in request.body["messages"]]
     tokens_in = int(sum(map(estimated_tokens, texts)))
     slot = endpoint.take(SlotRequest(surface, "batch", tokens_in=tokens_in))
-    with BackendCall(Ledger("own"), slot, Hop("own", 0, {}), tokens_in) as call:
+    with BackendCall(Ledger("own"), slot, Hop([], "own"), tokens_in) as call:
         try:
             async with asyncio.timeout(limit_s):
                 value = (await call.complete(request)).value

@@ -148,8 +148,9 @@ class Client:
         """Stop watching."""
         if self._connection is not None:
             self._connection.when_gone(None)
-        # Break the reference cycle between this object and its task: garbage collections pause every stream.
-        self._answering = self.on_left = None
+        # Break the reference cycle between this object and its task: garbage collections pause every stream. What the
+        # server holds for the request is freed too, while its record and its cache write still wait.
+        self._answering = self.on_left = self._connection = None
 
     def _left(self) -> None:
         if self.on_left is not None and self.on_left():

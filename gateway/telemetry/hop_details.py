@@ -124,8 +124,8 @@ def _describe_difficulty(attributes: dict[str, Any], policy: Policy, difficulty:
     attributes[names.CLASSIFIER] = difficulty.model_version
     if not difficulty.in_domain:
         return
-    score = difficulty.score
-    attributes[names.DIFFICULTY], attributes[names.P_ADEQUATE] = round(score, 4), round(1.0 - score, 4)
+    attributes[names.DIFFICULTY] = round(difficulty.score, 4)
+    attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
     if difficulty.kind:
         attributes[names.KIND] = difficulty.kind
         attributes[names.P_KIND] = round(difficulty.p_kind, 4)

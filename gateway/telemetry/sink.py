@@ -113,7 +113,8 @@ class Telemetry:
         Ends its root hop if that is still open; after that the trace and the ledger must not change. Call it on the
         event loop's thread, once, after the reply.
         """
-        trace.root.end(ledger.error)
+        if not trace.root.end_ns:
+            trace.root.end(ledger.error)
         try:
             self.metrics.observe(trace, ledger)
         except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out and must not fail)

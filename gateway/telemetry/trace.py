@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway.telemetry import names
@@ -68,10 +69,12 @@ class Hop:
 
     __slots__ = ("attributes", "end_ns", "error", "judged", "load", "name", "number", "start_ns")
 
-    def __init__(self, name: str, number: int, attributes: dict[str, Any]) -> None:
+    def __init__(self, hops: list[Hop], name: str, attributes: dict[str, Any] | None = None) -> None:
+        """Begin a hop, the next one of `hops`."""
         self.name = name
-        self.number = number
-        self.attributes = attributes
+        self.number = len(hops)
+        hops.append(self)
+        self.attributes: dict[str, Any] = {} if attributes is None else attributes
         self.error: str | None = None
         self.judged: Judged | None = None
         self.load: BackendLoad | None = None
@@ -115,6 +118,7 @@ class Trace:
         "_flags",
         "after",
         "answer",
+        "begin",
         "captures",
         "deadline_s",
         "decision",
@@ -137,9 +141,11 @@ class Trace:
         self.sampled = self.trace_id & SPAN_ID_MASK < sampled_below
         self._flags = (flags & _PASSED_ON) | self.sampled
         self._base = (drawn & SPAN_ID_MASK) or 1
-        self.root = Hop(name, 0, {})
+        self.hops: list[Hop] = []
+        self.begin = partial(Hop, self.hops)
+        """Begin a hop under the root, by its name and, if given, its attributes; the caller must end it."""
+        self.root = self.begin(name)
         """The hop of the whole request."""
-        self.hops: list[Hop] = [self.root]
         self.deadline_s: float | None = None
         """Seconds from the start of the request to its deadline; None where it has none."""
         self.ttft_s: float | None = None
@@ -166,12 +172,6 @@ class Trace:
             done(ledger)
 
         self.after = both
-
-    def begin(self, name: str, attributes: dict[str, Any] | None = None) -> Hop:
-        """Begin a hop under the root; the caller must end it."""
-        hop = Hop(name, len(self.hops), {} if attributes is None else attributes)
-        self.hops.append(hop)
-        return hop
 
     def overhead_ms(self) -> float:
         """Return the gateway's own milliseconds so far: the request's time less that in which a backend's or a shared

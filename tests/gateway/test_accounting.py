@@ -349,7 +349,7 @@ def test_no_hedge_where_a_price_is_unknown(known: bool) -> None:
 
 def test_a_client_is_not_told_what_the_prompt_cache_saved(ledger: Ledger) -> None:
     """Where it shares the backend: the record holds the truth, and the header what an empty cache would have cost."""
-    price, hop = Price(input=10, output=10, cached_input=1), Hop("attempt", 0, {})
+    price, hop = Price(input=10, output=10, cached_input=1), Hop([], "attempt")
     charge(ledger, hop, price, Usage(1000, 100, tokens_cached=900), hides_cache=True)
     assert ledger.cost_usd == pytest.approx(0.0029) == hop.attributes[names.COST]
     assert hop.attributes[names.GEN_AI_TOKENS_CACHED] == 900
@@ -361,7 +361,7 @@ def test_a_client_is_not_told_what_the_prompt_cache_saved(ledger: Ledger) -> Non
 
 def test_a_stated_charge_comes_before_the_price(ledger: Ledger) -> None:
     """It is known even where the price is not, and an unknown cost is never one of 0."""
-    hop = Hop("attempt", 0, {})
+    hop = Hop([], "attempt")
     assert charge(ledger, hop, None, Usage(100, 10, cost_usd=0.5)) == 0.5
     assert (ledger.cost_usd, ledger.cost_unknown, ledger.cost_shown) == (0.5, False, "0.50000000")
     charge(ledger, hop, None, Usage(100, 10))

@@ -34,7 +34,7 @@ def endpoint() -> Iterator[Endpoint]:
 def call_at(endpoint: Endpoint, *, stream: bool = True) -> tuple[BackendCall, Ledger]:
     """A call that has its slot."""
     ledger = Ledger("r")
-    return BackendCall(ledger, endpoint.take(SlotRequest(stream=stream)), Hop("attempt", 1, {}), PROMPT), ledger
+    return BackendCall(ledger, endpoint.take(SlotRequest(stream=stream)), Hop([], "attempt"), PROMPT), ledger
 
 
 def generated(tokens: int, usage: dict[str, int] | None = None) -> StreamState:

@@ -29,7 +29,7 @@ def request_of(*invalid: str, **members: Any) -> RequestContext:
 
 async def misfit_of(request: RequestContext, **evidence: Any) -> tuple[str, Hop]:
     """What is said of an answer, and its hop."""
-    hop = Hop("attempt", 1, {})
+    hop = Hop([], "attempt")
     found = await check_schemas(Evidence(**{"text": "", **evidence}), request, hop)
     return found.misfit, hop
 
