@@ -17,9 +17,10 @@ import numpy as np
 import orjson
 from rich.table import Table
 
+from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
 from cache.risk.control import RiskControl, calibrated
-from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
+from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier

@@ -314,8 +314,3 @@ def _stated(sheet: Path, digest: str) -> _Stated:
     if not isinstance(scripts, list) or not scripts or not all(isinstance(script, str) for script in scripts):
         raise CrossEncoderError(f"{sheet}: {READ_SCRIPTS} is {scripts!r}; it must list names such as Latin and Han")
     return _Stated(float(strict), {str(name): float(number) for name, number in weights.items()}, frozenset(scripts))
-
-
-def shipped_cross_encoder() -> Path:
-    """Return the folder of the cross-encoder that ships with Tierline."""
-    return Path(__file__).parents[1] / "artefacts" / "cross-encoder"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from cache.semantic.cross_encoder import shipped_cross_encoder
+from cache import shipped_cross_encoder
 from gateway.config.addresses import check_store_url, is_loopback
 from gateway.config.environment import (
     LEAST_KEY,

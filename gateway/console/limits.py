@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.archive.summaries import Summary
+from gateway.console.compared import DIMENSIONS
 from gateway.console.surface_counts import CHAT, slot_of_entry, slotted
-from gateway.console.views.differ import DIMENSIONS
 
 GOODPUT_OBJECTIVE: Final = 0.99
 """Share of requests that shall meet every limit of one request (ttft.p99, total.p99, deadline): what p99 means."""

@@ -28,8 +28,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from cache import shipped_cross_encoder
 from cache.index import Choice
-from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
+from cache.semantic.cross_encoder import CrossEncoder
 from cache.store import resp
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cache.semantic.cross_encoder import SHEET, CrossEncoder, shipped_cross_encoder
+from cache import shipped_cross_encoder
+from cache.semantic.cross_encoder import SHEET, CrossEncoder
 from tools.choose_cosine_weight import chosen_weight, main, near_pairs
 from tools.question_families import Intent, QuestionFamily
 

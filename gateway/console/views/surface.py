@@ -20,7 +20,7 @@ from starlette.requests import Request
 from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import LATENCY, VALUES_OF, LogBins, Summary
 from gateway.console.bases import RecordedBases
-from gateway.console.compared import chance_of, differing
+from gateway.console.compared import DIMENSIONS, chance_of, differing
 from gateway.console.filters import SPANS_S as LIST_SPANS_S
 from gateway.console.limits import GOODPUT_OBJECTIVE, NONE, TTFT, SurfaceLimit, limit_misses, limits_of
 from gateway.console.page import BadQuery, Page, PageError, Sources, whole_in
@@ -37,7 +37,6 @@ from gateway.console.surface_counts import (
     slotted,
     versions,
 )
-from gateway.console.views.differ import DIMENSIONS
 from gateway.console.views.differ import SPANS as DIFFER_SPANS
 
 _MOST_GROUPS: Final = 12

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import numpy as np
@@ -25,12 +25,13 @@ from gateway.console.kept_figures import patience_for
 from gateway.console.page import BadQuery, Page, Sources, whole_in
 from gateway.console.policy_check import PolicyChecker
 from gateway.console.policy_desk import PolicyDesk
-from gateway.lab.replay.recording import NothingRecordedError, Recording
-from gateway.lab.replay.records import Which
-from gateway.lab.replay.run import Replayed, replay_again
 from policies.model import Policy
 from policies.numbers import PolicyNumber, numbers_of, with_numbers
 from routing.decision_basis import BasisError
+
+if TYPE_CHECKING:
+    from gateway.lab.replay.recording import Recording
+    from gateway.lab.replay.run import Replayed
 
 REQUESTS: Final = 100_000
 """Most requests that a try is about, the latest of the surface."""
@@ -85,7 +86,7 @@ def pages(sources: Sources) -> Iterator[Page]:
             return data | {"wrong": [problem.message for problem in checked.problems]}
         try:
             tried = await tries.of(checked.policy, whole_in(to), numbers, patience_for(request))
-        except (NothingRecordedError, BasisError) as error:
+        except (NothingToTry, BasisError) as error:
             return data | {"nothing": f"There is nothing to try this on: {error}."}
         if tried is None:
             return data | {"reading": True}
@@ -97,6 +98,10 @@ def pages(sources: Sources) -> Iterator[Page]:
         }  # fmt: skip
 
     yield Page("/what-if", "whatif.html", show, name="What if", key="w")
+
+
+class NothingToTry(Exception):
+    """Raised when no recorded request can be decided again; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,7 @@ class PolicyTries:
         """Try a candidate on the requests up to the ordinal `to`; None for the newest, or those just read.
 
         Returns None if that takes longer than `patience_s` seconds (None: as long as it takes): it goes on, and who
-        asks for the same again gets it. Raises NothingRecordedError, BasisError and QueryError.
+        asks for the same again gets it. Raises NothingToTry, BasisError and QueryError.
         """
         key, began = (candidate.surface, candidate.version, to), time.monotonic()
         latest = self._latest
@@ -167,16 +172,25 @@ class PolicyTries:
         return latest.making.result() if done else None
 
     def _try(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber]) -> PolicyTry:
+        # Imported in this thread at the first try: it takes too long for the event loop.
+        from gateway.lab.replay.recording import NothingRecordedError
+        from gateway.lab.replay.run import replay_again
+
         try:
             kept = self._recorded(candidate, to, numbers)
             began = time.perf_counter()
             replayed = replay_again(kept.recording, candidate)
+        except NothingRecordedError as error:
+            raise NothingToTry(str(error)) from None
         except duckdb.Error as error:
             raise QueryError(str(error)) from None
         return PolicyTry(replayed, kept.to, kept.counts, kept.read_s, time.perf_counter() - began)
 
     def _recorded(self, candidate: Policy, to: int | None, numbers: Sequence[PolicyNumber]) -> _KeptRecording:
         """Return the recording of the candidate's surface, from memory if it is there."""
+        from gateway.lab.replay.recording import Recording
+        from gateway.lab.replay.records import Which
+
         surface, began = candidate.surface, time.monotonic()
         for (name, until), kept in reversed(self._kept.items()):
             recent = began - kept.at_s < _FRESH_S if to is None else until == to

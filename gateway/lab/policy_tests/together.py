@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
-from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
+from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from gateway.lab.policy_tests.cached import EMBEDDING, embedder, verifier

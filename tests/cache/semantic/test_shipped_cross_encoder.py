@@ -9,8 +9,9 @@ import secrets
 import numpy as np
 import pytest
 
+from cache import shipped_cross_encoder
 from cache.response_cache import ResponseCache
-from cache.semantic.cross_encoder import SHEET, CrossEncoder, shipped_cross_encoder
+from cache.semantic.cross_encoder import SHEET, CrossEncoder
 from cache.semantic.decision import Blend
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
