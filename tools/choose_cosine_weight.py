@@ -30,9 +30,8 @@ from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder
 from tools import command
 from tools.cross_encoder_data import left_out
-from tools.perturb import QuestionPair
 from tools.question_families import QuestionFamily, add_families_flag, questions_of, read_families
-from tools.question_pairs import Embed
+from tools.question_pairs import Embed, QuestionPair
 
 _WEIGHTS = np.arange(0.0, 12.5, 0.5)
 _PER_INTENT = 12  # questions

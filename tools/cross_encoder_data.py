@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tools.perturb import QuestionPair, perturbed
 from tools.question_families import QuestionFamily, family_pairs
-from tools.question_pairs import clusters_of
+from tools.question_pairs import RULES, QuestionPair, clusters_of
 from tools.rewording import OTHER, SAME, as_typed
 
-RULES = "rules"
-"""Name of the data set of pairs that rules make from the questions of the labelled pairs."""
 _LEFT_OUT = 8  # one part of this many
 _MANY_GROUPS = 20
 """A data set of at least this many groups is parted by group, one of fewer by cluster."""
@@ -65,9 +62,7 @@ class PairSource:
         rng = Random(seed + 1)  # noqa: S311  (no secret)
         if not self.questions:
             return []
-        pairs: list[QuestionPair] = list(
-            perturbed(rng.sample(self.questions, min(len(self.questions), count // 16)), seed)
-        )
+        pairs: list[QuestionPair] = []
         for number in range(20 * count):
             if len(pairs) >= count:
                 break

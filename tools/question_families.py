@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 from gateway.fit.datasets import DataError
-from tools.perturb import QuestionPair
+from tools.question_pairs import QuestionPair
 from tools.rewording import OTHER, SAME, as_typed, sloppy
 
 FAMILIES = "families"

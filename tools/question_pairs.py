@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,46 @@ from numpy.typing import NDArray
 
 from cache.planning.eligibility import LONGEST_QUESTION
 from gateway.fit.datasets import DataError, read_pairs
-from tools.perturb import QuestionPair, perturbed
+from tools.rewording import OTHER, SAME
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Maps texts to unit vectors, shape (texts, dimension)."""
 
+RULES = "rules"
+"""Name of the data set of pairs that rules make from questions: its groups are the rules."""
 STRANGERS = "strangers"
 """Group name of near texts that are known to differ."""
 _PER_DATASET = 7_000
 _QUESTIONS = 2_500
 _NEIGHBOURS = 4
 _STRANGERS = 2_500
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionPair:
+    """Two questions and whether the answer to `a` may be served for `b`. Pairs of a `group` are left out together."""
+
+    a: str
+    b: str
+    same_answer: bool
+    dataset: str
+    group: str
+
+
+def reworded(questions: Sequence[str], seed: int) -> Iterator[QuestionPair]:
+    """Yield two rewordings of each question and two changed versions of it, using the rules in turn."""
+    rng = random.Random(seed)  # noqa: S311  (no secret)
+    for number, question in enumerate(questions):
+        for same, named in ((True, SAME), (False, OTHER)):
+            rules = list(named.items())
+            for step in range(2):
+                start = number + step * (len(rules) // 2 + 1)
+                for turn in range(len(rules)):
+                    name, rule = rules[(start + turn) % len(rules)]
+                    other = rule(question, rng)
+                    if other and other.lower() != question.lower():
+                        yield QuestionPair(question, other, same, RULES, name)
+                        break
 
 
 def read_questions(path: Path) -> list[QuestionPair]:
@@ -43,7 +73,7 @@ def read_questions(path: Path) -> list[QuestionPair]:
 def prepared(
     pairs: Sequence[QuestionPair], checked: Sequence[QuestionPair], embed: Embed, seed: int
 ) -> list[QuestionPair]:
-    """Return a bounded share of every group for fitting and for checking, then strangers and perturbed pairs.
+    """Return a bounded share of every group for fitting and for checking, then strangers and reworded questions.
 
     Of the pairs for checking only the questions' wording is used to generate others, never a label.
     """
@@ -51,7 +81,7 @@ def prepared(
     bounded = list(_bounded([*pairs, *checked], rng))
     questions = sorted({text for pair in bounded for text in (pair.a, pair.b) if 15 < len(text) < 150})
     rng.shuffle(questions)
-    return [*bounded, *strangers(pairs, embed, rng), *perturbed(questions[:_QUESTIONS], seed)]
+    return [*bounded, *strangers(pairs, embed, rng), *reworded(questions[:_QUESTIONS], seed)]
 
 
 def _bounded(pairs: Sequence[QuestionPair], rng: random.Random) -> Iterator[QuestionPair]:

@@ -38,9 +38,8 @@ from gateway.report import NONE, WIDE, Report, table
 from routing.embedding.embedder import package_file, read_tokenizer
 from tools import command
 from tools.cross_encoder_data import PairSource, counted, parted
-from tools.perturb import QuestionPair
 from tools.question_families import FAMILIES, add_families_flag, read_families
-from tools.question_pairs import read_questions
+from tools.question_pairs import QuestionPair, read_questions
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

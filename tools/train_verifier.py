@@ -35,8 +35,7 @@ from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from routing.embedding.embedder import Embedder, StaticEmbedder, load_embedder
 from tools import command
-from tools.perturb import OURS, QuestionPair
-from tools.question_pairs import STRANGERS, clusters_of, prepared, read_questions
+from tools.question_pairs import RULES, STRANGERS, QuestionPair, clusters_of, prepared, read_questions
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -46,7 +45,7 @@ _ROUNDS = 600
 _FEW_GROUPS = 8
 _NEAR = 0.5
 """Cosine from which two questions are of one topic, whatever they want."""
-_WEIGHT_OF_OURS = 0.3
+_WEIGHT_OF_RULES = 0.3
 """Weight of the generated pairs relative to a labelled data set. Without them a score means different things for
 commands and for questions; from 1 on they rank labelled pairs worse than the cosine alone does."""
 STRICT_ERROR = 0.02
@@ -153,7 +152,7 @@ def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) 
         for part in np.unique(group[of_set]):
             rows = of_set & (group == part)
             weight[rows] = 1 / np.sqrt(rows.sum())
-        weight[of_set] *= (_WEIGHT_OF_OURS if name == OURS else 1.0) / max(weight[of_set].sum(), 1e-12)
+        weight[of_set] *= (_WEIGHT_OF_RULES if name == RULES else 1.0) / max(weight[of_set].sum(), 1e-12)
     return weight
 
 
@@ -168,7 +167,7 @@ def _folds(
     fold = np.zeros(len(pairs), np.intp)
     for name in np.unique(dataset):
         rows = np.flatnonzero(dataset == name).tolist()
-        if len(np.unique(group[rows])) >= _FEW_GROUPS and name != OURS:
+        if len(np.unique(group[rows])) >= _FEW_GROUPS and name != RULES:
             fold[rows] = [_fold_of(str(group[row])) for row in rows]
         else:
             topics = clusters_of(
@@ -255,7 +254,7 @@ def strict_threshold(score: Floats, table: PairTable) -> float:
     Pairs that are not near are never compared; counting them would make any threshold look safe.
     """
     near = table.features[:, FEATURES.index("cosine")] >= _NEAR
-    labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != OURS)
+    labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != RULES)
     return max(
         (_within(score, table.refused, labelled & (table.dataset == name)) for name in np.unique(table.dataset)),
         default=0.5,

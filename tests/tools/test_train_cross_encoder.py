@@ -16,9 +16,8 @@ from gateway.fit import libraries
 from gateway.fit.datasets import DataError
 from tests.support.extras import needs
 from tools.cross_encoder_data import counted, parted
-from tools.perturb import QuestionPair
 from tools.question_families import Intent, QuestionFamily
-from tools.question_pairs import clusters_of
+from tools.question_pairs import QuestionPair, clusters_of
 from tools.train_cross_encoder import finish, least_threshold, main, save
 
 DOING = ("clean", "repair", "paint", "wash", "store", "choose", "sell", "borrow", "lift", "pack")

@@ -61,7 +61,7 @@ def test_an_artefact_is_fitted_and_judged_on_what_it_did_not_see(
     code, out, _ = run(capsys, *flags, "--out", tmp_path / "one")
     report = json.loads(out)
     assert code == 0
-    assert set(report["left_out"]) == {"own", "perturbed"}
+    assert set(report["left_out"]) == {"own", "rules"}
     assert report["checked"]["others"]["wrong"] <= 0.02
     verifier = Verifier.load(tmp_path / "one")
     assert (verifier.version, verifier.strict) == (report["version"], report["strict"])
