@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 import hatch_build
-from tests.support.gateway import ROOT, environment
+from tests.support.gateway import ROOT, environment, free_port
 from tests.support.wait import until
 
 PACKAGES = {"gateway", "cache"}
+TRIAL = ROOT / "deploy" / "trial"
+PARIS = [{"role": "user", "content": "What is the capital of France?"}]
 USER = """
 from __future__ import annotations
 
@@ -249,6 +251,56 @@ def test_commands_run_from_it(installed: Path, user: Path, arguments: list[str])
     assert said
     if arguments[0].startswith("--"):
         assert _run(str(installed), "-m", "tierline", *arguments, cwd=user) == said
+
+
+@pytest.mark.long
+def test_workers_are_spawned_from_it(installed: Path, user: Path) -> None:
+    """`tierline serve --workers 2` gives its processes the name of what they run, and they answer."""
+    places = ("--config", str(TRIAL / "tierline.yaml"), "--policies", str(TRIAL / "policies"))
+    port = free_port()
+    command = [str(installed.with_name("tierline")), "serve", *places, "--port", str(port), "--workers", "2"]
+    with (user / "output.txt").open("wb") as file:
+        process = subprocess.Popen(command, cwd=user, env=_environment(), stdout=file, stderr=subprocess.STDOUT)
+
+    def answers() -> bool:
+        try:
+            return bool(_fetch(f"http://127.0.0.1:{port}/healthz"))
+        except OSError:
+            return process.poll() is not None
+
+    try:
+        until(answers, 90, "the gateway")
+        reply = json.loads(_fetch(f"http://127.0.0.1:{port}/v1/chat/completions", {"model": "chat", "messages": PARIS}))
+        assert reply["choices"][0]["message"]["content"] == "The capital of France is Paris."
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+    assert code == 0, (user / "output.txt").read_text()
+
+
+@pytest.mark.long
+def test_a_program_asks_without_a_server(installed: Path, user: Path) -> None:
+    """As gateway/README.md has it; the traceback of a mistake names the line of the checkout."""
+    (user / "program.py").write_text(f"""
+import asyncio, traceback
+from tierline import RequestFailed, Tierline
+
+async def main():
+    async with Tierline({str(TRIAL / "tierline.yaml")!r}, {str(TRIAL / "policies")!r}) as tierline:
+        answer = await tierline.chat.completions.create(model="chat", messages={PARIS!r})
+        print(answer.choices[0].message.content)
+        try:
+            await tierline.chat.completions.create(model="nowhere", messages={PARIS!r})
+        except RequestFailed as error:
+            print(error.status_code, traceback.extract_tb(error.__traceback__)[-1].lineno)
+
+asyncio.run(main())
+""")
+    answer, failed = _run(str(installed), "program.py", cwd=user).splitlines()
+    status, line = failed.split()
+    assert (answer, status) == ("The capital of France is Paris.", "404")
+    lines = (ROOT / "gateway" / "embedded.py").read_text().splitlines()
+    assert lines[int(line) - 1].strip().startswith("raise RequestFailed(")
 
 
 def _packages() -> list[str]:

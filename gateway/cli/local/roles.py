@@ -1,6 +1,6 @@
 """Start what Tierline runs as processes of its own: the gateway, the ledger's keeper, the canaries' judge, the console.
 
-Each is a command, `python -m gateway ROLE`, told by the environment where the store and the local model are.
+Each is a command, `python -m tierline ROLE`, told by the environment where the store and the local model are.
 """
 
 from __future__ import annotations
