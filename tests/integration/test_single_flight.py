@@ -76,6 +76,17 @@ async def ask(
         return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, text_of(read), read, whole)
 
 
+async def joined(session: aiohttp.ClientSession, gateway: Gateway, requests: int) -> None:
+    """Return once so many requests are being answered there, and have had a moment to find the answer under way."""
+    async with asyncio.timeout(30):
+        while True:
+            async with session.get(f"{gateway.origin}/metrics") as response:
+                if f"\ntierline_in_flight {requests}" in await response.text():
+                    break
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.2)
+
+
 def question() -> str:
     return f"What is it? ({next(_questions)})"
 
@@ -85,7 +96,8 @@ def _flying(
     _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     local, hosted = _upstreams
-    settings = {"tenants": {"one": {"key_env": "KEY_ONE"}, "two": {"key_env": "KEY_TWO"}}}
+    settings: dict[str, Any] = {"tenants": {"one": {"key_env": "KEY_ONE"}, "two": {"key_env": "KEY_TWO"}}}
+    settings["access"] = {"public_metrics": True}
     env = {"KEY_ONE": "key-of-one", "KEY_TWO": "key-of-two"}
     with serve(
         tmp_path_factory.mktemp("flying"),
@@ -170,8 +182,9 @@ async def test_a_late_follower_gets_what_came_so_far_and_then_the_rest(gw: Gatew
     asked = question()
     local_upstream.default = Reply(tokens=WORDS, between_s=0.05)
     async with client() as session:
-        leader = asyncio.create_task(ask(session, gw, asked, stream=True))
-        await asyncio.sleep(0.5)
+        begun = asyncio.Event()
+        leader = asyncio.create_task(ask(session, gw, asked, stream=True, begun=begun))
+        await begun.wait()
         follower = await ask(session, gw, asked, stream=True)
         assert (follower.coalesced, follower.text) == (True, TEXT)
         assert (await leader).text == TEXT
@@ -189,7 +202,7 @@ async def test_the_first_one_may_leave(gw: Gateway, store: LocalStore, local_ups
         leader = asyncio.create_task(ask(session, gw, asked, stream=stream, headers={"x-request-id": f"left-{stream}"}))
         await asyncio.to_thread(local_upstream.wait_for, 1)
         followers = [asyncio.create_task(ask(session, gw, asked, stream=s)) for s in (True, False, True)]
-        await asyncio.sleep(0.4)
+        await joined(session, gw, 4)
         leader.cancel()
         answers = await asyncio.gather(*followers)
     assert [answer.text for answer in answers] == [TEXT] * 3
@@ -207,7 +220,7 @@ async def test_when_all_have_left_the_call_ends(gw: Gateway, local_upstream: Ups
     async with client() as session:
         asking = [asyncio.create_task(ask(session, gw, asked, stream=s)) for s in (True, False, True)]
         await asyncio.to_thread(local_upstream.wait_for, 1)
-        await asyncio.sleep(0.3)
+        await joined(session, gw, 3)
         for one in asking:
             one.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -418,7 +431,7 @@ async def test_all_the_others_clients_may_be_elsewhere(replicas: Replicas, local
             leader = asyncio.create_task(ask(session, replicas.one, asked, stream=True))
             await asyncio.to_thread(local_upstream.wait_for, calls + 1)
             follower = asyncio.create_task(ask(session, replicas.other, asked, stream=True))
-            await asyncio.sleep(0.5)
+            await joined(session, replicas.other, 1)
             leader.cancel()
             if stays:
                 assert (await follower).text == TEXT * 2
@@ -442,9 +455,9 @@ async def test_the_makers_process_may_be_killed(replicas: Replicas, local_upstre
             asyncio.create_task(ask(session, replicas.other, asked, stream=True, begun=begun)),
             asyncio.create_task(ask(session, replicas.other, asked)),
         ]
+        await joined(session, replicas.other, 2)
         if shown:
             await begun.wait()
-        await asyncio.sleep(0.7)
         local_upstream.default = Reply(text=TEXT)
         replicas.one.process.kill()
         stream, whole = await asyncio.gather(*followers)
@@ -486,7 +499,7 @@ async def test_a_store_that_falls_silent_under_way_breaks_nothing_that_has_not_b
         leader = asyncio.create_task(ask(session, replicas.one, asked))
         await asyncio.to_thread(local_upstream.wait_for, 1)
         followers = [asyncio.create_task(ask(session, replicas.other, asked)) for _ in range(5)]
-        await asyncio.sleep(0.3)
+        await joined(session, replicas.other, 5)
         replicas.store.freeze()
         answers = await asyncio.gather(leader, *followers)
         replicas.store.thaw()
