@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.config.schema import BackendConfig, Deployment
-from policies.errors import Edit, Finding, Problem
+from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
 from policies.lint import faults, lint
 from policies.model import UNCALIBRATED_BELOW, Policy, Rules
@@ -130,46 +130,27 @@ def _of_what_is_learnt(policy: Rules, deployment: Deployment) -> Iterator[Findin
 
 def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     """Warn about waiting limits of the policy that are beyond the config's caps."""
-    load = policy.load
+    load, tiers = policy.load, [tier for tier in deployment.tiers if tier.name in policy.tiers]
+
+    def beyond(key: str, message: str, mend: str, value: str) -> Finding:
+        return Finding(("load", key), f"{message} in the config)", "T712", mend, (Edit(("load", key), value),))
+
     if "max_wait" in load.model_fields_set:
-        for backend in _backends(policy, deployment):
+        for backend in (backend for tier in tiers for backend in tier.backends):
             if backend.queue.wait is not None and backend.queue.wait < load.max_wait:
-                yield Finding(
-                    ("load", "max_wait"),
-                    f"backend {backend.name!r} lets no request wait for more than {backend.queue.wait:g} s (its "
-                    "queue.wait in the config)",
-                    "T712",
-                    "raise or remove that, or lower max_wait here",
-                    (Edit(("load", "max_wait"), f"{backend.queue.wait:g}s"),),
-                )
+                longest = f"{backend.queue.wait:g}"
+                message = f"backend {backend.name!r} lets no request wait for more than {longest} s (its queue.wait"
+                yield beyond("max_wait", message, "raise or remove that, or lower max_wait here", f"{longest}s")
     if "max_waiting" not in load.model_fields_set:
         return
-    for tier in (tier for tier in deployment.tiers if tier.name in policy.tiers):
+    for tier in tiers:
         lengths = [backend.queue.length for backend in tier.backends if backend.queue.length is not None]
         if len(lengths) == len(tier.backends) and sum(lengths) < load.max_waiting:
-            yield Finding(
-                ("load", "max_waiting"),
-                f"tier {tier.name!r} lets no more than {sum(lengths)} requests wait (its backends' queue.length in the "
-                "config)",
-                "T712",
-                "raise or remove that, or let fewer wait here",
-                (Edit(("load", "max_waiting"), str(sum(lengths))),),
-            )
-    if deployment.limits.in_flight < load.max_waiting:
-        most = deployment.limits.in_flight
-        yield Finding(
-            ("load", "max_waiting"),
-            f"a worker handles at most {most} requests at a time, waiting ones included (limits.in_flight in the "
-            "config)",
-            "T712",
-            "raise that, or let fewer wait here",
-            (Edit(("load", "max_waiting"), str(most)),),
-        )
-
-
-def _backends(policy: Rules, deployment: Deployment) -> list[BackendConfig]:
-    """Return the backends of the policy's tiers."""
-    return [backend for tier in deployment.tiers if tier.name in policy.tiers for backend in tier.backends]
+            message = f"tier {tier.name!r} lets no more than {sum(lengths)} requests wait (its backends' queue.length"
+            yield beyond("max_waiting", message, "raise or remove that, or let fewer wait here", str(sum(lengths)))
+    if (most := deployment.limits.in_flight) < load.max_waiting:
+        message = f"a worker handles at most {most} requests at a time, waiting ones included (limits.in_flight"
+        yield beyond("max_waiting", message, "raise that, or let fewer wait here", str(most))
 
 
 def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
@@ -198,21 +179,17 @@ def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
 def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     """Warn about backends whose price nobody states."""
     judge = None if policy.cache.semantic is None else policy.cache.semantic.audit_judge
-    for backend in deployment.backends:
-        if judge is not None and backend.name == judge.backend and backend.price is None and backend.base_url:
-            yield Finding(
-                ("cache", "semantic", "audit_judge", "backend"),
-                f"the price of backend {backend.name!r} ({backend.model}) is unknown, so nobody counts what it costs",
-                "T713",
-                "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free",
-            )
+    unknown = [backend for backend in deployment.backends if backend.price is None and backend.base_url]
+
+    def finding(at: KeyPath, backend: BackendConfig, so: str) -> Finding:
+        mend = "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free"
+        return Finding(at, f"the price of backend {backend.name!r} ({backend.model}) is unknown{so}", "T713", mend)
+
+    for backend in unknown:
+        if judge is not None and backend.name == judge.backend:
+            at = ("cache", "semantic", "audit_judge", "backend")
+            yield finding(at, backend, ", so nobody counts what it costs")
+    so = "its calls are in no cost or saving, and no hedge, shadow or comparison calls it, as their limits could not be"
     for i, name in enumerate(policy.tiers):
-        for backend in (backend for tier in deployment.tiers if tier.name == name for backend in tier.backends):
-            if backend.price is None and backend.base_url:
-                yield Finding(
-                    ("tiers", i),
-                    f"the price of backend {backend.name!r} ({backend.model}) is unknown: its calls are in no cost or "
-                    "saving, and no hedge, shadow or comparison calls it, as their limits could not be kept",
-                    "T713",
-                    "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free",
-                )
+        of_tier = [backend for tier in deployment.tiers if tier.name == name for backend in tier.backends]
+        yield from (finding(("tiers", i), backend, f": {so} kept") for backend in unknown if backend in of_tier)
