@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
@@ -119,6 +119,8 @@ class BadStatus(BackendError):
     """
 
     error_type = "upstream_http_error"
+    always: Blame | None = None
+    """Whose fault it is, whatever the reply says."""
 
     def __init__(self, status: int, body: bytes = b"", retry_after_s: float | None = None) -> None:
         super().__init__(f"status {status}")
@@ -127,7 +129,7 @@ class BadStatus(BackendError):
         self.retry_after_s = retry_after_s
         self.told = told_in(body)
         """What the reply says, as OpenAI's error object; empty if it says nothing."""
-        self.blame: Blame = blame_for(status, body, self.told, waits=retry_after_s is not None)
+        self.blame: Blame = self.always or blame_for(status, body, self.told, waits=retry_after_s is not None)
         """Whose fault it is, by the table in `gateway.backends.blame`."""
 
     def with_param(self, param: str) -> BadStatus:
@@ -161,12 +163,9 @@ class BadStatus(BackendError):
 
 
 class FieldRefused(BadStatus):
-    """The model does not take a field that the answer would be another without, such as `tools`."""
+    """The model does not take a field that the answer would be another without, such as `tools`; another may."""
 
-    @property
-    def callers_fault(self) -> bool:
-        """False: another model may take the field."""
-        return False
+    always = "unfit"
 
     @property
     def about_the_request(self) -> bool:
@@ -175,14 +174,10 @@ class FieldRefused(BadStatus):
 
 
 class ContextExceeded(BadStatus):
-    """The prompt, or prompt and reply together, exceed the model's context length."""
+    """The prompt, or prompt and reply together, exceed the model's context length; another's may be longer."""
 
     error_type = "context_length_exceeded"
-
-    @property
-    def callers_fault(self) -> bool:
-        """False: a model with a longer context may accept the request."""
-        return False
+    always = "unfit"
 
 
 @value_type
@@ -286,6 +281,14 @@ class Response(Protocol):
 ERROR_BODY: Final = 64 << 10
 """Most bytes that are read of an error's body."""
 _ERROR_BODY_S: Final = 1.0
+
+
+async def whole_body(chunk: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Return all that `chunk` returns, up to its b''."""
+    parts: list[bytes] = []
+    while part := await chunk():
+        parts.append(part)
+    return b"".join(parts)
 
 
 async def error_body(response: Response) -> bytes:

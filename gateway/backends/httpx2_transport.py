@@ -10,7 +10,7 @@ from functools import cache, partial
 
 import httpx2
 
-from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable, drain, in_words
+from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable, drain, in_words, whole_body
 
 
 class Httpx2Transport:
@@ -116,10 +116,7 @@ class _Httpx2Response:
         return value
 
     async def read(self) -> bytes:
-        parts: list[bytes] = []
-        while part := await self.chunk():
-            parts.append(part)
-        return b"".join(parts)
+        return await whole_body(self.chunk)
 
     async def chunk(self) -> bytes:
         if self._closed:

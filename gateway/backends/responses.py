@@ -137,7 +137,7 @@ def _refuses_encryption(error: BadStatus) -> bool:
 def _renamed(error: BadStatus, native: Native | None) -> BadStatus:
     """Return an error of the caller's making with the field named as the client knows it."""
     param = error.told.get("param")
-    if not error.about_the_request or isinstance(error, ContextExceeded) or not isinstance(param, str):
+    if not error.about_the_request or not isinstance(param, str):
         return error
     for own, known in _NAMES.items():
         if param == own or param.startswith((f"{own}.", f"{own}[")):

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from gateway.backends.base import InvalidReply, Response, Unreachable
+from gateway.backends.base import InvalidReply, Response, Unreachable, whole_body
 from gateway.backends.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
 
 FINGERPRINT = "scripted"
@@ -129,10 +129,7 @@ class _ScriptedResponse:
         return self._headers.get(name.lower())
 
     async def read(self) -> bytes:
-        parts: list[bytes] = []
-        while part := await self.chunk():
-            parts.append(part)
-        return b"".join(parts)
+        return await whole_body(self.chunk)
 
     async def chunk(self) -> bytes:
         """Return the next bytes, b'' at the end. A cancelled call loses nothing."""

@@ -16,6 +16,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
     error_body,
+    whole_body,
 )
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import retry_after
@@ -87,10 +88,7 @@ class ServiceReply:
 
     async def read(self) -> bytes:
         """Return the whole body. Raises BackendError."""
-        parts: list[bytes] = []
-        while part := await self.chunk():
-            parts.append(part)
-        return b"".join(parts)
+        return await whole_body(self.chunk)
 
     def close(self) -> None:
         """End the call; the connection is kept only if the reply was read to its end. Safe to call twice."""

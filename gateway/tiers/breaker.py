@@ -167,16 +167,19 @@ class Breaker:
         elif ended >= _ENOUGH_CALLS and 2 * failed >= ended:
             self._eject(f"failing ({error}, {failed} of {ended} calls)", now, alone=alone)
 
+    def begin(self, cause: Cause, seconds: float, reason: str, now: float, status: int = 0) -> None:
+        """Begin an ejection. The longer of two prevails; `began` stays that of the one under way."""
+        ejection = self.ejection
+        if ejection is not None and now + seconds <= ejection.until:
+            return
+        under_way = ejection is not None and now < ejection.until
+        began = ejection.began if ejection and under_way else now
+        self.ejection = Ejection(cause, reason, began, now + seconds, status=status)
+
     def pause(self, seconds: float, reason: str, now: float, status: int = 429) -> None:
         """Eject the endpoint for the `seconds` that its backend asked for."""
         self._paused_until = max(self._paused_until, now + seconds)
-        self._begin("pause", seconds, reason, now, status)
-
-    def refuse(
-        self, what: Literal["key", "quota", "model"], seconds: float, reason: str, now: float, status: int
-    ) -> None:
-        """Eject the endpoint because its backend refused our key or account, or lacks the model."""
-        self._begin(what, seconds, reason, now, status)
+        self.begin("pause", seconds, reason, now, status)
 
     def hear(self, worker: str, ejection: Ejection | None, now: float) -> None:
         """Adopt the ejection in a sibling worker's report; None ends one that came from the same worker."""
@@ -207,16 +210,7 @@ class Breaker:
         first, most = (_ALONE_S, _ALONE_MOST_S) if alone else (_EJECTED_S, _EJECTED_MOST_S)
         self._ejected_s = min(most, first * 2.0**self._level)
         self._level = min(self._level + 1, 16)
-        self._begin("failing", self._ejected_s, reason, now)
-
-    def _begin(self, cause: Cause, seconds: float, reason: str, now: float, status: int = 0) -> None:
-        """Begin an ejection. The longer of two prevails; `began` stays that of the one under way."""
-        ejection = self.ejection
-        if ejection is not None and now + seconds <= ejection.until:
-            return
-        under_way = ejection is not None and now < ejection.until
-        began = ejection.began if ejection and under_way else now
-        self.ejection = Ejection(cause, reason, began, now + seconds, status=status)
+        self.begin("failing", self._ejected_s, reason, now)
 
 
 class _Ended:

@@ -331,7 +331,7 @@ class Endpoint:
             self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
         if isinstance(error, BadStatus) and error.refusal:
             reason = f"{_REFUSING[error.refusal].format(model=self.config.model)} (status {error.status})"
-            self.breaker.refuse(error.refusal, _REFUSED_S, reason, now, error.status)
+            self.breaker.begin(error.refusal, _REFUSED_S, reason, now, error.status)
         elif isinstance(error, BadStatus) and error.asks_for_pause:
             reason = f"asking for a pause (status {error.status})"
             self.breaker.pause(self._pause(retry_after_s, now), reason, now, error.status)

@@ -31,10 +31,8 @@ from gateway.backends.base import (
     BackendError,
     BadStatus,
     BudgetSpent,
-    ContextExceeded,
     DeadlinePassed,
     Degenerate,
-    FieldRefused,
     Saturated,
 )
 from policies.value_type import value_type
@@ -250,7 +248,7 @@ class Slot:
 
 def _is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
     """Return whether `error` counts against its endpoint, by the table in the module's docstring."""
-    if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded | FieldRefused):
+    if isinstance(error, Saturated | DeadlinePassed | Degenerate):
         return False
     if isinstance(error, BadStatus):
         return not error.about_one_request

@@ -592,7 +592,7 @@ def test_b20_the_connection_of_a_broken_stream_goes_on(rig: Rig, local_upstream:
         answers.append(received(connection.getresponse()))
         assert connection.sock is not None, "the gateway has closed the connection"
     connection.close()
-    assert answers[0].broken["message"] == "The answer broke off: the connection ended before the reply did."
+    assert answers[0].broken["message"] == "The answer broke off: the connection was reset."
     assert answers[1].events[-1] == "[DONE]"
 
 
@@ -801,7 +801,7 @@ def test_b28_a_stale_connection_is_no_attempt(rig: Rig, raw: RawUpstream, stream
         assert (answer.status, answer.text) == (200, STRONG)
         assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("direct", f"{lane}.raw")
         assert [hop["error"] for hop in rig.hops(answer)] == [None]
-    assert raw.requests == 6
+    assert raw.requests == 7  # each but the first meets the end of the connection before it, and is sent once more
     assert rig.states(lane)["raw"] == "ready"
 
 
