@@ -17,8 +17,8 @@ from rich.table import Table
 from cache.planning.eligibility import every_reason
 from cache.text.guards import Where, every_refusal
 from cache.text.normalized_question import gist
+from gateway.measures.curves import Flags
 from gateway.report import table
-from tools.cache_stages import Flags
 
 NOT_PARSED = "veto: wording: empty"
 SIMILARITY = "similarity"

@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache.planning.plan import CachePlan
 from cache.semantic.cross_encoder import Pair, TextPairScorer
 from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
+from gateway.measures.curves import Flags, Floats
 from gateway.measures.intervals import wilson
 from gateway.progress import OnProgress
-
-Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 NEVER = -math.inf
 SAME_REQUEST = math.inf

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from cache.risk.control import Batch, Label, RiskControl
 from cache.semantic.decision import settled, shortlist
+from gateway.measures.curves import Flags
 from gateway.progress import OnProgress
-from tools.cache_stages import Asked, Figure, Flags, Stages, share
+from tools.cache_stages import Asked, Figure, Stages, share
 from tools.question_pairs import connected
 
 NEIGHBOURS = 5

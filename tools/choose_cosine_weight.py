@@ -24,7 +24,7 @@ from cache.semantic.decision import Blend, same_words
 from cache.text.guards import SWITCHED, Pair
 from gateway.cli.commands._flags import add_json_flag, add_state_flag
 from gateway.fit.datasets import DataError
-from gateway.measures.curves import auroc
+from gateway.measures.curves import Floats, auroc
 from gateway.progress import OnProgress
 from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder
@@ -41,8 +41,6 @@ _LEAST_COSINE = 0.4
 _MOST = 8_000  # pairs, before vetoes
 _FEWEST = 30  # pairs above the strict threshold of either label
 _BATCH = 32
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

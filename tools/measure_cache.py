@@ -39,6 +39,7 @@ from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
 from gateway.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.fit.embedding import Remembered
+from gateway.measures.curves import Flags, Floats
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from gateway.request.body import ChatBodies
@@ -49,17 +50,7 @@ from routing.embedding.embedder import EmbedderKind, load_embedder
 from routing.features import features_of
 from tools import command
 from tools.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
-from tools.cache_stages import (
-    Asked,
-    Flags,
-    Floats,
-    ServedPairs,
-    Stages,
-    best_within,
-    score_pairs,
-    served_of,
-    share,
-)
+from tools.cache_stages import Asked, ServedPairs, Stages, best_within, score_pairs, served_of, share
 from tools.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates
 
 BASELINES = (0.80, 0.90, 0.95)

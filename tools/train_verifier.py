@@ -31,14 +31,12 @@ from gateway.fit.datasets import DataError
 from gateway.fit.embedding import Remembered
 from gateway.fit.libraries import one_thread, require
 from gateway.fit.training.sheet import Remade, data_sheet
+from gateway.measures.curves import Flags, Floats
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from routing.embedding.embedder import Embedder, StaticEmbedder, load_embedder
 from tools import command
 from tools.question_pairs import RULES, STRANGERS, QuestionPair, clusters_of, prepared, read_questions
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 _FOLDS = 5
 _ROUNDS = 600
@@ -61,10 +59,10 @@ class PairTable:
     """
 
     features: Floats
-    same: Mask
-    refused: Mask
+    same: Flags
+    refused: Flags
     weight: Floats
-    checked: Mask
+    checked: Flags
     dataset: NDArray[np.str_]
     group: NDArray[np.str_]
     fold: NDArray[np.intp]
@@ -144,7 +142,7 @@ def tabulated(
     )
 
 
-def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) -> Floats:
+def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Flags) -> Floats:
     """Weight each data set alike, and each of its groups by the square root of its size; vetoed pairs get 0."""
     weight = np.zeros(len(dataset))
     for name in np.unique(dataset):
@@ -211,7 +209,7 @@ def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
     return Fitted({**_arrays(model), "steps": np.array(calibration)}, strict, figures)
 
 
-def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
+def _trees(table: PairTable, rows: Flags, seed: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     model = HistGradientBoostingClassifier(
@@ -234,7 +232,7 @@ def _margins(model: Any, features: Floats) -> Floats:
     return margins
 
 
-def _calibration(margin: Floats, same: Mask, weight: Floats) -> tuple[Floats, Floats]:
+def _calibration(margin: Floats, same: Flags, weight: Floats) -> tuple[Floats, Floats]:
     """Return (margins, probabilities), strictly increasing so that no two margins become equal."""
     from sklearn.isotonic import IsotonicRegression
 
@@ -261,14 +259,14 @@ def strict_threshold(score: Floats, table: PairTable) -> float:
     )
 
 
-def _within(score: Floats, refused: Mask, false: Mask) -> float:
+def _within(score: Floats, refused: Flags, false: Flags) -> float:
     """Return the lowest score at which at most STRICT_ERROR of these false pairs are served."""
     served = np.sort(score[false & ~refused])[::-1]
     most = int(STRICT_ERROR * false.sum())
     return float(min(served[most] + 1e-6, 0.999)) if len(served) > most else 0.5
 
 
-def figures_of(score: Floats, table: PairTable, rows: Mask, threshold: float) -> dict[str, Any]:
+def figures_of(score: Floats, table: PairTable, rows: Flags, threshold: float) -> dict[str, Any]:
     """Return the shares of true pairs served and of false ones wrongly served, in all and by group."""
     served = (score >= threshold) & ~table.refused
     shares: dict[str, Any] = _shares(served, table.same, rows)
@@ -280,7 +278,7 @@ def figures_of(score: Floats, table: PairTable, rows: Mask, threshold: float) ->
     return shares
 
 
-def _shares(served: Mask, same: Mask, rows: Mask) -> dict[str, Any]:
+def _shares(served: Flags, same: Flags, rows: Flags) -> dict[str, Any]:
     true, false = rows & same, rows & ~same
     return {
         "served": round(float(served[true].mean()), 4) if true.any() else None,

@@ -21,14 +21,13 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.measures.curves import Floats, Ints
 from gateway.measures.intervals import wilson
 from policies.quantities import points
 
 Feedbacks = Mapping[tuple[str, str], float]
 """Scores by (tenant, request id), 0..1."""
 Word = Literal["people", "judge"]
-Ints = NDArray[np.int64]
 
 _Z: Final = 1.959963984540054
 FEWEST_BOTH: Final = 10

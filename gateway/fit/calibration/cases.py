@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.fit.calibration.risk import Flags, Floats
+from gateway.measures.curves import Flags, Floats
 
 CostUnit = Literal["dollars", "large calls"]
 

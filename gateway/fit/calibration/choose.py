@@ -23,7 +23,8 @@ from typing import Literal
 import numpy as np
 
 from gateway.fit.calibration.cases import THRESHOLDS, Cases, CaseTable
-from gateway.fit.calibration.risk import Claim, Flags, Floats, Losses, best_level, labels_needed, proven
+from gateway.fit.calibration.risk import Claim, Losses, best_level, labels_needed, proven
+from gateway.measures.curves import Flags, Floats
 
 TargetKind = Literal["quality", "error", "cost"]
 

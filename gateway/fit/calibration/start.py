@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from gateway.fit.calibration.risk import Flags
+from gateway.measures.curves import Flags
 from policies.expression import Expression, Values
 from policies.model import Policy
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gateway.fit.calibration.cases import Cases, CostUnit
-from gateway.fit.calibration.risk import Flags, Floats
 from gateway.fit.calibration.start import StartRules
+from gateway.measures.curves import Flags, Floats
 from policies.model import Policy, Traffic
 from routing.confidence.judge import Basis
 

@@ -19,17 +19,8 @@ from numpy.typing import NDArray
 
 from gateway.fit.datasets import Example
 from gateway.fit.libraries import one_thread
-from gateway.fit.training.gain import (
-    Floats,
-    GainLine,
-    GainTable,
-    GainTask,
-    JudgedPair,
-    Scale,
-    applied,
-    logistic,
-    share_below,
-)
+from gateway.fit.training.gain import GainLine, GainTable, GainTask, JudgedPair, Scale, applied, logistic, share_below
+from gateway.measures.curves import Floats
 from gateway.progress import OnProgress
 
 __all__ = ["JudgedPair", "cross_validate", "fit_and_judge"]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gateway.fit.datasets import DataError, Example
 from gateway.fit.training.logistic import fit_logistic
+from gateway.measures.curves import Floats
 
-Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _INNER_FOLDS = 5

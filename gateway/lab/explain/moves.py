@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from policies.expression import Expression, parts
+from policies.expression import Expression, constants_by_name, parts
 from policies.model import Policy
-from routing.decide import (
-    TierHealth,
-)
+from routing.decide import TierHealth
 from routing.difficulty.model import Difficulty
 
 Patch = Mapping[tuple[str, ...], Any]
@@ -43,8 +41,7 @@ class RuleTests:
         self.names = used_names(policy)
         for tier, rule in policy.route.start.items():
             for part, _ in parts(rule):
-                numbers = [node.value for node in ast.walk(part.tree) if isinstance(node, ast.Constant)]  # type: ignore[arg-type]
-                for name in part.names:
+                for name, numbers in constants_by_name(part).items():
                     others = [values[other] for other in part.names - {name}]
                     self._every.append((name, tier, partial(_holds, part, name, values)))
                     self._cuts += [(name, tier, float(one)) for one in (*numbers, *others) if is_number(one)]

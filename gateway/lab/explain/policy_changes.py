@@ -27,10 +27,7 @@ from gateway.lab.explain.moves import (
 from policies.expression import KINDS, Expression
 from policies.model import ROUTE_VALUES, Policy
 from policies.quantities import write_duration, write_share
-from routing.decide import (
-    DecisionInput,
-    rule_values,
-)
+from routing.decide import DecisionInput, rule_values
 
 
 def changed_policy(policy: Policy, given: DecisionInput, patch: Patch) -> tuple[Policy, DecisionInput] | None:

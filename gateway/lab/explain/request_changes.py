@@ -29,12 +29,7 @@ from gateway.lab.explain.moves import (
 )
 from policies.expression import KINDS
 from policies.model import CLASSIFIER_VALUES, Policy
-from routing.decide import (
-    Clamp,
-    DecisionInput,
-    quantile_of,
-    rule_values,
-)
+from routing.decide import Clamp, DecisionInput, quantile_of, rule_values
 from routing.difficulty.model import Difficulty
 
 _FEATURES: Final = {

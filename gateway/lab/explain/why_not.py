@@ -23,21 +23,12 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Final
 
-from gateway.lab.explain.moves import (
-    Move,
-    Patch,
-)
+from gateway.lab.explain.moves import Move, Patch
 from gateway.lab.explain.policy_changes import changed_policy, policy_things
 from gateway.lab.explain.request_changes import changed_request, request_things
 from gateway.lab.explain.world_changes import changed_world, world_things
 from policies.model import Policy
-from routing.decide import (
-    Decision,
-    DecisionInput,
-    NoTierError,
-    decide,
-    needs,
-)
+from routing.decide import Decision, DecisionInput, NoTierError, decide, needs
 
 Build = Callable[[Patch], tuple[Policy, DecisionInput] | None]
 """Make the policy and the input with these changes; None where no request can have them."""

@@ -7,20 +7,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.lab.explain.moves import (
-    Move,
-    Patch,
-    crossings,
-    near,
-    nearest_moves,
-    relative,
-    unchanged,
-)
+from gateway.lab.explain.moves import Move, Patch, crossings, near, nearest_moves, relative, unchanged
 from policies.model import Policy
-from routing.decide import (
-    DecisionInput,
-    TierHealth,
-)
+from routing.decide import DecisionInput, TierHealth
 from routing.load.latency import Forecast
 
 

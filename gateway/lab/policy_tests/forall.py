@@ -8,7 +8,6 @@ for the time left is no constant. Above `MOST` combinations a sample of that siz
 
 from __future__ import annotations
 
-import ast
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.lab.policy_tests.case import GOT, CaseOutcome, PolicyUnderTest, is_as_expected
 from policies.caching import CACHE_VALUES
-from policies.expression import Expression, Range
+from policies.expression import Range, constants_by_name
 from policies.model import ROUTE_VALUES
 
 if TYPE_CHECKING:
@@ -151,7 +150,10 @@ def constants_of(name: str, under: PolicyUnderTest, case: Case) -> list[float]:
     rules = [*policy.route.start.values(), *policy.cache.never]
     if policy.escalate.speculate.both is not None:
         rules.append(policy.escalate.speculate.both)
-    found = [number for rule in rules for number in _compared_with(rule, {name, _CACHE_NAMES.get(name, name)})]
+    names = {name, _CACHE_NAMES.get(name, name)}
+    found = [
+        number for rule in rules for own, every in constants_by_name(rule).items() if own in names for number in every
+    ]
     if name in ("budget_ms", "ttft_ms"):
         for tier in case.world.values():
             figures = (tier.ttft_p5, tier.ttft_p50, tier.total_p50, tier.queue)
@@ -168,14 +170,3 @@ def constants_of(name: str, under: PolicyUnderTest, case: Case) -> list[float]:
     if name == "max_tokens" and policy.output.max_tokens is not None:
         found.append(policy.output.max_tokens)
     return found
-
-
-def _compared_with(rule: Expression, names: set[str]) -> Iterator[float]:
-    """Yield the constants of the comparisons with one of these names."""
-    for node in ast.walk(rule.tree) if rule.tree is not None else ():
-        if isinstance(node, ast.Compare):
-            inside = list(ast.walk(node))
-            if any(isinstance(one, ast.Name) and one.id in names for one in inside):
-                for one in inside:
-                    if isinstance(one, ast.Constant) and isinstance(one.value, int | float):
-                        yield float(one.value)

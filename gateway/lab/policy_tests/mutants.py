@@ -20,14 +20,12 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.lab.policy_tests.clauses import as_written, unseen
 from policies.caching import CACHE_VALUES
 from policies.errors import ConfigError, KeyPath, dotted
-from policies.expression import OTHERWISE, WORDS, Expression, ExpressionError, Ranges
+from policies.expression import OTHERWISE, WORDS, Expression, ExpressionError, Ranges, combinations
 from policies.loader import made_policy, version_of
 from policies.model import ROUTE_VALUES, can_occur
 from policies.quantities import DURATION
@@ -51,7 +49,6 @@ _OPERATORS: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
 }  # fmt: skip
 _SIGNS: Final = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _SMALL: Final = 10
-_COMBINATIONS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,18 +253,8 @@ def _replaced(tree: ast.expr, node: ast.AST, instead: ast.expr) -> ast.expr:
 
 def is_same(rule: Expression, other: Expression, ranges: Ranges) -> bool:
     """Return whether two rules have the same result for all values that a request can have."""
-    names = sorted(rule.names | other.names)
-    constants = [
-        float(node.value)
-        for one in (rule, other)
-        for node in (ast.walk(one.tree) if one.tree is not None else ())
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float)
-    ]
-    samples = [ranges[name].samples(constants) for name in names]
-    if prod(map(len, samples)) > _COMBINATIONS:
-        return False
-    cells = (dict(zip(names, values, strict=True)) for values in product(*samples))
-    return all(rule.holds(cell) == other.holds(cell) for cell in cells if can_occur(cell))
+    cells = combinations([rule, other], ranges)
+    return cells is not None and all(rule.holds(cell) == other.holds(cell) for cell in cells if can_occur(cell))
 
 
 def _with(content: Mapping[str, Any], at: KeyPath, value: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.expression import KINDS, Expression
+from policies.expression import KINDS, Expression, constants_by_name
 from policies.loader import made_policy
 from routing.decide import Decision, NoTierError, decide
 from routing.decision_basis import CLASSIFIER
@@ -207,8 +207,9 @@ class CellDecider:
                 if own not in values and (value := self._value(inputs, name, tier)) is not None:
                     values[own] = value
             numeric = {name: own for name, own in named.items() if own in values}
-            for own in numeric.values():
-                constants.setdefault(own, {0.0}).update(_constants(rule))  # 0 is the only number that is false
+            for name, numbers in constants_by_name(rule).items():
+                if name in numeric:  # 0 is the only number that is false
+                    constants.setdefault(numeric[name], {0.0}).update(numbers)
             for one, other in _compared_pairs(rule):
                 if one in numeric and other in numeric:
                     columns.append(_compared(values[numeric[one]], values[numeric[other]]))
@@ -339,12 +340,6 @@ def _difficulty(inputs: Inputs) -> Floats:
         return np.full(len(inputs), np.nan)
     gain: Floats = np.maximum(0.0, inputs.p_right[:, -1] - inputs.p_right[:, 0])
     return np.where(inputs.in_domain, gain, np.nan)
-
-
-def _constants(rule: Expression) -> set[float]:
-    tree = rule.tree
-    numbers = [] if tree is None else [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return {float(number) for number in numbers if isinstance(number, int | float)}
 
 
 def _compared_pairs(rule: Expression) -> list[tuple[str, str]]:

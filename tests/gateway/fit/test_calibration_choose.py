@@ -20,7 +20,7 @@ from gateway.fit.calibration.choose import (
     keeps,
     quality_of,
 )
-from gateway.fit.calibration.risk import Flags
+from gateway.measures.curves import Flags
 
 DELTA = 0.1
 DRAWS = 200
