@@ -53,6 +53,8 @@ _OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similar
 _MAX_CHORES = 1_000
 _TIDY_S = 3_600.0
 _NO_TEAMS: Mapping[str, str] = {}
+_SLICE: Final = 2
+"""Writes prepared in one turn of the event loop, in about 0.2 ms: a request that comes meanwhile waits no longer."""
 
 
 class ResponseCache:
@@ -236,6 +238,8 @@ class ResponseCache:
         for number, keep in enumerate(keeps):
             refused = await self._outranked(keep, keeps[:number]) if keep.contested else ""
             prepared.append(PlannedWrite(refused=refused) if refused else self._prepared(keep))
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
         if self.audits is not None:
             for keep in keeps:
                 question = keep.plan.keys.question if keep.plan.keys is not None else None

@@ -9,7 +9,9 @@ is recorded all the same.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +46,8 @@ log = logging.getLogger("tierline.write_behind")
 
 _QUEUE: Final = 1024
 _LINGER_S: Final = 0.01
+_SLICE: Final = 4
+"""Requests that are worked on in one turn of the event loop: one that comes meanwhile waits no longer."""
 
 _Whole = Callable[[], Mapping[str, Any] | None]
 """Return an answer once it has ended; None if it is not whole."""
@@ -170,20 +174,26 @@ class WriteBehind(BatchTask[Finished]):
 
     async def _finish(self, batch: list[Finished]) -> None:
         written: set[Finished] = set()
+        left = deque(batch)
         try:
             await self._write(batch, written)
+            while left:
+                finished = left.popleft()
+                self._record(finished, written=finished in written)
+                if len(left) % _SLICE == 0:
+                    await asyncio.sleep(0)
         except Exception:
             # The replies have been sent. An error here may lose these cache writes, but not the records or the next
             # batch.
             log.exception("%d cache writes failed", len(batch))
         finally:  # also when the store hangs while the process stops
-            for finished in batch:
+            for finished in left:
                 self._record(finished, written=finished in written)
 
     async def _write(self, batch: list[Finished], written: set[Finished]) -> None:
         writes: list[CacheWrite] = []
         writing: list[tuple[Finished, Hop]] = []
-        for finished in batch:
+        for number, finished in enumerate(batch, 1):
             hop = finished.trace.begin(names.CACHE_WRITE)
             write = _built(finished)
             if write is None:
@@ -191,6 +201,8 @@ class WriteBehind(BatchTask[Finished]):
             else:
                 writes.append(write)
                 writing.append((finished, hop))
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
         for (finished, hop), outcome in zip(writing, await self._cache.write_all(writes), strict=True):
             _end(hop, outcome)
             if outcome.stored:
