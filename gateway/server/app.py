@@ -4,53 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from gateway.assembly import running
-from gateway.dialects.messages.client import MessagesClient
-from gateway.errors import (
-    ApiError,
-    Forbidden,
-    Headers,
-    InternalError,
-    InvalidRequest,
-    MethodNotAllowed,
-    NotFound,
-    UpgradeRequired,
-)
-from gateway.http.messages import REQUEST_ID, RequestIdMiddleware, send_json
-from gateway.http.openapi import PASSED
-from gateway.http.routes import health, models, responses
-from gateway.http.routes.admin import cache_routes, gatekeeper
+from gateway.errors import ApiError
+from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
+from gateway.http.lazy_app import LazyApp
+from gateway.http.messages import RequestIdMiddleware, send_json
+from gateway.http.routes import health, responses
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
-from gateway.http.routes.documents import Served, document_routes, served_by
 from gateway.http.routes.embeddings import Embeddings
-from gateway.http.routes.feedback import feedback_route
 from gateway.http.routes.messages import CountTokens, Messages
 from gateway.http.routes.passthrough import PATHS as PASSED_ON
 from gateway.http.routes.passthrough import PassedOn, endpoint_of
-from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
 from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
+    from gateway.config.schema import Admin
     from gateway.steps import Steps
 
-_MESSAGES: Final = "/v1/messages"
-"""The beginning of the paths whose clients are Anthropic's."""
-_VERSION: Final = b"anthropic-version"
-"""The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
 _ROOTS: Final = frozenset(
     {"chat", "completions", "embeddings", "feedback", "messages", "models", "responses"}
     | {path.removeprefix("/v1/") for path in PASSED_ON}
@@ -79,23 +59,13 @@ class App:
         }
         """The other endpoints that only take POST, by path."""
         self._passed_on = PassedOn(steps)
-        rest = (*models.ROUTES, *health.ROUTES, *responses.ROUTES, feedback_route())
-        keyed = not steps.deployment.keyless
-        posts = [("POST", path) for path in ("/v1/chat/completions", "/chat/completions", *self._posts)]
-        served = [*posts, *PASSED, *served_by(rest)]
-        documents = document_routes("Tierline", served, keyed=keyed)
-        self._rest = _api(steps, [*rest, *documents], [*served, *served_by(documents)])
+        self._rest = _probes(steps, LazyApp(lambda: _built(steps)))
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
         self._cors = None if pages is None else _for_pages(self._route, pages)
         admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None
-        self._admin = None
-        if admin is not None:
-            admitted = gatekeeper(admin)
-            routes = [*cache_routes(steps, admitted), *policy_routes(steps, admitted)]
-            routes += document_routes("Tierline: the admin API", served_by(routes), keyed=True)
-            self._admin = RequestIdMiddleware(_api(steps, routes, served_by(routes)))
+        self._admin = None if admin is None else RequestIdMiddleware(LazyApp(lambda: _built(steps, admin)))
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one ASGI request, or that runs the application's lifespan."""
@@ -131,12 +101,10 @@ class App:
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             self._steps.guard.check(known_headers(scope["headers"]))
-        except Forbidden as refused:
-            await send_json(send, refused.status, [*refused.headers], _body_of(refused, scope))
-            return
-        if scope["path"] in CHAT or scope["path"] in self._posts:
-            error = _no_upgrade(scope) or _method_not_allowed(scope["method"], "POST")
-            await send_json(send, error.status, [*error.headers], _body_of(error, scope))
+            if scope["path"] in CHAT or scope["path"] in self._posts:
+                raise no_upgrade(scope) or method_not_allowed(scope["method"], "POST")
+        except ApiError as refused:
+            await send_json(send, refused.status, [*refused.headers], body_of(refused, scope))
         else:
             await self._rest(scope, receive, send)
 
@@ -180,58 +148,21 @@ async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _api(steps: Steps, routes: Sequence[Route], served: Served) -> Starlette:
-    """Return the application of these routes; its 404 lists the paths that are `served`."""
-    paths = dict.fromkeys(path for _, path in served)
-    api = Starlette(routes=routes, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), _as_envelope))
+def _probes(steps: Steps, cold: LazyApp) -> Starlette:
+    """Return the application that answers who watches the gateway, and gives all other requests to `cold`."""
+    served = [(method, route.path) for route in health.ROUTES for method in sorted(route.methods or ())]
+    replies = ErrorReplies(served).reply
+    api = Starlette(
+        routes=health.ROUTES, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), replies)
+    )
     api.router.redirect_slashes = False
+    api.router.default = cold
     api.state.steps = steps
-    api.state.paths = tuple(paths)
     return api
 
 
-async def _as_envelope(request: Request, error: Exception) -> Response:
-    shown = error if isinstance(error, ApiError) else _api_error(request, error)
-    headers = {name.decode(): value.decode() for name, value in shown.headers}
-    return Response(_body_of(shown, request.scope), shown.status, headers, media_type="application/json")
+def _built(steps: Steps, admin: Admin | None = None) -> Any:
+    """Return the application of the cold routes, of the public or of the admin port. Imports FastAPI."""
+    from gateway.http import api
 
-
-def _body_of(error: ApiError, scope: Any) -> bytes:
-    """Return the body of an error, in the envelope that clients of the path know."""
-    if scope["path"].startswith(_MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
-        return MessagesClient({}, scope[REQUEST_ID]).error(error)
-    return error.body()
-
-
-def _api_error(request: Request, error: Exception) -> ApiError:
-    if not isinstance(error, HTTPException):
-        return InternalError()
-    if error.status_code == 404 or (error.status_code == 405 and responses.is_other_path(request.url.path)):
-        return _nothing_at(request.url.path, request.app.state.paths)
-    if error.status_code == 405:
-        return _method_not_allowed(
-            request.method, ", ".join(sorted((error.headers or {}).get("Allow", "GET").split(", ")))
-        )
-    return InvalidRequest(str(error.detail))
-
-
-def _nothing_at(path: str, paths: Sequence[str]) -> NotFound:
-    """Return the error of a path that is not served, with all that are, the nearest first."""
-    near = get_close_matches(path.rstrip("/") or "/", paths, n=1, cutoff=0.75)
-    hint = f" Do you mean {near[0]}?" if near else ""
-    if path.rstrip("/") == "/v1":
-        hint = " This is the base URL."
-    return NotFound(f"There is no {path} here.{hint} What there is, described at /docs: {', '.join(paths)}.")
-
-
-def _no_upgrade(scope: Any) -> ApiError | None:
-    """Return the refusal of a request to speak WebSocket, as agents send it first; None for any other request."""
-    if dict(scope["headers"]).get(b"upgrade", b"").lower() != b"websocket":
-        return None
-    headers: Headers = ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade"))
-    return UpgradeRequired("There are no WebSockets here; send the request by POST.", headers=headers)
-
-
-def _method_not_allowed(method: str, allow: str) -> ApiError:
-    headers: Headers = ((b"allow", allow.encode()),)
-    return MethodNotAllowed(f"{method} is not a method of this URL; use {allow}.", headers=headers)
+    return api.public_api(steps) if admin is None else api.admin_api(steps, admin)

@@ -13,45 +13,66 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Literal
 
 import orjson
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, model_validator
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from cache.store.base import Append, StoreUnavailable
 from gateway.caching.wrong_hits import served_hit
-from gateway.errors import CLIENT_GONE, InvalidRequest, NotFound, Overloaded
-from gateway.http.messages import read_body
-from gateway.request.body import parse_json
-from gateway.request.context import ClientGone
-from gateway.request.options import known_headers
+from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
+from gateway.http.api_route import Body, BodyRoute, Sender, Served
+from gateway.steps import Steps
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import STREAM, Feedback
 
-if TYPE_CHECKING:
-    from gateway.steps import Steps
-
-_MAX_BODY: Final = 4096
 _MAX_COMMENT: Final = 500
 _MAX_ID: Final = 128
 _LOOKUPS: Final = 2
 _MAX_WAITING: Final = 64
 _WRONG: Final = 0.5
-_KEYS: Final = frozenset({"request_id", "score", "correct", "comment"})
-_RETRY_AFTER: Final = ((b"retry-after", b"5"),)
+
+router: Final = APIRouter(tags=["The gateway"], route_class=BodyRoute)
 
 
-@dataclass(frozen=True, slots=True)
-class _FeedbackBody:
+class FeedbackRequest(Body):
+    """A rating: of a request's answer, either a score or whether it was right."""
+
+    unknown = "Unknown key {0!r}; feedback has {1}."
+
+    request_id: str = Field(min_length=1, max_length=_MAX_ID, description="A reply's x-request-id.")
+    score: float | None = Field(None, ge=0, le=1)
+    correct: bool | None = None
+    comment: str | None = Field(None, max_length=_MAX_COMMENT)
+
+    @model_validator(mode="after")
+    def _one_rating(self) -> FeedbackRequest:
+        if self.score is None and self.correct is None:
+            raise InvalidRequest(
+                "Missing required parameter: 'score'.", code="missing_required_parameter", param="score"
+            )
+        if self.score is not None and self.correct is not None:
+            raise InvalidRequest("Give either score or correct, not both.", code="unsupported_value", param="correct")
+        return self
+
+    @property
+    def rating(self) -> float:
+        """The score, 0 to 1."""
+        return float(bool(self.correct)) if self.score is None else self.score
+
+
+class FeedbackStored(BaseModel):
+    """What was stored. `cache_entry_removed`: the id of the answer that is no longer in the cache."""
+
+    object: Literal["feedback"] = "feedback"
     request_id: str
     score: float
-    comment: str | None
+    cache_entry_removed: str | None = None
 
 
-class _Turns:
+class Turns:
     """Limit concurrent lookups of records to two, and 64 waiting: an unknown id is searched in all, 40 MB of reading.
 
     Entering raises Overloaded when too many wait.
@@ -63,7 +84,7 @@ class _Turns:
 
     async def __aenter__(self) -> None:
         if self._waiting >= _MAX_WAITING:
-            raise Overloaded("Too much feedback is waiting. Send it again in a moment.", headers=_RETRY_AFTER)
+            raise Overloaded("Too much feedback is waiting. Send it again in a moment.", headers=retry_after(5))
         self._waiting += 1
         try:
             await self._free.acquire()
@@ -74,29 +95,16 @@ class _Turns:
         self._free.release()
 
 
-def feedback_route() -> Route:
-    """Return the feedback route of one worker."""
-    turn = _Turns()
-
-    async def feedback(request: Request) -> Response:
-        steps: Steps = request.app.state.steps
-        headers = known_headers(request.scope["headers"])
-        tenant = steps.tenants.of(headers)
-        try:
-            body = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, steps.gate, typed=True)))
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
-        async with turn:
-            stored, removed = await _store(steps, tenant, body)
-        reply = {"object": "feedback", "request_id": stored.request_id, "score": stored.score}
-        if removed:
-            reply["cache_entry_removed"] = removed
-        return Response(orjson.dumps(reply), media_type="application/json")
-
-    return Route("/v1/feedback", feedback, methods=["POST"])
+@router.post("/v1/feedback", response_model_exclude_none=True)
+async def feedback(request: Request, steps: Served, tenant: Sender, body: FeedbackRequest) -> FeedbackStored:
+    """Say whether an answer was right."""
+    turns: Turns = request.app.state.feedback_turns
+    async with turns:
+        stored, removed = await _store(steps, tenant, body)
+    return FeedbackStored(request_id=stored.request_id, score=stored.score, cache_entry_removed=removed or None)
 
 
-async def _store(steps: Steps, tenant: str, body: _FeedbackBody) -> tuple[Feedback, str]:
+async def _store(steps: Steps, tenant: str, body: FeedbackRequest) -> tuple[Feedback, str]:
     """Store the feedback; return it, and the id of the cache entry removed because of it, or ''.
 
     Raises NotFound for an unknown request and Overloaded if the store does not answer.
@@ -115,12 +123,12 @@ async def _store(steps: Steps, tenant: str, body: _FeedbackBody) -> tuple[Feedba
         comment = body.comment if settings.captures(surface.partition("/")[0]) else None
         if comment:
             comment = await steps.telemetry.redacted(comment)
-        feedback = Feedback(body.request_id, tenant, surface, body.score, comment, time.time())
+        feedback = Feedback(body.request_id, tenant, surface, body.rating, comment, time.time())
         await steps.store.apply([Append(STREAM, feedback.encode(), settings.keep)])
-        removed = await _removed(steps, record, body.request_id, tenant) if body.score < _WRONG else ""
+        removed = await _removed(steps, record, body.request_id, tenant) if body.rating < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(
-            f"Feedback cannot be stored now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
+            f"Feedback cannot be stored now: the store does not answer ({down.reason}).", headers=retry_after(5)
         ) from None
     return feedback, removed
 
@@ -136,61 +144,3 @@ async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, ten
         steps.cache.complain(policy, tenant, request_id, hit.score)
     entry = await steps.cache.wrong(hit.entry_id, tenant, surface, hit.created_at)
     return entry.id if entry is not None else ""
-
-
-def _checked(body: object) -> _FeedbackBody:
-    if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
-    if unknown := sorted(body.keys() - _KEYS):
-        raise InvalidRequest(
-            f"Unknown key {unknown[0]!r}; feedback has {', '.join(sorted(_KEYS))}.",
-            code="unsupported_value",
-            param=unknown[0],
-        )
-    request_id = body.get("request_id")
-    if request_id is None:
-        raise _missing("request_id")
-    if not isinstance(request_id, str):
-        raise _wrong_type("request_id", "a string")
-    if not 0 < len(request_id) <= _MAX_ID:
-        raise InvalidRequest(
-            f"request_id must have 1 to {_MAX_ID} characters.", code="unsupported_value", param="request_id"
-        )
-    return _FeedbackBody(request_id, _score(body), _comment(body.get("comment")))
-
-
-def _score(body: Mapping[str, Any]) -> float:
-    score, correct = body.get("score"), body.get("correct")
-    if score is None and correct is None:
-        raise _missing("score")
-    if score is not None and correct is not None:
-        raise InvalidRequest("Give either score or correct, not both.", code="unsupported_value", param="correct")
-    if score is None:
-        if not isinstance(correct, bool):
-            raise _wrong_type("correct", "a boolean")
-        return float(correct)
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        raise _wrong_type("score", "a number")
-    if not 0 <= score <= 1:
-        raise InvalidRequest("score must be from 0 to 1.", code="unsupported_value", param="score")
-    return float(score)
-
-
-def _comment(comment: object) -> str | None:
-    if comment is None:
-        return None
-    if not isinstance(comment, str):
-        raise _wrong_type("comment", "a string")
-    if len(comment) > _MAX_COMMENT:
-        raise InvalidRequest(
-            f"comment must have at most {_MAX_COMMENT} characters.", code="unsupported_value", param="comment"
-        )
-    return comment
-
-
-def _missing(param: str) -> InvalidRequest:
-    return InvalidRequest(f"Missing required parameter: {param!r}.", code="missing_required_parameter", param=param)
-
-
-def _wrong_type(param: str, expected: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid type for {param!r}: expected {expected}.", code="invalid_type", param=param)

@@ -1,4 +1,7 @@
-"""Serve `/healthz` (alive), `/readyz` (ready, and what is degraded) and `/metrics` (Prometheus); none calls a model."""
+"""Serve `/healthz` (alive), `/readyz` (ready, and what is degraded) and `/metrics` (Prometheus); none calls a model.
+
+Whoever watches a gateway asks these every second, so they are served without FastAPI, which stays unloaded.
+"""
 
 from __future__ import annotations
 

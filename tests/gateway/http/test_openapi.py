@@ -12,7 +12,6 @@ import jsonschema_rs
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from gateway.http.openapi import OPERATIONS, PASSED
 from gateway.http.routes.passthrough import METHODS, PATHS, endpoint_of
 from gateway.server.app import App
 from tests.support.app import InProcess, in_process
@@ -90,8 +89,7 @@ async def test_every_route_is_described(app: InProcess) -> None:
             message = (await asked.get("/no-such-thing-here")).json()["error"]["message"]
             listed = set(message.partition("described at /docs: ")[2].rstrip(".").split(", "))
             assert listed == set(document["paths"])
-    assert set(OPERATIONS) == operations(public) | operations(admin), "no description of what is not served"
-    assert {endpoint_of(path) for _, path in PASSED} == set(PATHS.values())
+    assert {endpoint_of(path) for path in public["paths"]} - {None} == set(PATHS.values())
 
 
 @pytest.mark.parametrize(
@@ -136,12 +134,10 @@ async def test_replies_are_as_described(app: InProcess) -> None:
         reply = await app.client.request(method, path, json=body)
         described = operation["responses"]["200"]
         if reply.is_error:
-            described = document["components"]["responses"]["Error"]
+            described = operation["responses"]["default"]
         if path != "/v1/messages" or reply.is_success:
             check(document, described["content"]["application/json"]["schema"], reply.json())
-        if "headers" in described:
-            ours = {name for name in reply.headers if name.startswith("x-tierline-")}
-            assert ours <= described["headers"].keys(), path
+        assert reply.headers.keys() - {"content-length", "content-type"} <= described["headers"].keys(), path
 
 
 def check(document: Mapping[str, Any], schema: Mapping[str, Any], value: Any) -> None:

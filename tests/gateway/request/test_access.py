@@ -17,7 +17,7 @@ from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_d
 from gateway.console.access import ConsoleAccess, Role
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
-from gateway.http.routes.admin import gatekeeper
+from gateway.http.api import gatekeeper
 from gateway.request.access import Tenants, is_operator
 
 

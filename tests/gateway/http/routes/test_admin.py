@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from gateway.config.schema import Admin
 from gateway.errors import RateLimited, Unauthorized
-from gateway.http.routes.admin import gatekeeper
+from gateway.http.api import gatekeeper
 
 
 def request(key: str, address: str = "192.0.2.1") -> Request:

@@ -2,20 +2,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
-from starlette.applications import Starlette
 
 from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
-from gateway.config.schema import TelemetryConfig, TenantConfig, key_digest
-from gateway.errors import ApiError
-from gateway.http.routes.feedback import feedback_route
+from gateway.config.schema import Limits, TelemetryConfig, TenantConfig, key_digest
+from gateway.http.api import public_api
 from gateway.request.access import Tenants
 from gateway.request.load_shedding import LoadShedder
-from gateway.server.app import _as_envelope
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
@@ -48,14 +45,15 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
 
 def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     tenants = {name: TenantConfig(key_digests=(key_digest(f"{name}-key".encode()),)) for name in ("acme", "other")}
-    api = Starlette(routes=[feedback_route()], exception_handlers={ApiError: _as_envelope})
-    api.state.steps = SimpleNamespace(
+    steps = SimpleNamespace(
         store=store,
         gate=LoadShedder(10),
         tenants=Tenants(tenants),
-        deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts)),
+        deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts), limits=Limits(), keyless=False),
+        guard=SimpleNamespace(active=False),
         telemetry=Telemetry(store, keep=0, exporter=None, metrics=Metrics()),
     )
+    api = public_api(cast("Any", steps))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://test")
 
 

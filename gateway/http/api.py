@@ -1,0 +1,147 @@
+"""Build the applications of what is not hot with FastAPI: the rest of the public port, and the admin port.
+
+They are imported and built on the first request for one of their paths (see `LazyApp`): FastAPI takes 0.13 s to import
+and 5 MB, and many gateways answer nothing but chats and probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cache.store.base import StoreUnavailable
+from gateway.config.schema import Admin
+from gateway.errors import ApiError, Unauthorized
+from gateway.http.api_route import as_invalid_request
+from gateway.http.docs_page import HEADERS, STYLE, page
+from gateway.http.error_replies import ErrorReplies
+from gateway.http.openapi import ERROR, beside_fastapi, document, documents
+from gateway.http.routes import admin, feedback, kept_responses, models, policies
+from gateway.registry.registry import RegistryError
+from gateway.request.access import bearer_key, is_key
+from gateway.request.body import ChatBodies
+from gateway.request.context import ClientGone
+from gateway.request.key_tries import KeyTries
+from gateway.request.options import known_headers
+from gateway.steps import Steps
+
+_FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, RegistryError, Exception)
+
+
+def public_api(steps: Steps) -> FastAPI:
+    """Return the application of the public port's cold routes; its document has the hot ones, too."""
+    routers = [models.router, kept_responses.router, feedback.router]
+    described, keyed = beside_fastapi(), not steps.deployment.keyless
+    api = _api(steps, "Tierline", routers, described, lambda request: _tenant(steps, request), keyed=keyed)
+    api.state.typed = steps.guard.active
+    api.state.feedback_turns = feedback.Turns()
+    return api
+
+
+def admin_api(steps: Steps, config: Admin) -> FastAPI:
+    """Return the application of the admin port."""
+    routers = [admin.router, policies.router]
+    api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config), keyed=True)
+    api.state.typed = False
+    api.state.policies = policies.PolicyAdmin(steps)
+    return api
+
+
+def gatekeeper(admin: Admin) -> Callable[[Request], str]:
+    """Return a check that a request has the admin key, as a bearer token; its sender is `admin`.
+
+    It raises Unauthorized; after many wrong keys of an address, RateLimited. Tenants' keys do not work.
+    """
+    tries = KeyTries()
+
+    def admitted(request: Request) -> str:
+        address = request.client.host if request.client is not None else ""
+        tries.check(address)
+        key = bearer_key(known_headers(request.scope["headers"]))
+        if admin.key is None or not is_key(key, admin.key):
+            if key:
+                tries.refused(address)
+            raise Unauthorized("The admin API needs the admin key. Send it as 'Authorization: Bearer KEY'.")
+        return "admin"
+
+    return admitted
+
+
+def _tenant(steps: Steps, request: Request) -> str:
+    return steps.tenants.of(known_headers(request.scope["headers"]))
+
+
+def _api(
+    steps: Steps,
+    title: str,
+    routers: Sequence[APIRouter],
+    beside: Sequence[APIRoute],
+    admit: Callable[[Request], str],
+    *,
+    keyed: bool,
+) -> FastAPI:
+    """Return the application of these routers, described together with the routes `beside` it."""
+    api = FastAPI(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        strict_content_type=False,
+        responses=ERROR,
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
+    )
+    api.add_middleware(_HeadAsGet)
+    for router in routers:
+        api.include_router(router)
+    whole = document(title, [*beside, *api.routes, *documents()], keyed=keyed)
+    _add_documents(api, whole)
+    replies = ErrorReplies((method.upper(), path) for path, methods in whole["paths"].items() for method in methods)
+    for failure in _FAILURES:
+        api.add_exception_handler(failure, replies.reply)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101
+        return await replies.reply(request, as_invalid_request(error))
+
+    api.add_exception_handler(RequestValidationError, invalid)
+    api.state.steps, api.state.admit, api.state.bodies = steps, admit, ChatBodies(steps.deployment.limits)
+    return api
+
+
+def _add_documents(api: FastAPI, whole: dict[str, Any]) -> None:
+    """Serve `/openapi.json`, and `/docs`, which shows it without any other host."""
+
+    def serve(path: str, content: bytes, media_type: str) -> None:
+        async def answer(_: Request) -> Response:
+            return Response(content, media_type=media_type, headers=HEADERS)
+
+        api.add_route(path, answer)
+
+    serve("/openapi.json", orjson.dumps(whole), "application/json")
+    serve("/docs", page(whole).encode(), "text/html")
+    serve("/docs.css", STYLE.encode(), "text/css")
+
+
+class _HeadAsGet:
+    """Answer HEAD as GET, as Starlette's routes do and FastAPI's do not; the server sends no body."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)

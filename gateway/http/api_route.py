@@ -1,0 +1,110 @@
+"""Serve routes outside the pipeline with FastAPI: who asks, the body, and what is wrong with it, as everywhere else.
+
+FastAPI calls a route's function with what its parameters name. `Served`, `Tenant` and `Admin` are dependencies; a
+parameter whose type is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by
+their rules (`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+from fastapi import Depends
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import InvalidRequest
+from gateway.http.messages import read_body
+from gateway.request.options import known_headers
+from gateway.steps import Steps
+
+SMALL: Final = 4096
+"""Most bytes of a body that names things only."""
+_EXPECTED: Final = {"string": "a string", "bool": "a boolean", "float": "a number", "int": "an integer"}
+
+
+def _steps(request: Request) -> Steps:
+    steps: Steps = request.app.state.steps
+    return steps
+
+
+def _sender(request: Request) -> str:
+    """Return who asks, as the application's `admit` says. Raises Unauthorized."""
+    sender: str = request.app.state.admit(request)
+    return sender
+
+
+Served = Annotated[Steps, Depends(_steps)]
+"""The worker's steps."""
+Sender = Annotated[str, Depends(_sender)]
+"""The tenant whose key a request has; on the admin port `admin`."""
+
+
+class Body(BaseModel):
+    """The JSON object that a request sends. `most_bytes`: its longest text; None for the limit of chats."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    most_bytes: ClassVar[int | None] = SMALL
+    unknown: ClassVar[str] = "Unknown key {0!r}; known are {1}."
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in sorted(value.keys() - cls.model_fields.keys()):
+            message = cls.unknown.format(name, ", ".join(sorted(cls.model_fields)))
+            raise InvalidRequest(message, code="unsupported_value", param=name)
+        return value
+
+
+class BodyRoute(APIRoute):
+    """A route whose `Body`, where it has one, is read and parsed as any other request's."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the coroutine function that answers a request."""
+        handle = super().get_route_handler()
+        model = self.body_field.field_info.annotation if self.body_field is not None else None
+        most = getattr(model, "most_bytes", None)
+
+        async def answer(request: Request) -> Response:
+            return await handle(request if model is None else _BodyRequest(request, most))
+
+        return answer
+
+
+class _BodyRequest(Request):
+    """A request whose body FastAPI asks for before it solves the dependencies: who may not send one is refused here."""
+
+    def __init__(self, request: Request, most: int | None) -> None:
+        super().__init__(request.scope, request.receive)
+        self._most = most
+        self._value: Mapping[str, Any] = {}
+
+    async def body(self) -> bytes:
+        """Read and parse the body. Raises ApiError and ClientGone."""
+        state = self.app.state
+        state.admit(self)
+        steps: Steps = state.steps
+        limit = steps.deployment.limits.body if self._most is None else self._most
+        raw = await read_body(self.receive, known_headers(self.scope["headers"]), limit, steps.gate, typed=state.typed)
+        self._value, self.state.large = await state.bodies.read_object(raw)
+        return raw
+
+    async def json(self) -> Mapping[str, Any]:
+        """Return what `body` parsed."""
+        return self._value
+
+
+def as_invalid_request(error: RequestValidationError) -> InvalidRequest:
+    """Return the error of the first field of a body or a query that is not as it must be."""
+    first = error.errors()[0]
+    kind, name = first["type"], ".".join(str(step) for step in first["loc"][1:])
+    if kind == "missing":
+        return InvalidRequest(f"Missing required parameter: {name!r}.", code="missing_required_parameter", param=name)
+    if (expected := _EXPECTED.get(kind.removesuffix("_type"))) is not None:
+        return InvalidRequest(f"Invalid type for {name!r}: expected {expected}.", code="invalid_type", param=name)
+    return InvalidRequest(f"{name}: {first['msg']}.", code="unsupported_value", param=name)

@@ -1,0 +1,109 @@
+"""Turn what a route outside the pipeline raises into the envelope that the path's clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import compile_path
+
+from cache.store.base import StoreUnavailable
+from gateway.dialects.messages.client import MessagesClient
+from gateway.errors import (
+    CLIENT_GONE,
+    ApiError,
+    Conflict,
+    Headers,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    UpgradeRequired,
+    retry_after,
+)
+from gateway.http.messages import REQUEST_ID
+from gateway.registry.registry import RegistryError
+from gateway.request.context import ClientGone
+
+Served = Iterable[tuple[str, str]]
+"""Methods and paths, whose parameters are in braces."""
+
+_MESSAGES: Final = "/v1/messages"
+"""The beginning of the paths whose clients are Anthropic's."""
+_VERSION: Final = b"anthropic-version"
+"""The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
+
+
+class ErrorReplies:
+    """Make the error replies of one application. Its 404 lists the paths that are `served`, its 405 their methods."""
+
+    def __init__(self, served: Served) -> None:
+        self._paths: dict[str, set[str]] = {}
+        for method, path in served:
+            self._paths.setdefault(path, set()).update({method, "HEAD"} if method == "GET" else {method})
+        self._patterns = [(compile_path(path)[0], methods) for path, methods in self._paths.items()]
+
+    async def reply(self, request: Request, error: Exception) -> Response:
+        """Return the reply of a request that failed: FastAPI wraps what reading a body raises in an HTTPException."""
+        if isinstance(error, HTTPException) and error.__cause__ is not None:
+            error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(error, ClientGone):
+            return Response(status_code=CLIENT_GONE)
+        shown = error if isinstance(error, ApiError) else self._api_error(request, error)
+        headers = {name.decode(): value.decode() for name, value in shown.headers}
+        return Response(body_of(shown, request.scope), shown.status, headers, media_type="application/json")
+
+    def _api_error(self, request: Request, error: Exception) -> ApiError:
+        if isinstance(error, StoreUnavailable):
+            return Overloaded(f"The store does not answer ({error.reason}).", headers=retry_after(5))
+        if isinstance(error, RegistryError):
+            return Conflict(str(error))
+        if not isinstance(error, HTTPException):
+            return InternalError()
+        path = request.url.path
+        if error.status_code == 404 or (error.status_code == 405 and _is_no_response(path)):
+            return self._nothing_at(path)
+        if error.status_code == 405:
+            allowed = {method for pattern, methods in self._patterns if pattern.match(path) for method in methods}
+            return method_not_allowed(request.method, ", ".join(sorted(allowed)))
+        return InvalidRequest(str(error.detail))
+
+    def _nothing_at(self, path: str) -> NotFound:
+        """Return the error of a path that is not served, with all that are, the nearest first."""
+        near = get_close_matches(path.rstrip("/") or "/", self._paths, n=1, cutoff=0.75)
+        hint = f" Do you mean {near[0]}?" if near else ""
+        if path.rstrip("/") == "/v1":
+            hint = " This is the base URL."
+        return NotFound(f"There is no {path} here.{hint} What there is, described at /docs: {', '.join(self._paths)}.")
+
+
+def body_of(error: ApiError, scope: Any) -> bytes:
+    """Return the body of an error, in the envelope that clients of the path know."""
+    if scope["path"].startswith(_MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
+        return MessagesClient({}, scope[REQUEST_ID]).error(error)
+    return error.body()
+
+
+def no_upgrade(scope: Any) -> ApiError | None:
+    """Return the refusal of a request to speak WebSocket, as agents send it first; None for any other request."""
+    if dict(scope["headers"]).get(b"upgrade", b"").lower() != b"websocket":
+        return None
+    headers: Headers = ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade"))
+    return UpgradeRequired("There are no WebSockets here; send the request by POST.", headers=headers)
+
+
+def method_not_allowed(method: str, allow: str) -> ApiError:
+    """Return the error of a method that a path does not have; `allow` are those that it has."""
+    headers: Headers = ((b"allow", allow.encode()),)
+    return MethodNotAllowed(f"{method} is not a method of this URL; use {allow}.", headers=headers)
+
+
+def _is_no_response(path: str) -> bool:
+    """Return whether a path has the place of a response's id, but is none: one of OpenAI's that are not served."""
+    beginning, _, name = path.rpartition("/")
+    return beginning == "/v1/responses" and not name.startswith("resp_") and name != "input_tokens"

@@ -1,0 +1,26 @@
+"""Build an application on its first request, in a thread, so that requests under way go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+
+class LazyApp:
+    """The ASGI application that `build` returns; it is called once, and again only if it failed."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self._building: asyncio.Task[Any] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        if self._building is None:
+            self._building = asyncio.create_task(asyncio.to_thread(self._build), name="tierline.cold_routes")
+        try:
+            app = await asyncio.shield(self._building)
+        except Exception:
+            self._building = None
+            raise
+        await app(scope, receive, send)

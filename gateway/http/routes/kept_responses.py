@@ -1,0 +1,177 @@
+"""Serve what clients ask of kept responses, and an estimate of a response's tokens, without a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Final, NoReturn
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.caching.kept_responses import KeptResponse
+from gateway.dialects.responses.items import without_encrypted
+from gateway.dialects.responses.reading import unsupported
+from gateway.errors import InvalidRequest, NotFound
+from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.routes.responses import client_of
+from gateway.off_loop import off_loop
+from gateway.request.body import ChatBodies
+from gateway.request.options import known_headers
+from gateway.steps import Steps
+from policies.loader import AUTO
+from routing.features import features_of, room_needed
+
+router: Final = APIRouter(prefix="/v1/responses", tags=["Answers"], route_class=BodyRoute)
+Shown = dict[str, Any]
+_NOT_LISTED: Final = frozenset({"compaction_trigger"})
+"""Items that ask for something at their place, and are nothing that could be shown."""
+_MOST_LISTED: Final = 100
+
+
+@router.post("/input_tokens")
+async def count_tokens(request: Request, reply: Response, steps: Served, tenant: Sender, given: Shown) -> Shown:
+    """Estimate the tokens of a response's input."""
+    steps.gate.check()
+    for name in ("stream", "background"):
+        given.pop(name, None)
+    given = {"model": AUTO, **given, "store": False}
+    if given["model"] is None:
+        given["model"] = AUTO
+    large = request.state.large
+    chat, _, large = await client_of(steps, known_headers(request.scope["headers"])).read(given, tenant, large=large)
+    bodies: ChatBodies = request.app.state.bodies
+    await bodies.check(chat, large=large)
+    tokens = await off_loop(partial(_tokens_of, chat)) if large else _tokens_of(chat)
+    reply.headers["x-tierline-estimated"] = "1"
+    return {"object": "response.input_tokens", "input_tokens": tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundResponse:
+    """A response that is kept, and whether the client wants its encrypted reasoning too."""
+
+    id: str
+    response: KeptResponse
+    encrypted: bool
+
+    def item(self, item: Shown) -> Shown:
+        """Return an item as it is shown to the client."""
+        return item if self.encrypted else without_encrypted(item)
+
+
+async def _kept(
+    steps: Served,
+    tenant: Sender,
+    response_id: str,
+    include: Annotated[list[str], Query()] = [],  # noqa: B006  (FastAPI copies it)
+    included: Annotated[list[str], Query(alias="include[]", include_in_schema=False)] = [],  # noqa: B006
+) -> _FoundResponse:
+    kept = await steps.kept_responses.find(tenant, response_id)
+    if kept is None:
+        raise _not_found(response_id)
+    return _FoundResponse(response_id, kept, "reasoning.encrypted_content" in include + included)
+
+
+_Found = Annotated[_FoundResponse, Depends(_kept)]
+
+
+@router.get("/{response_id}")
+async def show_response(kept: _Found, stream: str = "false") -> Shown:
+    """Show a kept response."""
+    if stream not in ("false", "0"):
+        raise unsupported("stream", "is not supported: only responses in the background can be streamed again.")
+    response = kept.response.response
+    return {**response, "output": [kept.item(item) for item in response["output"]]}
+
+
+@router.delete("/{response_id}")
+async def delete_response(steps: Served, tenant: Sender, response_id: str) -> Shown:
+    """Delete a kept response."""
+    if not await steps.kept_responses.delete(tenant, response_id):
+        raise _not_found(response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.post("/{response_id}/cancel", response_model=None)
+async def cancel_response(_: _Found) -> NoReturn:
+    """Refuse to cancel: no response runs in the background."""
+    raise InvalidRequest(
+        "Cannot cancel a synchronous response. Close its connection, and the backend's call is ended.",
+        code="unsupported_value",
+        param="response_id",
+    )
+
+
+@router.get("/{response_id}/input_items")
+async def list_input_items(
+    steps: Served,
+    tenant: Sender,
+    kept: _Found,
+    limit: Annotated[str, Query(description="Most items.")] = "20",
+    order: Annotated[str, Query(description="asc, or desc: newest first.")] = "desc",
+    after: Annotated[str | None, Query(description="The last item of the page before.")] = None,
+) -> Shown:
+    """List what a kept response was given, earlier turns too."""
+    if not limit.isdecimal() or not 1 <= int(limit[:4]) <= _MOST_LISTED:
+        raise unsupported("limit", f"must be 1 to {_MOST_LISTED}.")
+    if order not in ("asc", "desc"):
+        raise unsupported("order", "must be asc or desc.")
+    items = await _given(steps, tenant, kept.id, kept.response)
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        places = [place for place, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise unsupported("after", "is not the id of an item of this response.")
+        items = items[places[0] + 1 :]
+    page = items[: int(limit)]
+    return {
+        "object": "list",
+        "data": [kept.item(item) for item in page],
+        "first_id": page[0]["id"] if page else "",  # the API's schema has no null here
+        "last_id": page[-1]["id"] if page else "",
+        "has_more": len(items) > len(page),
+    }
+
+
+async def _given(steps: Steps, tenant: str, response_id: str, kept: KeptResponse) -> list[dict[str, Any]]:
+    """Return all items of the conversation before a response's output, each with an id and as the API lists it."""
+    found = await steps.kept_responses.conversation(tenant, response_id)
+    before = [] if found is None else found[0]
+    items = [*before[: -len(kept.items())], *kept.given] if found is not None else list(kept.given)
+    suffix = response_id.rpartition("_")[2]
+    listed = [_listed(item, f"{suffix}i{place:03x}") for place, item in enumerate(items)]
+    return [item for item in listed if item["type"] not in _NOT_LISTED]
+
+
+def _listed(item: dict[str, Any], suffix: str) -> dict[str, Any]:
+    """Return an item as the API lists it: a message has a type, an id, a status and parts."""
+    if item.get("type", "message") != "message":
+        done = {"status": "completed"} if item["type"].endswith(("_call", "_output")) and not item.get("status") else {}
+        return {**item, **done, "id": item.get("id") or f"item_{suffix}"}
+    content = item.get("content")
+    if isinstance(content, str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        part: dict[str, Any] = {"type": kind, "text": content}
+        content = [{**part, "annotations": []} if kind == "output_text" else part]
+    return {
+        "status": "completed",
+        **item,
+        "type": "message",
+        "id": item.get("id") or f"msg_{suffix}",
+        "content": content,
+    }
+
+
+def _tokens_of(chat: Mapping[str, Any]) -> int:
+    """Estimate the tokens of a chat completion's messages, tools and schema."""
+    tokens = features_of(chat).approx_tokens
+    tools: dict[str, Any] = {name: chat[name] for name in ("tools", "response_format") if name in chat}
+    return tokens + room_needed({**tools, "messages": [], "max_tokens": 0}) if tools else tokens
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"Response with id {response_id!r} not found.", code="response_not_found", param="response_id")
