@@ -14,7 +14,7 @@ import orjson
 
 from gateway.dialects.messages.fit import BUDGETS
 from gateway.dialects.messages.turns import CallIds
-from gateway.dialects.messages.writer import MessageEvents, error_body, message_of
+from gateway.dialects.messages.writer import MessageEvents, Shown, error_body, message_of
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.schemas import fits_openai_strict
@@ -130,29 +130,16 @@ class MessagesClient:
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
-        return orjson.dumps(
-            message_of(
-                completion,
-                thinking=self._thinking,
-                model=self._model,
-                ids=self._ids(),
-                hides_cache=self._hides_cache,
-            )
-        )
+        return orjson.dumps(message_of(completion, **self._shown()))
 
     def stream(self) -> MessageEvents:
         """See `ClientDialect.stream`."""
-        return MessageEvents(
-            self._request_id,
-            thinking=self._thinking,
-            model=self._model,
-            ids=self._ids(),
-            hides_cache=self._hides_cache,
-        )
+        return MessageEvents(self._request_id, **self._shown())
 
-    def _ids(self) -> CallIds:
-        """Return what gives ids to the reply's calls: clients tell results by them, through the whole conversation."""
-        return CallIds(call["id"] for message in self._messages for call in message.get("tool_calls") or ())
+    def _shown(self) -> Shown:
+        # Clients tell results by the ids of calls, through the whole conversation.
+        ids = CallIds(call["id"] for message in self._messages for call in message.get("tool_calls") or ())
+        return Shown(thinking=self._thinking, model=self._model, ids=ids, hides_cache=self._hides_cache)
 
     def error(self, error: ApiError) -> bytes:
         """See `ClientDialect.error`."""

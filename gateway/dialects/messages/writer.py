@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Required, TypedDict, Unpack
 
 import orjson
 
@@ -130,18 +130,22 @@ def message_id(ident: Any) -> str:
     return text if text.startswith(_MESSAGE_ID) else _MESSAGE_ID + text.removeprefix(_OF_CHAT)
 
 
-def message_of(
-    completion: Mapping[str, Any],
-    *,
-    thinking: bool,
-    model: str | None = None,
-    ids: CallIds | None = None,
-    hides_cache: bool = False,
-) -> dict[str, Any]:
-    """Return the message for a whole completion. `thinking`: whether the client asked for thinking.
+class Shown(TypedDict, total=False):
+    """How a client is shown a reply.
 
-    `model` is the name that the message gives, by default the completion's. `ids` gives ids to its tool calls, if the
-    conversation has some already. `hides_cache`: the client is not told of the backend's prompt cache.
+    `thinking`: whether it asked for thinking. `model` is the name that the message gives, by default the completion's.
+    `ids` gives ids to its tool calls, if the conversation has some already. `hides_cache`: the client is not told of
+    the backend's prompt cache.
+    """
+
+    thinking: Required[bool]
+    model: str | None
+    ids: CallIds | None
+    hides_cache: bool
+
+
+def message_of(completion: Mapping[str, Any], **shown: Unpack[Shown]) -> dict[str, Any]:
+    """Return the message for a whole completion.
 
     The reply of a backend of the same dialect keeps its own form; thinking in it is always kept.
     """
@@ -152,7 +156,7 @@ def message_of(
     if made is None:
         stopped, sequence = _stop(choice, calls_tools=bool(chat.get("tool_calls")), refused=bool(chat.get("refusal")))
         made = {
-            "content": _content(chat, ids or CallIds(), thinking=thinking),
+            "content": _content(chat, shown.get("ids") or CallIds(), thinking=shown["thinking"]),
             "stop_reason": stopped,
             "stop_sequence": sequence,
             "stop_details": _stop_details(stopped, chat.get("refusal")),
@@ -161,11 +165,10 @@ def message_of(
         }
     elif not made.get("usage"):
         made["usage"] = _usage_of(completion)
-    if hides_cache:
+    if shown.get("hides_cache"):
         made = _without_cache(made)
-    made.update(
-        id=message_id(completion.get("id")), type="message", role="assistant", model=model or completion.get("model")
-    )
+    model = shown.get("model") or completion.get("model")
+    made.update(id=message_id(completion.get("id")), type="message", role="assistant", model=model)
     return made
 
 
@@ -402,21 +405,13 @@ class MessageEvents:
         "_usage",
     )
 
-    def __init__(
-        self,
-        request_id: str,
-        *,
-        thinking: bool,
-        model: str | None = None,
-        ids: CallIds | None = None,
-        hides_cache: bool = False,
-    ) -> None:
-        """Prepare the writer. `thinking`: whether the client asked for thinking; the others as in `message_of`."""
-        self._ids = ids or CallIds()
-        self._hides_cache = hides_cache
+    def __init__(self, request_id: str, **shown: Unpack[Shown]) -> None:
+        """Prepare the writer."""
+        self._ids = shown.get("ids") or CallIds()
+        self._hides_cache = shown.get("hides_cache", False)
         self._request_id = request_id
-        self._model = model
-        self._thinking = thinking
+        self._model = shown.get("model")
+        self._thinking = shown["thinking"]
         self._started = False
         self._begun_usage: Mapping[str, Any] = {}
         """Usage in the backend's own beginning, where the stream had been begun without it."""

@@ -16,7 +16,7 @@ had is written as events first, so a stored whole answer is a full stream too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -59,6 +59,20 @@ _CALLS: Final = {
 }
 
 
+class _Thought(NamedTuple):
+    """How events of one type of part of reasoning are named, and the member with its number."""
+
+    number: str
+    part: str
+    text: str
+
+
+_THOUGHTS: Final = {
+    "summary_text": _Thought("summary_index", "response.reasoning_summary_part", "response.reasoning_summary_text"),
+    "reasoning_text": _Thought("content_index", "response.content_part", "response.reasoning_text"),
+}
+
+
 class _OpenMessage:
     """A message of the assistant that has begun, and its open part."""
 
@@ -86,6 +100,10 @@ class _OpenMessage:
             len(self.parts),
         )
 
+    def place(self) -> Json:
+        """Return the members by which an event names the open part."""
+        return {"item_id": self.id, "output_index": self.index, "content_index": len(self.parts)}
+
     def part(self) -> Json:
         """Return the open part as it is now."""
         text = "".join(self.pieces)
@@ -111,7 +129,12 @@ class _OpenReasoning:
         self.key: Any = None
         """What the pieces of the open part have in common."""
         self.pieces: list[str] = []
-        self.counts = {"summary_text": 0, "reasoning_text": 0}
+        self.counts = dict.fromkeys(_THOUGHTS, 0)
+
+    def place(self) -> Json:
+        """Return the members by which an event names the open part."""
+        number = _THOUGHTS[self.kind].number
+        return {"item_id": self.id, "output_index": self.index, number: self.counts[self.kind]}
 
 
 class _OpenCall:
@@ -351,12 +374,7 @@ class ResponseEvents:
     def _add_text(self, kind: str, text: str, logprobs: list[Json], obfuscation: Any, written: list[bytes]) -> None:
         message = self._open_part(kind, written)
         message.pieces.append(text)
-        members: Json = {
-            "item_id": message.id,
-            "output_index": message.index,
-            "content_index": len(message.parts),
-            "delta": text,
-        }
+        members: Json = {**message.place(), "delta": text}
         if kind == "output_text":
             message.logprobs += logprobs
             members["logprobs"] = [_brief(one) for one in logprobs]
@@ -368,9 +386,7 @@ class ResponseEvents:
         message = self._open_part("output_text", written)
         event = self._event(
             "response.output_text.annotation.added",
-            item_id=message.id,
-            output_index=message.index,
-            content_index=len(message.parts),
+            **message.place(),
             annotation_index=len(message.annotations),
             annotation=annotation,
         )
@@ -381,12 +397,7 @@ class ResponseEvents:
         if not message.kind:
             return
         part = message.part()
-        members: Json = {
-            "item_id": message.id,
-            "output_index": message.index,
-            "content_index": len(message.parts),
-            _PARTS[message.kind]: part[_PARTS[message.kind]],
-        }
+        members: Json = {**message.place(), _PARTS[message.kind]: part[_PARTS[message.kind]]}
         if message.kind == "output_text":
             members["logprobs"] = [_brief(one) for one in message.logprobs]
         written.append(self._event(f"response.{message.kind}.done", **members))
@@ -395,13 +406,7 @@ class ResponseEvents:
         message.kind = ""
 
     def _part_event(self, what: str, message: _OpenMessage, part: Json) -> bytes:
-        return self._event(
-            f"response.content_part.{what}",
-            item_id=message.id,
-            output_index=message.index,
-            content_index=len(message.parts),
-            part=part,
-        )
+        return self._event(f"response.content_part.{what}", **message.place(), part=part)
 
     def _close_message(self, status: str, written: list[bytes]) -> None:
         message = self._message
@@ -473,29 +478,21 @@ class ResponseEvents:
                     self._add_thought(reasoning, kind, detail.get("index"), piece, written)
 
     def _add_thought(self, reasoning: _OpenReasoning, kind: str, key: Any, text: str, written: list[bytes]) -> None:
-        at: Json = {"item_id": reasoning.id, "output_index": reasoning.index}
         if reasoning.kind != kind or reasoning.key != key:
             self._close_thought(reasoning, written)
             reasoning.kind, reasoning.key, reasoning.pieces = kind, key, []
             part = {"type": kind, "text": ""}
-            at[_index_name(kind)] = reasoning.counts[kind]
-            written.append(self._event(f"{_part_name(kind)}.added", **at, part=part))
-        at[_index_name(kind)] = reasoning.counts[kind]
+            written.append(self._event(f"{_THOUGHTS[kind].part}.added", **reasoning.place(), part=part))
         reasoning.pieces.append(text)
-        written.append(self._event(f"{_text_name(kind)}.delta", **at, delta=text))
+        written.append(self._event(f"{_THOUGHTS[kind].text}.delta", **reasoning.place(), delta=text))
 
     def _close_thought(self, reasoning: _OpenReasoning, written: list[bytes]) -> None:
         kind = reasoning.kind
         if not kind:
             return
-        text = "".join(reasoning.pieces)
-        at: Json = {
-            "item_id": reasoning.id,
-            "output_index": reasoning.index,
-            _index_name(kind): reasoning.counts[kind],
-        }
-        written.append(self._event(f"{_text_name(kind)}.done", **at, text=text))
-        written.append(self._event(f"{_part_name(kind)}.done", **at, part={"type": kind, "text": text}))
+        text, place = "".join(reasoning.pieces), reasoning.place()
+        written.append(self._event(f"{_THOUGHTS[kind].text}.done", **place, text=text))
+        written.append(self._event(f"{_THOUGHTS[kind].part}.done", **place, part={"type": kind, "text": text}))
         reasoning.counts[kind] += 1
         reasoning.kind = ""
 
@@ -612,15 +609,3 @@ def _brief(entry: Mapping[str, Any]) -> Json:
     """Return a token's log-probability as events have it."""
     tops = [{"token": one["token"], "logprob": one["logprob"]} for one in entry["top_logprobs"]]
     return {"token": entry["token"], "logprob": entry["logprob"], "top_logprobs": tops}
-
-
-def _index_name(kind: str) -> str:
-    return "summary_index" if kind == "summary_text" else "content_index"
-
-
-def _part_name(kind: str) -> str:
-    return "response.reasoning_summary_part" if kind == "summary_text" else "response.content_part"
-
-
-def _text_name(kind: str) -> str:
-    return "response.reasoning_summary_text" if kind == "summary_text" else "response.reasoning_text"

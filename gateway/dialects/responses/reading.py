@@ -119,6 +119,12 @@ def wrong_type(param: str, expected: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid type for {param!r}: expected {expected}.", code="invalid_type", param=param)
 
 
+def typed(value: Any, kind: type, param: str, expected: str) -> None:
+    """Raise InvalidRequest if a field is not of this very type; `expected` says what it should be."""
+    if type(value) is not kind:
+        raise wrong_type(param, expected)
+
+
 def unsupported(param: str, why: str) -> InvalidRequest:
     """Return the error for a value that is not supported; `why` follows the field's path in the message."""
     return InvalidRequest(f"{param} {why}", code="unsupported_value", param=param)
@@ -136,8 +142,7 @@ def entries_of(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
         return []
     if type(given) is str:
         return [("input", {"type": "message", "role": "user", "content": given})]
-    if type(given) is not list:
-        raise wrong_type("input", "a string or an array of items")
+    typed(given, list, "input", "a string or an array of items")
     return [(f"input[{i}]", item) for i, item in enumerate(given)]
 
 
@@ -195,8 +200,7 @@ def chat_body(
         elif name in IDLE:
             reading.lost[name] = None
         elif name in NEEDED and value is not None:
-            if type(value) is not dict:
-                raise wrong_type(name, "an object")
+            typed(value, dict, name, "an object")
             _text(value, "id", name)
             reading.need(name, "a stored prompt", name, value)
     _refuse(body)
@@ -432,8 +436,7 @@ class _Reading:
         """Return the content of a message or a call's output; one text without parts, which all backends take."""
         if type(content) is str:
             return content
-        if type(content) is not list:
-            raise wrong_type(at, "a string or an array of parts")
+        typed(content, list, at, "a string or an array of parts")
         return _plainest(
             [part for i, given in enumerate(content) if (part := self._part(given, f"{at}[{i}]")) is not None]
         )
@@ -451,8 +454,7 @@ class _Reading:
         elif kind == "refusal":
             made = {"type": "refusal", "refusal": _text(part, "refusal", at)}
         elif kind == "input_audio":
-            if type(part.get("input_audio")) is not dict:
-                raise wrong_type(f"{at}.input_audio", "an object")
+            typed(part.get("input_audio"), dict, f"{at}.input_audio", "an object")
             made = {"type": "input_audio", "input_audio": part["input_audio"]}
         else:
             self.need(f"{at}.type", f"a part of the type {kind!r}", at, part)
@@ -486,8 +488,7 @@ class _Reading:
         self._add_text(body.get("text"), chat)
         self._add_reasoning_options(body.get("reasoning"), chat)
         if (most := body.get("max_output_tokens")) is not None:
-            if type(most) is not int:
-                raise wrong_type("max_output_tokens", "an integer")
+            typed(most, int, "max_output_tokens", "an integer")
             if most < 1:
                 raise unsupported("max_output_tokens", "must be at least 1.")
             chat["max_completion_tokens"] = most
@@ -495,8 +496,7 @@ class _Reading:
         if body.get("stream"):
             chat["stream_options"] = {"include_usage": True}
         if (options := body.get("stream_options")) is not None:
-            if type(options) is not dict:
-                raise wrong_type("stream_options", "an object")
+            typed(options, dict, "stream_options", "an object")
             if body.get("stream"):
                 chat["stream_options"] = {**options, "include_usage": True}
 
@@ -508,8 +508,7 @@ class _Reading:
             if others := [one for one in include if one not in (ENCRYPTED, LOGPROBS)]:
                 self.lost["include"] = others
         if tops is not None:
-            if type(tops) is not int:
-                raise wrong_type("top_logprobs", "an integer")
+            typed(tops, int, "top_logprobs", "an integer")
             if not 0 <= tops <= 20:
                 raise unsupported("top_logprobs", "must be 0 to 20.")
         if tops or LOGPROBS in (include or ()):
@@ -520,8 +519,7 @@ class _Reading:
     def _add_text(self, text: Any, chat: Json) -> None:
         if text is None:
             return
-        if type(text) is not dict:
-            raise wrong_type("text", "an object")
+        typed(text, dict, "text", "an object")
         for name, value in text.items():
             if value is None:
                 continue
@@ -535,8 +533,7 @@ class _Reading:
                 self.lost[_path("text", name)] = value
 
     def _format(self, given: Any) -> Json | None:
-        if type(given) is not dict:
-            raise wrong_type("text.format", "an object")
+        typed(given, dict, "text.format", "an object")
         kind = _text(given, "type", "text.format")
         if kind == "text":
             return None
@@ -555,8 +552,7 @@ class _Reading:
     def _add_reasoning_options(self, reasoning: Any, chat: Json) -> None:
         if reasoning is None:
             return
-        if type(reasoning) is not dict:
-            raise wrong_type("reasoning", "an object")
+        typed(reasoning, dict, "reasoning", "an object")
         for name, value in reasoning.items():
             if name == "effort" and value is not None:
                 chat["reasoning_effort"] = _text(reasoning, name, "reasoning")
@@ -571,8 +567,7 @@ class _Reading:
         for at, given in (*self._given_tools, ("tools", body.get("tools"))):
             if given is None:
                 continue
-            if type(given) is not list:
-                raise wrong_type(at, "an array")
+            typed(given, list, at, "an array")
             for i, tool in enumerate(given):
                 if type(tool) is dict and tool.get("type") == "namespace":
                     tools += self._namespace(tool, f"{at}[{i}]")
@@ -589,8 +584,7 @@ class _Reading:
     def _namespace(self, namespace: Mapping[str, Any], at: str) -> list[Json]:
         """Return the tools of a namespace, which chat completions lack, under names that begin with its name."""
         _text(namespace, "name", at)
-        if type(namespace.get("tools")) is not list:
-            raise wrong_type(f"{at}.tools", "an array")
+        typed(namespace.get("tools"), list, f"{at}.tools", "an array")
         tools: list[Json] = []
         for i, tool in enumerate(namespace["tools"]):
             if (made := self._tool(tool, f"{at}.tools[{i}]")) is not None:
@@ -635,14 +629,12 @@ class _Reading:
             if choice not in _CHOICES:
                 raise unsupported(at, "must be auto, none, required or an object.")
             return choice
-        if type(choice) is not dict:
-            raise wrong_type(at, "a string or an object")
+        typed(choice, dict, at, "a string or an object")
         kind = _text(choice, "type", at)
         if kind in ("function", "custom"):
             return {"type": kind, kind: {"name": _text(choice, "name", at)}}
         if kind == "allowed_tools":
-            if type(choice.get("tools")) is not list:
-                raise wrong_type(f"{at}.tools", "an array")
+            typed(choice.get("tools"), list, f"{at}.tools", "an array")
             allowed = [
                 made
                 for i, one in enumerate(choice["tools"])
@@ -662,8 +654,7 @@ def _plainest(parts: list[Json]) -> str | list[Json]:
 
 def _custom_format(given: Any, at: str) -> Json:
     """Return the format of a custom tool's input, whose grammar chat completions put one level deeper."""
-    if type(given) is not dict:
-        raise wrong_type(at, "an object")
+    typed(given, dict, at, "an object")
     if _text(given, "type", at) != "grammar":
         return dict(given)
     return {"type": "grammar", "grammar": {name: value for name, value in given.items() if name != "type"}}
