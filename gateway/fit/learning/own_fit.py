@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gateway.fit.folds import by_text
 from gateway.fit.learning.labels import OwnLabels
 from gateway.fit.libraries import one_thread
 from gateway.fit.training.domain import unit_centroids
@@ -45,7 +45,7 @@ class OwnFit:
 def fit_own(labels: OwnLabels, kinds: int, seed: int, on_progress: OnProgress) -> OwnFit:
     """Fit to all of these labels. Equal labels give equal heads. Raises LibraryMissing."""
     with one_thread():
-        fold = _folds(labels.conversation, seed)
+        fold = by_text(labels.conversation.tolist(), _FOLDS, seed)
         best: tuple[float, float, Floats] | None = None
         for done, width in enumerate(_WIDTHS):
             on_progress("cross-validating", done, len(_WIDTHS))
@@ -130,10 +130,3 @@ def _heads(labels: OwnLabels, weights: Floats, centroids: Floats, similarity: fl
     parts = weights[:, :width], weights[:, width:-4], weights[:, -4:-2], weights[:, -2:]
     numbers = (*parts, low, high, centroids, np.array([similarity]), quantiles)
     return OwnHeads(*(np.asarray(each, np.float32) for each in numbers))
-
-
-def _folds(conversation: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return a fold for each label, the same for all of a conversation."""
-    _, owner = np.unique(conversation, return_inverse=True)
-    count = int(owner.max()) + 1
-    return np.asarray(np.random.default_rng(seed).permutation(np.arange(count) % _FOLDS)[owner])

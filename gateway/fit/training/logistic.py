@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _STEPS = 100
-_HALVINGS = 30
 _NEAR = 1e-8
 """Largest slope of the mean loss at which the fit ends."""
 _WIDE_STEPS = 200
@@ -32,36 +31,26 @@ def fit_logistic(inputs: Floats, right: Floats, strength: float, offset: Floats 
     if right.min() == right.max() and right[0] in (0.0, 1.0):
         odds = (right.sum() + 1.0) / (len(right) - right.sum() + 1.0)
         return np.append(np.zeros(inputs.shape[1]), np.log(odds))
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     columns = np.column_stack([inputs, np.ones(len(inputs))])
     penalty = np.append(np.ones(inputs.shape[1]), 0.0)
-    at = np.zeros(columns.shape[1])
-    value = _objective(columns, right, strength, penalty, at, offset)
-    for _ in range(_STEPS):
-        p = 1.0 / (1.0 + np.exp(-np.clip(columns @ at + offset, -500.0, 500.0)))
-        slope = strength * (columns.T @ (p - right)) + penalty * at
-        if np.abs(slope).max() <= _NEAR * strength * len(right):
-            break
-        curvature = strength * (columns.T * (p * (1.0 - p))) @ columns + np.diag(penalty)
-        curvature.flat[:: len(at) + 1] += 1e-9 * (1.0 + curvature.diagonal().max())
-        step = np.linalg.solve(curvature, slope)
-        # A whole step can overshoot where the answers are nearly separable.
-        for _ in range(_HALVINGS):
-            candidate = _objective(columns, right, strength, penalty, at - step, offset)
-            if candidate <= value:
-                break
-            step = step / 2
-        else:
-            break
-        at, value = at - step, candidate
-    return at
 
+    def objective(at: Floats) -> tuple[float, Floats]:
+        logits = columns @ at + offset
+        loss = float((np.logaddexp(0.0, logits) - right * logits).sum())
+        slope = strength * (columns.T @ (expit(logits) - right)) + penalty * at
+        return strength * loss + 0.5 * float(penalty @ (at * at)), slope
 
-def _objective(
-    columns: Floats, right: Floats, strength: float, penalty: Floats, at: Floats, offset: Floats | float
-) -> float:
-    logits = columns @ at + offset
-    loss = np.logaddexp(0.0, logits) - right * logits
-    return float(strength * loss.sum() + 0.5 * (penalty * at * at).sum())
+    def curvature(at: Floats) -> Floats:
+        p = expit(columns @ at + offset)
+        return np.asarray(strength * (columns.T * (p * (1.0 - p))) @ columns + np.diag(penalty))
+
+    options = {"gtol": _NEAR * strength * len(right), "maxiter": _STEPS}
+    start = np.zeros(columns.shape[1])
+    found = minimize(objective, start, jac=True, hess=curvature, method="trust-exact", options=options)
+    return np.asarray(found.x, np.float64)
 
 
 def fit_wide_logistic(words: csr_matrix, dense: Floats, right: Floats, weight: Floats) -> Floats:
