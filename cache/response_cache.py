@@ -53,8 +53,8 @@ _OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similar
 _MAX_CHORES = 1_000
 _TIDY_S = 3_600.0
 _NO_TEAMS: Mapping[str, str] = {}
-_SLICE: Final = 2
-"""Writes prepared in one turn of the event loop, in about 0.2 ms: a request that comes meanwhile waits no longer."""
+_SLICE: Final = 4
+"""Writes prepared in one turn of the event loop, in about 0.3 ms: a request that comes meanwhile waits no longer."""
 
 
 class ResponseCache:

@@ -46,7 +46,7 @@ def why_not_kept(completion: Mapping[str, Any], choices_asked: int = 1, *, tool_
         return "choices"
     if not _is_plain(completion):
         return "malformed"
-    if _filtered(completion.get("prompt_filter_results")):
+    if (filters := completion.get("prompt_filter_results")) and _filtered(filters):
         return "content_filter"
     for place, choice in enumerate(choices):
         if reason := _why_not_this(choice, place, tool_calls):
@@ -87,7 +87,7 @@ def _why_not_this(choice: Any, place: int, tool_calls: bool) -> str:
         return f"finish: {finish}" if isinstance(finish, str | NoneType) else "malformed"
     if message.get("refusal"):
         return "refusal"
-    if _filtered(choice.get("content_filter_results")):
+    if (filters := choice.get("content_filter_results")) and _filtered(filters):
         return "content_filter"
     if not isinstance(choice.get("logprobs"), dict | NoneType):
         return "malformed"

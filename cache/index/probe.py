@@ -51,6 +51,9 @@ class ChosenIndex:
         self._entries = entries
         self._clock = clock
         self._kind: IndexKind | None = None
+        self._works_unprobed = choice in ("auto", "replica")
+        self.usable = self._works_unprobed
+        """Whether there is an index to search; False where the server lacks the explicitly chosen kind."""
         self._current: SemanticIndex = self._made("replica")
         self._why_none = "not probed yet"
         self._refusal, self._refused_at = "", float("-inf")
@@ -59,11 +62,6 @@ class ChosenIndex:
 
     def __len__(self) -> int:
         return self._current.state().entries or 0
-
-    @property
-    def usable(self) -> bool:
-        """Whether there is an index to search; False where the server lacks the explicitly chosen kind."""
-        return self._kind is not None or self._choice in ("auto", "replica")
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
         """Return the nearest neighbours; see SemanticIndex."""
@@ -135,6 +133,7 @@ class ChosenIndex:
             return
         if kind is None:
             self._kind, self._why_none = None, f"the server has no {self._choice}"
+            self.usable = self._works_unprobed
 
     async def _take(self, kind: IndexKind) -> None:
         if kind == self._current.state().kind:
@@ -144,7 +143,7 @@ class ChosenIndex:
             await taken.start()
             left, self._current = self._current, taken
             await left.aclose()
-        self._kind = kind
+        self._kind, self.usable = kind, True
 
     def _made(self, kind: IndexKind) -> SemanticIndex:
         if kind == "vector_sets":

@@ -28,9 +28,11 @@ from numpy.typing import NDArray
 from cache.entry import CorruptEntry, IndexRecord, decode_record, encode_record
 from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.store.base import Append, Store, StoreUnavailable
+from policies.value_type import from_fields
 
 Counts = NDArray[np.unsignedinteger[Any]]
 
+_neighbour = from_fields(Neighbour)
 _CANDIDATES = 256
 _MOST_CANDIDATES = 1_024
 """Limit where many sketches are equally near; those left out are no nearer than those taken."""
@@ -159,7 +161,7 @@ class Rows:
             if similarity == -np.inf or (found and similarity < at_least):
                 break
             row = place if isinstance(rows, slice) else rows[place]
-            found.append(Neighbour(self._keys[row], self._questions[row], similarity))
+            found.append(_neighbour((self._keys[row], self._questions[row], similarity)))
         return found
 
     def _candidates(self, vector: Vector) -> NDArray[np.intp] | slice:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
+from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
@@ -62,6 +63,9 @@ class Verdict(NamedTuple):
     def served(self, threshold: float) -> bool:
         """Return whether the candidate's answer is served at this threshold."""
         return not self.refused and self.score >= threshold
+
+
+_verdict = from_fields(Verdict)
 
 
 class Scored(Protocol):
@@ -131,7 +135,7 @@ def decide_by(
             return Verdict(cosine, f"{_GUARD}script", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
-            return Verdict(result.score, f"{_GUARD}{result.refused}", "verifier")
+            return _verdict((result.score, f"{_GUARD}{result.refused}", "verifier", None))
         return Verdict(result.score, "similarity" if result.score < least else "", "verifier")
 
     return decide

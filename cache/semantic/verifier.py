@@ -28,6 +28,7 @@ from cache.text.guards import SWITCHED, Pair
 from cache.text.normalized_question import NormalizedQuestion, gist
 from cache.text.pair_features import FEATURES, WordTable, features, leftover
 from cache.text.reading import SCRIPTS
+from policies.value_type import from_fields
 
 WORDS: Final = "words.safetensors"
 """File name of the table of word vectors that artefacts share."""
@@ -45,6 +46,9 @@ class VerifierVerdict(NamedTuple):
 
     score: float
     refused: str
+
+
+_verdict = from_fields(VerifierVerdict)
 
 
 class VerifierWords:
@@ -177,7 +181,7 @@ class Verifier:
             return VerifierVerdict(1.0, "")
         pair = Pair(stored, asked, self._read)
         if refused := pair.refusal(guards, "screened" if screening else "alone"):
-            return VerifierVerdict(0.0, refused)
+            return _verdict((0.0, refused))
         numbers = features(pair.a, pair.b, pair.rest, cosine, self._table)
         return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
 

@@ -201,4 +201,5 @@ def _parts(operation: Operation) -> list[NodeCommand]:
     if isinstance(operation, VectorAdd | VectorDrop | IndexDocument):
         key = operation.key.encode()
         return [NodeCommand(key, command, optional=True) for command in resp.index_operation(operation)]
-    return [NodeCommand(resp.key_of(operation), resp.operation(operation))]
+    packed = resp.command(*operation.words) if isinstance(operation, Command) else resp.operation(operation)
+    return [NodeCommand(resp.key_of(operation), packed)]

@@ -77,7 +77,8 @@ def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.floa
     hashes &= np.uint32(BUCKETS - 1)
     # As np.unique does it, which calls ten functions of Python.
     hashes.sort()
-    firsts = np.ones(len(hashes) + 1, np.bool_)
+    firsts = np.empty(len(hashes) + 1, np.bool_)
+    firsts[0] = firsts[-1] = True
     np.not_equal(hashes[1:], hashes[:-1], out=firsts[1:-1])
     (places,) = firsts.nonzero()
     return hashes[places[:-1]].astype(np.intp), (np.log(places[1:] - places[:-1]) + 1).astype(np.float32)

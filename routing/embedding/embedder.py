@@ -188,7 +188,7 @@ class StaticEmbedder:
                 bits = self._halves.take(ids, axis=0, mode="clip").astype(np.int32)
                 bits <<= 13
                 bits &= _WITHOUT_HIGH_EXPONENT  # copies of the sign, which widening put between it and the exponent
-                np.dot(factors, bits.view(np.float32), out=vector)
+                factors.dot(bits.view(np.float32), out=vector)
                 if (length := math.sqrt(vector @ vector)) > 0:
                     np.divide(vector, length, out=vector)
         return vectors
