@@ -21,7 +21,7 @@ from cache.store.base import StoreUnavailable
 from gateway.config.schema import Admin
 from gateway.errors import ApiError, Unauthorized
 from gateway.http.api_route import as_invalid_request
-from gateway.http.docs_page import HEADERS, STYLE, page
+from gateway.http.docs import HEADERS, STYLE, page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, beside_fastapi, document, documents
 from gateway.http.routes import admin, feedback, kept_responses, models, policies
@@ -132,8 +132,8 @@ def _add_documents(api: FastAPI, whole: dict[str, Any]) -> None:
         api.add_route(path, answer)
 
     serve("/openapi.json", orjson.dumps(whole), "application/json")
-    serve("/docs", page(whole).encode(), "text/html")
-    serve("/docs.css", STYLE.encode(), "text/css")
+    serve("/docs", page(whole), "text/html")
+    serve("/docs.css", STYLE, "text/css")
 
 
 class _HeadAsGet:
