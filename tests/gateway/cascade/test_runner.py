@@ -26,6 +26,7 @@ from gateway.telemetry import names
 from gateway.tiers import Endpoint, Tier
 from routing.features import features_of
 from tests.support.context import streamed_request
+from tests.support.wait import eventually
 
 GOOD: dict[str, Any] = {"text": "a sure answer", "confidence": 0.9}
 POOR: dict[str, Any] = {"text": "a doubtful answer", "confidence": 0.3}
@@ -162,13 +163,12 @@ async def test_a_client_that_leaves_ends_all_calls(options: dict[str, Any]) -> N
     """No call outlives its request."""
     worker, request = Worker(SLOW, SLOW), asks(**options)
     task = asyncio.create_task(worker.run(request).answer())
-    async with asyncio.timeout(5):
-        while worker.in_flight < 1 + len(options):
-            await asyncio.sleep(0.002)
+    await eventually(lambda: worker.in_flight == 1 + len(options), 5, "the calls")
     request.client.gone = True
     task.cancel()
     await asyncio.wait([task])
-    assert task.cancelled() and worker.in_flight == 0
+    assert task.cancelled()
+    await eventually(lambda: not worker.in_flight, 5, "the end of the calls")
     hops = [hop for hop in request.trace.hops if hop.name == names.ATTEMPT]
     assert {hop.attributes[names.OUTCOME] for hop in hops} == {"caller_gone"}
 
