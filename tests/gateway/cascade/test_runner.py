@@ -68,7 +68,7 @@ def _endpoint(name: str, reply: dict[str, Any], *, free: bool) -> Endpoint:
 def asks(*, stream: bool = False, **escalate: Any) -> RequestContext:
     """A request whose policy escalates by confidence."""
     rules = {"when": {"uncalibrated_below": 0.6}, **escalate}
-    request = streamed_request(Client(None, 60.0), tiers=["a", "b"], escalate=rules)
+    request = streamed_request(Client(None, 60.0), tiers=["a", "b"], escalate=rules, holdout=0.0)
     body = {**request.body, "stream": stream}
     route = request.policy.route.model_copy(update={"classifier": "none"})
     policy = request.policy.model_copy(update={"route": route})
