@@ -134,8 +134,8 @@ class JudgeAgreement:
         """
         if not self.count:
             return None
-        right, said = self.people / self.count, self.judge / self.count
-        chance = right * said + (1 - right) * (1 - said)
+        people, judge = self.people / self.count, self.judge / self.count
+        chance = people * judge + (1 - people) * (1 - judge)
         if chance >= 1:
             return None
         value, low, high = ((share - chance) / (1 - chance) for share in (self.agreed / self.count, *self.interval))

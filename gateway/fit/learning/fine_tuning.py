@@ -99,12 +99,12 @@ def redacted(text: str, found: Counter[str]) -> str:
     for kind, pattern in PATTERNS.items():
 
         def replaced(match: re.Match[str], kind: str = kind) -> str:
-            said = match[0]
-            digits = re.sub(r"\D", "", said)
+            found_text = match[0]
+            digits = re.sub(r"\D", "", found_text)
             if kind == "card number" and not _luhn(digits):
-                return said
-            if kind == "phone number" and (_DATE.fullmatch(said) or not 7 <= len(digits) <= 15):
-                return said
+                return found_text
+            if kind == "phone number" and (_DATE.fullmatch(found_text) or not 7 <= len(digits) <= 15):
+                return found_text
             found[kind] += 1
             return f"[{kind}]"
 

@@ -84,7 +84,7 @@ def consulted(
     steps: list[Step] = []
     why = why_not_any(policy, body, features)
     if never:
-        _never_told(never, why, body, features, steps)
+        _never_steps(never, why, body, features, steps)
     if why:
         return CacheResult("none", why, missed=why, steps=steps)
     why_semantic = why_not_semantic(policy, body, features, features.text)
@@ -166,7 +166,7 @@ def similarity(stored: str, asked: str) -> float:
     return float(ours @ theirs)
 
 
-def _never_told(never: NeverRules, why: str, body: Mapping[str, Any], features: Features, steps: list[Step]) -> None:
+def _never_steps(never: NeverRules, why: str, body: Mapping[str, Any], features: Features, steps: list[Step]) -> None:
     """Note whether each rule of `cache.never`, and each condition in it, held: up to the first rule that does."""
     values: dict[str, Any] | None = None
     for i, (rule, conditions) in enumerate(never):

@@ -70,13 +70,13 @@ class CaseOutcome:
     cache: CacheResult
     body: Mapping[str, Any]
     given: DecisionInput
-    told: Sequence[Sequence[Step]] = ()
+    parts: Sequence[Sequence[Step]] = ()
     """What the rules did, in order, in parts that equal requests share."""
 
     @property
     def steps(self) -> list[Step]:
         """What the rules did, in order."""
-        return [step for part in self.told for step in part]
+        return [step for part in self.parts for step in part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class PolicyUnderTest:
     """One policy, with all that its cases share.
 
     Each request is decided by itself. What follows is worked out once for requests that are equal in all that it
-    depends on: what the cache does, what happens behind the decision (`Walks`), and what is told of the rules.
+    depends on: what the cache does, what happens behind the decision (`Walks`), and what the rules did.
     """
 
     def __init__(self, tested: Tested) -> None:
@@ -152,11 +152,11 @@ class PolicyUnderTest:
         request: Request | None = None,
         values: Mapping[str, Any] | None = None,
         *,
-        told: bool = True,
+        with_steps: bool = True,
     ) -> CaseOutcome:
         """Return what a case's request gets; `request` replaces the one that follows from its values.
 
-        `values` replace those given. Unless `told`, the steps are left out.
+        `values` replace those given. Unless `with_steps`, the steps are left out.
         """
         asked = self._request(case, case.given if values is None else values) if request is None else request
         view = self._in_world(case.world)
@@ -179,7 +179,7 @@ class PolicyUnderTest:
             served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
             return CaseOutcome(served, found, body, given, (found.steps,))
         got = self._walks.walk(policy, given, self._surroundings(case, values, view, features.stream, own_limit))
-        if not told:
+        if not with_steps:
             return CaseOutcome(got, found, body, given)
         capped = () if policy.output.max_tokens is None else _CAPPED[own_limit]
         in_time: Sequence[Step] = ()
@@ -188,7 +188,7 @@ class PolicyUnderTest:
         if got.refused or policy.slo.deadline <= given.budget_s:
             in_time = in_time or _IN_TIME
         return CaseOutcome(
-            got, found, body, given, (found.steps, self._rules_told(given, got), got.steps, capped, in_time)
+            got, found, body, given, (found.steps, self._rule_steps(given, got), got.steps, capped, in_time)
         )
 
     def _consulted(
@@ -337,7 +337,7 @@ class PolicyUnderTest:
 
     # --- what the rules did -------------------------------------------------------------------------------------------
 
-    def _rules_told(self, given: DecisionInput, got: Walk) -> Sequence[Step]:
+    def _rule_steps(self, given: DecisionInput, got: Walk) -> Sequence[Step]:
         """Return which start rules held, and which of their comparisons: up to the first rule that does."""
         steps: list[Step] = []
         if given.holdout:
@@ -367,12 +367,12 @@ class PolicyUnderTest:
 
 
 def _either(at: KeyPath, text: str) -> tuple[Step, Step]:
-    """Return what is told of a rule that does not hold, and of one that does."""
+    """Return the steps of a rule: where it does not hold, and where it does."""
     return Step(at, False, text), Step(at, True, text)
 
 
 def _parts(at: KeyPath, rule: Expression) -> Sequence[tuple[Expression, tuple[Step, Step]]]:
-    """Return a rule's comparisons, each with what is told of it."""
+    """Return a rule's comparisons, each with its steps."""
     return [(condition, _either((*at, i), condition.source)) for i, condition in enumerate(conditions(rule))]
 
 
@@ -382,7 +382,7 @@ _CAPPED: Final = (
     (Step(("output", "max_tokens"), True, "the policy limits"),),
     (Step(("output", "max_tokens"), False, "the client limits"),),
 )
-"""What is told of the token limit, by whether the client's own is the lower one."""
+"""The step of the token limit, by whether the client's own is the lower one."""
 
 
 def draft_of(rules: DraftRules) -> Draft:
@@ -491,10 +491,10 @@ GOT: Final[Mapping[str, Callable[[Policy, CaseOutcome], Any]]] = {
 def why_of(outcome: CaseOutcome) -> str:
     """Return why a draft was taken or replaced, why a tier stands in, and why there is no answer, in a few words."""
     got = outcome.walk
-    said = [got.judged.reason if got.judged is not None else "", got.reason]
+    reasons = [got.judged.reason if got.judged is not None else "", got.reason]
     if got.decision is not None:
-        said.append(got.decision.stand_in)
-    return "; ".join(filter(None, said))
+        reasons.append(got.decision.stand_in)
+    return "; ".join(filter(None, reasons))
 
 
 def is_as_expected(key: str, expected: Any, got: Any) -> bool:

@@ -76,10 +76,10 @@ class Coverage:
     _taken_in: dict[int, Sequence[Step]] = field(default_factory=dict)
     """The parts that were taken in, by identity; kept, so that no other one gets the same."""
 
-    def add(self, told: Sequence[Sequence[Step]]) -> None:
+    def add(self, parts: Sequence[Sequence[Step]]) -> None:
         """Take in what the rules did for one request, in parts: one that requests share is read once."""
         taken_in = self._taken_in
-        for part in told:
+        for part in parts:
             if id(part) in taken_in:
                 continue
             taken_in[id(part)] = part

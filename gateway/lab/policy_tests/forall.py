@@ -73,15 +73,15 @@ def search(under: PolicyUnderTest, wanted: Property, most: int = MOST) -> Search
             broken = _broken(under.policy, wanted, before[1] if before else None, outcome)
             if broken and (best < 0 or size + position < best):
                 best = size + position
-                found = Searched(0, of, before, (whole, run_cell(under, wanted.case, whole, told=True)), broken)
+                found = Searched(0, of, before, (whole, run_cell(under, wanted.case, whole, with_steps=True)), broken)
             before = whole, outcome
     return replace(found, tried=tried)
 
 
-def run_cell(under: PolicyUnderTest, case: Case, cell: Cell, *, told: bool = False) -> CaseOutcome:
-    """Return what the request with these values gets; with what each rule did if `told`."""
+def run_cell(under: PolicyUnderTest, case: Case, cell: Cell, *, with_steps: bool = False) -> CaseOutcome:
+    """Return what the request with these values gets; with what each rule did if `with_steps`."""
     given = {**case.given, **{name: value for name, value in cell.items() if value is not None}}
-    return under.run(case, values=given, told=told)
+    return under.run(case, values=given, with_steps=with_steps)
 
 
 def _combinations(values: Mapping[str, Sequence[Any]], most: int) -> Iterator[tuple[int, Cell]]:

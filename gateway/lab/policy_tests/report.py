@@ -70,8 +70,8 @@ def _test_lines(file: TestFile, result: TestResult, width: int, *, verbose: bool
         for at, held, text in result.outcome.steps:
             name = dotted(tuple(part for part in at if isinstance(part, str)))
             line = result.policy.line(at)
-            told = f"{name}: {text}" if text else name
-            yield f"          {policy}:{line:<4} {told} ({'held' if held else 'did not hold'})"
+            explained = f"{name}: {text}" if text else name
+            yield f"          {policy}:{line:<4} {explained} ({'held' if held else 'did not hold'})"
 
 
 def _expected(mismatch: Mismatch) -> str:

@@ -142,7 +142,7 @@ def run_test(
     note, outcome = "", None
     if isinstance(test, Case):
         outcome = under.run(test)
-        coverage.add(outcome.told)
+        coverage.add(outcome.parts)
         mismatches = mismatches_of(under, test, outcome)
     elif isinstance(test, RequestsTest):
         mismatches = _requests_together(under, test, requests, coverage)
@@ -207,24 +207,24 @@ def explain(under: PolicyUnderTest, key: str, outcome: CaseOutcome) -> tuple[int
             return 0, got.decision.stand_in
         if got.refused:
             return 0, got.reason
-        return _step_told(tested, steps[-1]) if steps and not routed else _rule_told(tested, routed, outcome)
-    told = [step for step in steps if step.held and step.at[0] in ("escalate", "slo", "load", "cache") and step.text]
-    if told:
-        return _step_told(tested, told[-1])
+        return _step_explained(tested, steps[-1]) if steps and not routed else _rule_explained(tested, routed, outcome)
+    held = [step for step in steps if step.held and step.at[0] in ("escalate", "slo", "load", "cache") and step.text]
+    if held:
+        return _step_explained(tested, held[-1])
     if key in _CACHE_KEYS and (why := outcome.cache.missed or outcome.cache.why):
         return tested.line(("cache",)), f"cache: {why}"
     if got.judged is not None:
         return tested.line(("escalate", "when")), f"escalate.when: no condition held: {got.judged.reason}"
-    return _rule_told(tested, routed, outcome)
+    return _rule_explained(tested, routed, outcome)
 
 
-def _step_told(tested: Tested, step: Step) -> tuple[int, str]:
+def _step_explained(tested: Tested, step: Step) -> tuple[int, str]:
     at = step.at
     name = dotted(tuple(part for part in at if isinstance(part, str)))
     return tested.line(at), f"{name}: {step.text}"
 
 
-def _rule_told(tested: Tested, steps: Sequence[Step], outcome: CaseOutcome) -> tuple[int, str]:
+def _rule_explained(tested: Tested, steps: Sequence[Step], outcome: CaseOutcome) -> tuple[int, str]:
     """Say which condition kept the first start rule from holding, or which rule held."""
     failed = [step for step in steps if not step.held and isinstance(step.at[-1], int)]
     whole = [step for step in steps if not step.held and not isinstance(step.at[-1], int)]
@@ -266,16 +266,16 @@ def _requests_together(
         request = Request(one.features, one.body, {**one.given, **test.case.given}, one.difficulty)
         outcome = under.run(test.case, request)
         outcomes.append(outcome)
-        coverage.add(outcome.told)
+        coverage.add(outcome.parts)
         found += mismatches_of(under, test.case, outcome, f"{name}: ")
     for key in ("same", "different"):
         if (aspect := test.together.get(key)) is not None:
             got = [GOT[aspect](under.policy, outcome) for outcome in outcomes]
             if (len(set(got)) == 1) != (key == "same"):
-                told = ", ".join(f"{name} {one}" for (name, _), one in zip(test.bodies, got, strict=True))
+                each = ", ".join(f"{name} {value}" for (name, _), value in zip(test.bodies, got, strict=True))
                 line, why = explain(under, aspect, outcomes[-1])
                 found.append(
-                    Mismatch(key, f"{'the same' if key == 'same' else 'a different'} {aspect}", told, line, why)
+                    Mismatch(key, f"{'the same' if key == 'same' else 'a different'} {aspect}", each, line, why)
                 )
     for key, wanted in (("not_cached_together", False), ("cached_together", True)):
         if (asked := test.together.get(key)) is not None:
@@ -371,9 +371,9 @@ def _survivors(
     under = PolicyUnderTest(result.tested)
     sound: list[tuple[AnyTest, set[KeyPath]]] = []
     for test in _cheapest_first(tests):
-        told = Coverage()
-        if run_test(under, test, requests, told, _MOST_CELLS_OF_A_MUTANT).passed:
-            sound.append((test, set(told.seen)))
+        coverage = Coverage()
+        if run_test(under, test, requests, coverage, _MOST_CELLS_OF_A_MUTANT).passed:
+            sound.append((test, set(coverage.seen)))
     name = result.tested.document.file.name
     for done, mutant in enumerate(result.mutants):
         on_progress(f"mutants of {name}", done, len(result.mutants))
@@ -391,7 +391,7 @@ def _notices(under: PolicyUnderTest, test: AnyTest, requests: Requests) -> bool:
     try:
         if not isinstance(test, Case):
             return not run_test(under, test, requests, Coverage(), _MOST_CELLS_OF_A_MUTANT).passed
-        outcome = under.run(test, told=False)
+        outcome = under.run(test, with_steps=False)
     except ConfigError:
         return True
     policy = under.policy

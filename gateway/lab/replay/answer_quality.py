@@ -86,12 +86,12 @@ def quality_change(answers: RatedAnswers, follower: CourseFollower, lost_hits: i
             divide = _by_confidence if side.basis[own[0]] else _by_stratum
             found = divide(side.only(own), rated.only(alike))
             known[own] &= bool(found)
-            parts += [(side, own[mine], answers.said.take(alike[theirs])) for mine, theirs in found]
+            parts += [(side, own[mine], answers.opinions.take(alike[theirs])) for mine, theirs in found]
     unrated = moved - int(known.sum()) + lost_hits
     if unrated > _FEW * (moved + lost_hits):
         return result | {"unrated": unrated}
-    parts = [(side, own[known[own]], said) for side, own, said in parts]
-    spoken = in_one_word([said for _, _, said in parts])
+    parts = [(side, own[known[own]], opinions) for side, own, opinions in parts]
+    spoken = in_one_word([opinions for _, _, opinions in parts])
     if spoken is None:
         return result | {"unrated": unrated}
     word, qualities = spoken

@@ -59,12 +59,12 @@ class RatedAnswers:
     """Answers of which somebody said how good they are: the request's place in the history, the tier's number.
 
     `rated` answers have feedback, `judged` ones a label, `held_out` of them were drawn. `before` is the quality of
-    those that were served, 0 to 1; None if nobody spoke of them.
+    those that were served, 0 to 1; None where none of them was rated.
     """
 
     row: Ints
     tier: Ints
-    said: Opinions
+    opinions: Opinions
     rated: int
     judged: int
     held_out: int
@@ -146,7 +146,7 @@ def _traits(reader: LedgerReader, history: History) -> list[tuple[str, Bools, in
 
 
 def _rated_answers(reader: LedgerReader, history: History) -> RatedAnswers:
-    """Return all answers to requests of the history that were rated or judged, those for nobody included."""
+    """Return all answers to requests of the history that were rated or judged, also those that no client got."""
     decided = (history.tier > 0) & (history.basis >= 0)
     score = {row: float(history.score[row]) for row in np.flatnonzero(~np.isnan(history.score) & decided).tolist()}
     answers: list[tuple[int, int, float | None, float | None]] = []
@@ -159,12 +159,12 @@ def _rated_answers(reader: LedgerReader, history: History) -> RatedAnswers:
                 answers.append((row, number, score.pop(row, None) if served else None, adequate))
     answers += [(row, int(history.tier[row]), rating, None) for row, rating in score.items()]
     rows, tiers = (np.array([answer[at] for answer in answers], np.int64) for at in (0, 1))
-    said = Opinions.of([answer[2:] for answer in answers])
+    opinions = Opinions.of([answer[2:] for answer in answers])
     served = tiers == history.tier[rows]
-    rated, judged = (np.unique(rows[~np.isnan(one)]) for one in (said.people, said.judge))
+    rated, judged = (np.unique(rows[~np.isnan(one)]) for one in (opinions.people, opinions.judge))
     held_out = int((history.holdout[np.union1d(rated, judged)] == 1).sum())
-    before = estimate(said.take(served)).value if served.any() else None
-    return RatedAnswers(rows, tiers, said, len(rated), len(judged), held_out, before)
+    before = estimate(opinions.take(served)).value if served.any() else None
+    return RatedAnswers(rows, tiers, opinions, len(rated), len(judged), held_out, before)
 
 
 def _fidelity(reader: LedgerReader, read: Read, verify: int | None, on_progress: OnProgress) -> Fidelity:

@@ -217,7 +217,7 @@ class LedgerReader:
             f"FROM (SELECT * FROM requests WHERE {self.which.where}) r JOIN labels l USING (tenant, request_id)"
         )
         rows = self.database.execute(sql, self.which.values).fetchall()
-        return {(ms, seq): [tuple(said[:3]), tuple(said[3:])] for ms, seq, *said in rows}
+        return {(ms, seq): [tuple(labels[:3]), tuple(labels[3:])] for ms, seq, *labels in rows}
 
     def decisions(self, count: int) -> Iterator[tuple[int, str, dict[str, Any], list[Any] | None]]:
         """Yield the first records of decisions: the place of the basis, the request's id, the input, the decision."""

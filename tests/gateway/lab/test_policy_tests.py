@@ -357,8 +357,8 @@ def test_what_cases_share_is_what_each_would_get_alone(tmp_path: Path) -> None:
         assert isinstance(case, Case)
         shared, alone = together.run(case), PolicyUnderTest(read.policies[0]).run(case)
         assert (shared, shared.steps) == (alone, alone.steps), case.name
-        covered.add(shared.told)
-        covered_alone.add(alone.told)
+        covered.add(shared.parts)
+        covered_alone.add(alone.parts)
         paths.add(shared.walk.path)
     assert covered.seen == covered_alone.seen
     assert paths == {"", "direct", "escalated", "degraded", "fallback", "hedged", "cache-exact", "cache-semantic"}
