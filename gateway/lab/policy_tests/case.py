@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.lab.policy_tests.cached import CacheResult, consulted, why_not_stored
+from gateway.lab.policy_tests.cache_lookup import CacheResult, consulted, why_not_stored
 from gateway.lab.policy_tests.format import Case, DraftRules, Tested, TierWorld
 from gateway.lab.walk import GOOD, STATUS, Draft, Step, Surroundings, TierQueue, Walk, Walks
 from policies.errors import InvalidContent, Problem

@@ -250,7 +250,7 @@ class Requests:
         """Return the request with this body."""
         known = self._known.get(id(body))
         if known is None:
-            from gateway.lab.policy_tests.together import request_of
+            from gateway.lab.policy_tests.whole_requests import request_of
 
             known = self._known[id(body)] = (body, request_of(body))
         return known[1]
@@ -287,7 +287,7 @@ def _cached_together(
     under: PolicyUnderTest, test: RequestsTest, read: Sequence[Request], key: str, wanted: bool
 ) -> list[Mismatch]:
     """Compare the cache's verdict on each pair of requests, in both orders, with what is wanted."""
-    from gateway.lab.policy_tests.together import why_not_together
+    from gateway.lab.policy_tests.whole_requests import why_not_together
 
     at = under.tested.line(("cache",))
     found = []

@@ -15,8 +15,8 @@ from gateway.lab.replay.donors import Pool, hit_strata_of
 from gateway.lab.replay.figures import FigureChange, Results, Tally, as_json, combined, imputations_for
 from gateway.lab.replay.history import Read, with_candidate
 from gateway.lab.replay.lost_hits import LostHits, as_asked, lost_hits
-from gateway.lab.replay.moved import MoveCounts, PathMove
 from gateway.lab.replay.outcomes import PATHS, CourseFollower, Followed
+from gateway.lab.replay.path_moves import MoveCounts, PathMove
 from gateway.lab.replay.recording import Fidelity, NothingRecordedError, Recording
 from gateway.lab.replay.records import LedgerReader, Which
 from gateway.progress import OnProgress, silent

@@ -17,7 +17,7 @@ from gateway.lab.policy_tests.forall import search
 from gateway.lab.policy_tests.format import Case, Property, read_tests
 from gateway.lab.policy_tests.mutants import mutants_of
 from gateway.lab.policy_tests.run import PolicyUnderTest, RunResult, run_files
-from gateway.lab.policy_tests.together import request_of, why_not_together
+from gateway.lab.policy_tests.whole_requests import request_of, why_not_together
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, read_policy
 from policies.yaml_source import read_yaml

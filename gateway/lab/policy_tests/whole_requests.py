@@ -11,7 +11,7 @@ from cache.planning.plan import Planner
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
-from gateway.lab.policy_tests.cached import EMBEDDING, embedder, verifier
+from gateway.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.lab.policy_tests.case import Request
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
