@@ -191,7 +191,7 @@ class Finalizer:
             return
         tokens_in, tokens_out = ledger.answer_tokens_in, ledger.answer_tokens_out
         if terms.strongest is not None and tokens_in is not None and tokens_out is not None:
-            ledger.counterfactual_usd = cost(terms.strongest, Usage(tokens_in, tokens_out))
+            ledger.counterfactual_usd = terms.strongest.of(Usage(tokens_in, tokens_out))
         ledger.slo = _held_against(terms, ledger)
 
     def _terms_of(self, ledger: Ledger, key: str) -> _Terms | None:

@@ -291,8 +291,10 @@ def _is_task(question: _QuestionWords) -> bool:
     # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
     if tuple(words[:2]) in _ASKS_LEAVE:
         return False
-    at = next((at for at, word in enumerate(words) if word not in _POLITE), None)
-    return at is not None and words[at] in _TASKS and not _describes(words[at : at + 2])
+    for at, word in enumerate(words):
+        if word not in _POLITE:
+            return word in _TASKS and not _describes(words[at : at + 2])
+    return False
 
 
 def _describes(begin: Sequence[str]) -> bool:

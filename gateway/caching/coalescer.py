@@ -158,7 +158,10 @@ class CoalescedRequest:
 
         A request with tags needs the lookup: it reads the versions of its tags, which are part of its flight key.
         """
-        return self._plan.tags is None and self._joinable() is not None
+        if self._plan.tags is not None:
+            return False
+        due = self._request.deadline, self._first_due
+        return self._coalescer.flights.joinable(self._flight_key, *due) is not None
 
     # --- the lookup ---------------------------------------------------------------------------------------------------
 
@@ -239,7 +242,7 @@ class CoalescedRequest:
             versions = tags.versions or [(name, "?") for name in tags.names]
             self._flight_key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
         for tried in range(_MOST_FLIGHTS):
-            flight = self._joinable()
+            flight = self._coalescer.flights.joinable(self._flight_key, self._request.deadline, self._first_due)
             if flight is not None:
                 self._give_lease_up()
                 sharing = await self._follow(flight, last=tried > 0)
@@ -251,9 +254,6 @@ class CoalescedRequest:
             if self._request.budget_s() < _LEAST_S:
                 raise deadline_passed()
         return _ALONE
-
-    def _joinable(self) -> Flight | None:
-        return self._coalescer.flights.joinable(self._flight_key, self._request.deadline, self._first_due)
 
     async def _follow(self, flight: Flight, *, last: bool) -> Sharing | None:
         """Return the reply from the flight; None if the request must try again. Raises ApiError."""

@@ -195,7 +195,8 @@ class Trace:
 
     def traceparent(self, hop: Hop) -> str:
         """Return the W3C `traceparent` header that makes a backend's spans children of `hop`."""
-        return f"00-{self.trace_id:032x}-{self.span_id(hop):016x}-{self._flags:02x}"
+        span_id = (self._base + hop.number) & SPAN_ID_MASK or 1  # as `span_id` has it
+        return f"00-{self.trace_id:032x}-{span_id:016x}-{self._flags:02x}"
 
     def headers(self, hop: Hop) -> dict[str, str]:
         """Return the W3C headers that make a service's spans children of `hop`, with `tracestate` as it came."""

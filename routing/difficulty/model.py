@@ -258,7 +258,8 @@ class DifficultyModel:
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """Return the difficulty of the request with these features, whose unit vector has shape (dimension,)."""
-        features = features.as_rated
+        if features.in_context:
+            features = features.as_rated
         reading = read(bounded(features.text))
         counts = counts_of(features, reading)
         by_vector = self.by_vector @ vector

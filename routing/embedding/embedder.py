@@ -178,7 +178,7 @@ class StaticEmbedder:
         """Return the texts' unit vectors; see `Embedder.embed`."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
-            ids = self._tokens(bounded(text))
+            ids = self._tokens(text if len(text) <= MAX_CHARS else bounded(text))
             if ids:
                 # The sum has the same direction as the mean, and as a product with equal factors it is one BLAS call.
                 factors = self._factors[: len(ids)]
