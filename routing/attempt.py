@@ -119,8 +119,8 @@ _JUDGE: Final = Judge()
 class AttemptMachine:
     """The state machine described in the module's docstring. One instance serves one call.
 
-    Each event returns what is due, as `due()` does. Call `first_token` once, before `tokens`; call `tokens` when
-    `wanted` tokens have come, when the answer has ended or calls something, and at the time `until`.
+    Each event returns what is due, as `due()` does. Call `tokens` when `wanted` tokens have come, when the answer has
+    ended or calls something, and at the time `until`; it takes the first token for come then, unless that was told.
     """
 
     __slots__ = (
@@ -194,6 +194,8 @@ class AttemptMachine:
         elif not self._attempt.judged:
             ready = state.has_choice
         else:
+            if self._tokens and self.first_at == math.inf:
+                self.first_token(at)
             over = self.first_at <= at >= self.until or (state.has_other_output and bool(state.call_fault()))
             ready = over or state.finished or self._tokens >= self.wanted
         if ready and not self._attempt.judged:

@@ -81,10 +81,6 @@ class Attempt:
     retry: bool = False
     reserved_s: float = 0.0
 
-    def limit_s(self, *, stream: bool) -> float:
-        """Return the seconds within which a stream's first token, or all of a whole answer, must come."""
-        return self.ttft_timeout_s if stream else self.timeout_s
-
 
 @value_type
 class AttemptOutcome:

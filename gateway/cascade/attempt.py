@@ -106,7 +106,7 @@ class AttemptRun:
         """Return the result. Raises only CancelledError: the client has left, or another attempt was faster."""
         request, attempt = self.request, self.attempt
         tier, stream = self.tiers[attempt.tier], request.features.stream
-        limit_s = attempt.limit_s(stream=stream)
+        limit_s = attempt.ttft_timeout_s if stream else attempt.timeout_s
         described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_s * 1000}
         hop = self._hop = request.trace.begin(names.ATTEMPT, described)
         if attempt.role:
@@ -296,11 +296,10 @@ class AttemptRun:
                     if state.tokens < machine.wanted and not state.finished and not state.has_other_output:
                         continue
                     now = time.monotonic()
+                    step = machine.tokens(state, now)
                     if state.tokens and not call.has_begun:
                         call.note_first_token()
-                        machine.first_token(now)
                         limit.reschedule(asyncio.get_running_loop().time() + machine.until - now)
-                    step = machine.tokens(state, now)
                     if not isinstance(step, Hold):
                         break
         except TimeoutError:

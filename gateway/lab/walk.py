@@ -291,8 +291,6 @@ class _Call:
         self.has_choice = now >= self.first_at
         # By rounding, fewer tokens than those that were waited for may seem to have come.
         self.tokens = max(self.tokens_by(now), min(machine.wanted, most) if now >= self.comes_at else 0)
-        if stream and self.tokens:
-            machine.first_token(now)
         # The end of a stream comes after its last token.
         self.finished = now >= self.last_at and not (stream and most >= machine.wanted)
         return machine.tokens(self, now)
@@ -383,7 +381,8 @@ class _Course:
         )
         queue, load = self.around.queues.get(tier, _NO_QUEUE), self.policy.load
         full = (
-            queue.wait_s > min(load.max_wait, attempt.limit_s(stream=self.stream)) or queue.waiting >= load.max_waiting
+            queue.wait_s > min(load.max_wait, attempt.ttft_timeout_s if self.stream else attempt.timeout_s)
+            or queue.waiting >= load.max_waiting
         )
         if queue.wait_s and full:
             call.saturated = True
