@@ -58,6 +58,7 @@ from gateway.fit.datasets import read_pairs
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
+from tests.bench.command import bench_parser
 from tools.cache_stages import Figure, share
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
@@ -268,7 +269,7 @@ async def _answer(client: httpx2.AsyncClient, url: str, model: str, question: st
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.answers", description="How often a label is wrong.")
+    parser = bench_parser("answers", __doc__)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="answers that --ask wrote")
     parser.add_argument("--truthfulqa", type=Path, metavar="FILE", help="questions.json of TruthfulQA")
     parser.add_argument("--coqa", type=Path, metavar="FILE", help="coqa.test.json of CoQA")

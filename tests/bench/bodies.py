@@ -11,16 +11,14 @@ time; more than that was waiting for Python's lock, which the thread for large b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import http.client
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,8 +29,9 @@ import yaml
 from gateway.config.launch import Launch
 from gateway.server.listeners import bound
 from gateway.server.server import built, server_of
+from tests.bench.command import bench_parser
+from tests.bench.rig import raw_model
 from tests.support.gateway import ROOT, config
-from tests.support.ports import free_port
 from tests.support.store import local_store
 
 MB: Final = 1_000_000
@@ -227,17 +226,6 @@ def _sent(port: int, body: bytes) -> int:
         connection.close()
 
 
-@contextlib.contextmanager
-def _upstream() -> Iterator[str]:
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "tests.bench.raw_upstream", str(port)], cwd=ROOT)
-    try:
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        process.wait()
-
-
 async def _run(upstream: str, kinds: Sequence[str], rounds: int, store_url: str | None) -> list[Held]:
     with tempfile.TemporaryDirectory(prefix="tierline-bodies-") as folder:
         async with gateway(upstream, Path(folder), store_url) as port:
@@ -246,7 +234,7 @@ async def _run(upstream: str, kinds: Sequence[str], rounds: int, store_url: str 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it; 0 when nothing held the loop for longer than TARGET_MS, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.bodies", description="How long a body holds the loop.")
+    parser = bench_parser("bodies", __doc__)
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), help="these kinds only")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each is sent (default 3)")
     parser.add_argument("--no-store", action="store_true", help="without a cache")
@@ -254,7 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     with contextlib.ExitStack() as stack:
         store_url = None if asked.no_store else stack.enter_context(local_store()).url
-        rows = uvloop.run(_run(stack.enter_context(_upstream()), asked.only, asked.rounds, store_url))
+        rows = uvloop.run(
+            _run(f"http://127.0.0.1:{stack.enter_context(raw_model()).port}/v1", asked.only, asked.rounds, store_url)
+        )
     if asked.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:

@@ -27,8 +27,8 @@ from typing import Any
 import yaml
 
 from tests.bench import ratchets
-from tests.bench.rig import BARE, FULL, HERE, JUDGED, NEAR, process, raw_proxy
-from tests.support.gateway import ROOT, config, environment, free_port, running, write_policies
+from tests.bench.rig import BARE, FULL, HERE, JUDGED, NEAR, raw_model, raw_proxy
+from tests.support.gateway import ROOT, config, environment, running, write_policies
 from tests.support.store import local_store
 from tests.support.wait import until
 
@@ -128,8 +128,7 @@ def _repeated(count: Callable[[], Counts]) -> Counts:
 def servers(folder: Path) -> Iterator[tuple[Server, Server]]:
     """The raw proxy and our gateway, both counting, over the same raw upstream."""
     with ExitStack() as stack:
-        upstream = free_port()
-        stack.enter_context(process("upstream", upstream, "-m", "tests.bench.raw_upstream", str(upstream)))
+        upstream = stack.enter_context(raw_model()).port
         store = stack.enter_context(local_store())
         raw_file, our_file = folder / "raw.json", folder / "ours.json"
         raw = stack.enter_context(raw_proxy(upstream, ("-m", "tests.bench.counted", str(raw_file), "uvicorn")))

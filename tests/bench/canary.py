@@ -20,7 +20,6 @@ where a target is missed; Ctrl-C prints the days that are done.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import math
@@ -37,6 +36,7 @@ from gateway.rollout.sequential import Sums, log_capital, mixture_radius, ratio_
 from gateway.rollout.trial import Trial, floor_chance
 from policies.learn import Learn
 from policies.rollout import Rollout
+from tests.bench.command import bench_parser
 
 Array = np.ndarray
 Line = tuple[str, bool]
@@ -516,7 +516,7 @@ def judged(runs: int, seed: int) -> Iterator[Line]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts and print their figures with 95% intervals."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.canary", description="What a canary's judge is worth.")
+    parser = bench_parser("canary", __doc__)
     parser.add_argument("--runs", type=int, default=1000, metavar="N", help="runs of each part (default: 1000)")
     parser.add_argument("--seed", type=int, default=20_000, metavar="N", help="seed of all random numbers")
     parts: dict[str, Any] = {one.__name__: one for one in (fall, late, collapse, passing, judged, harmless, border)}

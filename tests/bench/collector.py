@@ -14,7 +14,6 @@ one runs in the load's process and takes CPU from it, so its ratio also says wha
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import httpx2
 
+from tests.bench.command import bench_parser
 from tests.bench.compared import ratio_of
 from tests.gateway.telemetry.collector import Collector
 from tests.support.gateway import Gateway, free_port, serve
@@ -106,7 +106,7 @@ def run(kinds: Sequence[str], requests: int, rounds: int, folder: Path) -> tuple
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser("collector", __doc__)
     parser.add_argument("--requests", type=int, default=150, metavar="N", help="requests in a round (default: 150)")
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds (default: 20)")
     options = parser.parse_args(arguments)

@@ -13,7 +13,6 @@ two threads for queries. The exit code is 1 where a goal is missed, 2 where a pa
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import signal
@@ -30,6 +29,7 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.archive.query import opened
+from tests.bench.command import bench_parser
 from tests.bench.console_files import RARE_ERROR, Say, Spread, multiply
 from tests.bench.measure import NotAsMeant
 from tests.bench.rig import cpu_s, stopped
@@ -203,9 +203,7 @@ def as_text(rows: Sequence[FirstByte]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the ledger or take the one given, measure, and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.console", description="The console over a large ledger."
-    )
+    parser = bench_parser("console", __doc__)
     parser.add_argument("--records", type=int, default=10_000_000, metavar="N", help="requests in the ledger")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often to ask for each page (default 5)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make the ledger there, and keep it")

@@ -29,6 +29,7 @@ from typing import Final
 
 import numpy as np
 
+from tests.bench.command import bench_parser
 from tests.bench.compared import ratio_of
 from tests.bench.rig import listens, stopped
 from tests.support.gateway import ROOT, environment, free_port, running, write_deployment
@@ -194,7 +195,7 @@ def report(rate: float, turns: dict[int, list[Turn]], seconds: float) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser("consoles", __doc__)
     parser.add_argument(
         "--rate", type=float, metavar="N", help="requests a second (default: what is borne, up to 1000)"
     )

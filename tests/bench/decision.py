@@ -8,7 +8,6 @@ prompt is judged once, after 200 others, so a word's tokens are there only if it
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,19 +18,14 @@ from gateway.fit.datasets import read_rows, sampled
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import load_embedder
 from routing.features import features_of
+from tests.bench.command import bench_parser
 
 _WARM = 200
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command; see the module's docstring."""
-    summary, _, rest = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.decision",
-        description=summary,
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = bench_parser("decision", __doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="rows with a prompt each")
     parser.add_argument("--embedding", choices=["static", "minilm"], default="static")
     parser.add_argument("--prompts", type=int, default=2_000)

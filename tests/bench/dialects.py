@@ -10,7 +10,6 @@ The request is a turn of an agent: a system prompt of 2 KB, five messages with o
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -39,6 +38,7 @@ from gateway.dialects.responses.reading import entries_of
 from gateway.dialects.responses.reply import completion_of as response_completion
 from gateway.dialects.responses.response_object import ItemIds, ResponseHead, whole_response
 from gateway.server.server import settle
+from tests.bench.command import bench_parser
 
 REQUEST_US: Final = 60.0
 CHUNK_US: Final = 15.0
@@ -405,13 +405,7 @@ def _figure(row: Row, times: list[float]) -> Figure:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    summary, _, rest = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.dialects",
-        description=summary,
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = bench_parser("dialects", __doc__)
     parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name contains it")
     parser.add_argument("--rounds", type=int, default=40, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")

@@ -32,6 +32,7 @@ from cache import shipped_cross_encoder
 from cache.index import Choice
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.store import resp
+from tests.bench.command import bench_parser
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions
 from tests.support.redis8 import Unavailable, redis8
@@ -89,13 +90,7 @@ def _of(times: Times) -> str:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    summary, _, rest = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.index",
-        description=summary,
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = bench_parser("index", __doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--scopes", type=int, default=1_000, help="of the layout that is spread")
     parser.add_argument("--lookups", type=int, default=2_000)

@@ -10,7 +10,6 @@ prompts of a made-up language (`tests.support.strange_models`); the ledger's kee
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import io
@@ -33,6 +32,7 @@ from gateway.measures.curves import Blocks, Curve
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import StaticEmbedder
 from routing.features import features_of_text
+from tests.bench.command import bench_parser
 from tests.support.app import in_process
 from tests.support.store import UNHURRIED, local_store
 from tests.support.strange_models import RIGHT, WRONG, Language
@@ -164,7 +164,7 @@ def measured(folder: Path, prompts: int, seed: int, fresh: int = _FRESH) -> Lear
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.learn")
+    parser = bench_parser("learn", __doc__)
     parser.add_argument("--prompts", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

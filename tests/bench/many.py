@@ -9,7 +9,6 @@ least of the rounds counts: other load on the machine only adds. The exit code i
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import httpx2
 from gateway.config.schema import TenantConfig, key_digest
 from gateway.request.access import Tenants
 from policies.loader import SHIPPED
+from tests.bench.command import BenchFigure, bench_parser, report
 from tests.bench.rig import cpu_s
 from tests.support.gateway import config, environment, running, secrets_of, write_deployment
 from tests.support.store import local_store
@@ -77,7 +77,7 @@ def _names(count: int) -> list[str]:
 
 def main() -> int:
     """Print the table and the goals; 1 where one is missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.many", description=(__doc__ or "").partition("\n")[0])
+    parser = bench_parser("many", __doc__)
     parser.add_argument("--count", type=int, default=1000, metavar="N", help="how many are many (1000)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often all is measured (3)")
     asked = parser.parse_args()
@@ -93,12 +93,11 @@ def main() -> int:
         sys.stdout.write(f"{number:>10}{min(lookups[number]):>16.1f}{idle * 100:>20.2f}{edit_s:>18.2f}\n")
     idle = min(share for share, _ in gateways[asked.count])
     added_us = min(lookups[asked.count]) - min(lookups[1])
-    met = idle <= IDLE_TARGET, added_us <= LOOKUP_TARGET_US
-    sys.stdout.write(
-        f"idle, % of a core: {idle * 100:.2f}; target {IDLE_TARGET * 100:g}: {'met' if met[0] else 'OVER'}\n"
-        f"tenants add, us: {added_us:.2f}; target {LOOKUP_TARGET_US:g}: {'met' if met[1] else 'OVER'}\n"
-    )
-    return 0 if all(met) else 1
+    figures = [
+        BenchFigure("idle, % of a core", idle * 100, IDLE_TARGET * 100),
+        BenchFigure("tenants add, us", added_us, LOOKUP_TARGET_US),
+    ]
+    return report(figures)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,17 @@ and what `tests.bench.ratchets` counts; the exit code is 1 where a number is lar
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.bench import budgets, ratchets
+from tests.bench.command import bench_parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and compare with the numbers kept."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.modules", description=__doc__.partition("\n")[0])
+    parser = bench_parser("modules", __doc__)
     parser.add_argument("--list", action="store_true", help="name what was counted")
     parser.add_argument("--lower", action="store_true", help="keep the numbers that have become smaller; raises none")
     args = parser.parse_args(arguments)

@@ -12,7 +12,6 @@ all requests of a kind of block. The gateway is a process of its own. The exit c
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -32,6 +31,7 @@ from gateway.registry.apply import apply_file
 from gateway.registry.registry import PolicyRegistry
 from policies.loader import PolicySource
 from policies.model import DeployedTier
+from tests.bench.command import bench_parser
 from tests.support.gateway import CHAT, Gateway, config, environment, running, secrets_of, write_deployment
 from tests.support.store import local_store
 from tests.support.upstream import Upstream
@@ -219,9 +219,7 @@ def main() -> int:
     """Print the figures and the goals; 1 where one is missed."""
     if sys.argv[1:2] == ["--gateway"]:
         return _serve_fast(sys.argv[2:])
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.policy_reload", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = bench_parser("policy_reload", __doc__)
     parser.add_argument("--edits", type=int, default=20, metavar="N", help="edits per number of workers (20)")
     parser.add_argument("--reloads", type=int, default=200, metavar="N", help="reloads under load (200)")
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 4], metavar="N", help="numbers of workers (1 4)")

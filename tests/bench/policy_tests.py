@@ -11,7 +11,6 @@ a core of its own gives. Reading the file (YAML, checks of every key) is measure
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from gateway.lab.policy_tests.format import Case, read_tests
 from gateway.lab.policy_tests.run import Coverage, PolicyUnderTest, Requests, run_test
 from policies.loader import SHIPPED
+from tests.bench.command import bench_parser
 
 _BATCH = 100
 _IN_FILE = 500
@@ -48,13 +48,7 @@ def test_file(policy: Path, kind: str, first: str, cases: int) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print the figures."""
-    summary, _, rest = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.policy_tests",
-        description=summary,
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = bench_parser("policy_tests", __doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--policy", type=Path, default=SHIPPED / "chat.yaml")
     options = parser.parse_args(arguments)

@@ -10,7 +10,6 @@ one by one and compared byte for byte, and the memory at its highest. Exit code 
 
 from __future__ import annotations
 
-import argparse
 import resource
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from gateway.archive.query import opened
 from gateway.lab.replay.run import Replayed, replay
 from policies.model import Policy
+from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy
 
@@ -35,7 +35,7 @@ def timed(folder: Path, candidate: Policy, check: int | None) -> tuple[Replayed,
 
 def main() -> int:
     """Write, replay and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser("replay", __doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--ledger", type=Path, help="read this ledger, which this bench has written before")
     parser.add_argument("--write", type=Path, help="write the ledger into this folder, and keep it")

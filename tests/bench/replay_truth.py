@@ -13,7 +13,6 @@ those that are done.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import sys
@@ -30,6 +29,7 @@ from gateway.archive.query import opened
 from gateway.lab.replay.figures import FigureChange
 from gateway.lab.replay.run import Replayed, replay
 from gateway.measures.intervals import wilson
+from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy
 
@@ -113,7 +113,7 @@ def truth_of(rows: Sequence[Row], ttft_s: float) -> dict[str, float]:
 
 def main() -> int:
     """Make all runs and print the errors; 1 if a mean error reaches 1%."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser("replay_truth", __doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -136,8 +136,8 @@ def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
     """All services, started and answering, the gateway if `ours`; this process joins the load's core."""
     os.sched_setaffinity(0, {cores.load})
     with ExitStack() as stack:
-        upstream = free_port()
-        direct = stack.enter_context(process("direct", upstream, "-m", "tests.bench.raw_upstream", str(upstream)))
+        direct = stack.enter_context(raw_model())
+        upstream = direct.port
         store = stack.enter_context(local_store())
         with on_core(cores.gateway):
             nginx = stack.enter_context(_nginx(folder / "nginx", upstream))
@@ -173,6 +173,12 @@ def process(name: str, port: int, *arguments: str, **env: str) -> Iterator[Servi
     with stopped(started):
         until(lambda: listens(port), 10, f"{name} listens")
         yield Service(name, port, started.pid)
+
+
+def raw_model() -> AbstractContextManager[Service]:
+    """The model server that costs next to nothing, which is what `direct` asks."""
+    port = free_port()
+    return process("direct", port, "-m", "tests.bench.raw_upstream", str(port))
 
 
 def raw_proxy(upstream: int, launcher: Sequence[str] = ("-m", "uvicorn")) -> AbstractContextManager[Service]:

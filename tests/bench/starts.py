@@ -12,7 +12,6 @@ Memory is read a second after the first reply: resident (RSS), with shared pages
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import importlib.util
@@ -28,10 +27,11 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config.loader import default_config
+from tests.bench.command import bench_parser
 from tests.bench.load import Subject
 from tests.bench.measure import Figures, NotAsMeant, Say, ask
 from tests.bench.report import Found, as_text
-from tests.bench.rig import choose_cores, cpu_s, memory_mb, on_core, process, raw_proxy, stopped
+from tests.bench.rig import choose_cores, cpu_s, memory_mb, on_core, raw_model, raw_proxy, stopped
 from tests.support.gateway import ROOT, START_S, environment
 from tests.support.ports import free_port
 from tests.support.store import local_store
@@ -64,11 +64,8 @@ def starts(folder: Path, times: int, asked: Sequence[str], say: Say) -> dict[str
     """Medians over so many starts, by embedding; `least_` is the least, which other load on the machine moves least."""
     core = choose_cores().gateway
     runs: dict[str, list[Start]] = {kind: [] for kind in ("raw", *asked)}
-    upstream = free_port()
-    with (
-        process("model", upstream, "-m", "tests.bench.raw_upstream", str(upstream)),
-        local_store() as store,
-    ):
+    with raw_model() as model, local_store() as store:
+        upstream = model.port
         for number in range(times + 1):
             for kind, each in runs.items():
                 say(f"start {number} of {times}: {kind}")
@@ -143,7 +140,7 @@ def _answers(gateway: subprocess.Popen[bytes], port: int, log: Path) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print the table and the goals; 1 where one is missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.starts", description="What a start costs and holds.")
+    parser = bench_parser("starts", __doc__)
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how many starts of each kind (default 5)")
     parser.add_argument("--only", nargs="+", choices=kinds(), default=kinds(), help="these only")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

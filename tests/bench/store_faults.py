@@ -11,11 +11,8 @@ well; once it is not, no lookup longer than 50 ms at first (until the breaker ha
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,11 +23,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.bench.rig import bench_gateway, listens
-from tests.support.gateway import ROOT, Gateway, environment
-from tests.support.ports import free_port
+from tests.bench.command import BenchFigure, bench_parser, report
+from tests.bench.rig import bench_gateway, raw_model
+from tests.support.gateway import Gateway
 from tests.support.store import LocalStore, local_store
-from tests.support.wait import until
 
 RATE: Final = 80.0
 """Requests a second: a moderate load for one worker, on any machine."""
@@ -69,34 +65,15 @@ class Phase:
         return [one.lookup_ms for one in self.asked if one.ok and least_s <= one.at_s < most_s]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One figure; `target` is the most it may be."""
-
-    what: str
-    value: float
-    target: float | None = None
-
-    @property
-    def met(self) -> bool:
-        """Whether it is no more than that."""
-        return self.target is None or self.value <= self.target
-
-
-def run(phase_s: float) -> list[Row]:
+def run(phase_s: float) -> list[BenchFigure]:
     """All phases, so many seconds each."""
-    with tempfile.TemporaryDirectory(prefix="tierline-store-") as folder, local_store() as store:
-        port = free_port()
-        upstream = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.raw_upstream", str(port)], cwd=ROOT, env=environment()
-        )
-        try:
-            until(lambda: listens(port), 10, "the backend listens")
-            with bench_gateway(Path(folder), port, store.url) as gateway:
-                return rows_of(asyncio.run(_phases(gateway, store, phase_s)))
-        finally:
-            upstream.kill()
-            upstream.wait()
+    with (
+        tempfile.TemporaryDirectory(prefix="tierline-store-") as folder,
+        local_store() as store,
+        raw_model() as model,
+        bench_gateway(Path(folder), model.port, store.url) as gateway,
+    ):
+        return rows_of(asyncio.run(_phases(gateway, store, phase_s)))
 
 
 async def _phases(gateway: Gateway, store: LocalStore, phase_s: float) -> list[Phase]:
@@ -152,29 +129,33 @@ async def _ask(client: aiohttp.ClientSession, gateway: Gateway, phase: Phase, nu
     phase.asked.append(Asked(at - began, hit, status, float(lookup[1]) if lookup else 0.0, whole_ms))
 
 
-def rows_of(phases: Sequence[Phase]) -> list[Row]:
+def rows_of(phases: Sequence[Phase]) -> list[BenchFigure]:
     """The figures that have targets, and how many hits there were."""
     by_name = {phase.name: phase for phase in phases}
     hits = [one for one in by_name["well"].asked if one.hit]
     rows = [
-        Row("well: exact hit, lookup p50, ms", _quantile([one.lookup_ms for one in hits], 0.5), 0.3),
-        Row("well: exact hit, lookup p99, ms", _quantile([one.lookup_ms for one in hits], 0.99), 1.0),
-        Row("well: exact hit, whole p50, ms", _quantile([one.whole_ms for one in hits], 0.5)),
-        Row("well: exact hit, whole p99, ms", _quantile([one.whole_ms for one in hits], 0.99), 5.0),
+        BenchFigure("well: exact hit, lookup p50, ms", _quantile([one.lookup_ms for one in hits], 0.5), 0.3),
+        BenchFigure("well: exact hit, lookup p99, ms", _quantile([one.lookup_ms for one in hits], 0.99), 1.0),
+        BenchFigure("well: exact hit, whole p50, ms", _quantile([one.whole_ms for one in hits], 0.5)),
+        BenchFigure("well: exact hit, whole p99, ms", _quantile([one.whole_ms for one in hits], 0.99), 5.0),
     ]
     for name in ("frozen", "killed"):
         phase = by_name[name]
-        rows.append(Row(f"{name}: longest lookup of the first second, ms", max(phase.lookups(0, FIRST_S)), 50.0))
         rows.append(
-            Row(f"{name}: lookups of 1 ms or more then", float(sum(one >= 1 for one in phase.lookups(0, FIRST_S))))
+            BenchFigure(f"{name}: longest lookup of the first second, ms", max(phase.lookups(0, FIRST_S)), 50.0)
         )
-        rows.append(Row(f"{name}: lookup p99 from then on, ms", _quantile(phase.lookups(FIRST_S), 0.99), 1.0))
+        rows.append(
+            BenchFigure(
+                f"{name}: lookups of 1 ms or more then", float(sum(one >= 1 for one in phase.lookups(0, FIRST_S)))
+            )
+        )
+        rows.append(BenchFigure(f"{name}: lookup p99 from then on, ms", _quantile(phase.lookups(FIRST_S), 0.99), 1.0))
     for name in ("thawed", "restarted"):
         back = [one.at_s for one in by_name[name].asked if one.hit]
-        rows.append(Row(f"{name}: first hit after, s", min(back, default=float("inf"))))
+        rows.append(BenchFigure(f"{name}: first hit after, s", min(back, default=float("inf"))))
     asked = [one for phase in phases for one in phase.asked]
-    rows.append(Row("refused for the gateway's own lag", float(sum(one.status == _LAGS for one in asked))))
-    return [*rows, Row(f"failed, of {len(asked)} requests", float(sum(not one.ok for one in asked)), 0.0)]
+    rows.append(BenchFigure("refused for the gateway's own lag", float(sum(one.status == _LAGS for one in asked))))
+    return [*rows, BenchFigure(f"failed, of {len(asked)} requests", float(sum(not one.ok for one in asked)), 0.0)]
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -184,22 +165,11 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it and prints the table; 1 when a target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.store_faults", description="What a broken store costs."
-    )
+    parser = bench_parser("store_faults", __doc__)
     parser.add_argument("--quick", action="store_true", help="three seconds a phase instead of ten")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args(arguments)
-    rows = run(3.0 if asked.quick else 10.0)
-    if asked.json:
-        print(
-            json.dumps([{"what": row.what, "value": row.value, "target": row.target, "met": row.met} for row in rows])
-        )
-    else:
-        for row in rows:
-            verdict = "" if row.target is None else f"{row.target:>9g}  {'met' if row.met else 'OVER'}"
-            print(f"{row.what:52}{row.value:>9.2f}{verdict}")
-    return 0 if all(row.met for row in rows) else 1
+    return report(run(3.0 if asked.quick else 10.0), as_json=asked.json)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,20 +19,12 @@ from tests.bench.load import PROMPT, Subject, fresh_prompt
 from tests.bench.report import Found, as_json, as_text
 from tests.bench.rig import Service
 from tests.bench.streams import Shape, watch
-from tests.support.gateway import ROOT, free_port
-from tests.support.wait import until
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[Service]:
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "tests.bench.raw_upstream", str(port)], cwd=ROOT)
-    try:
-        until(lambda: rig.listens(port), 10)
-        yield Service("direct", port, process.pid)
-    finally:
-        process.kill()
-        process.wait()
+    with rig.raw_model() as service:
+        yield service
 
 
 def test_the_raw_upstream_is_a_model_server(upstream: Service) -> None:

@@ -15,7 +15,6 @@ repeated runs in 95 of 100. The exit code is 1 where a target is missed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -33,6 +32,7 @@ from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger, encode
 from gateway.telemetry.sampling import HEAD, bound_of
 from gateway.telemetry.trace import NO_CALLER, Trace
+from tests.bench.command import bench_parser
 from tests.support.app import in_process
 from tests.support.store import local_store
 from tests.support.upstream import Reply, Upstream
@@ -200,7 +200,7 @@ def afterwards(trace: Trace, ledger: Ledger, rounds: int, times: int = 100) -> F
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser("tracing", __doc__)
     parser.add_argument("--rounds", type=int, default=60, metavar="N", help="rounds of each figure (default: 60)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)

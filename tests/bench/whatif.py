@@ -11,7 +11,6 @@ Exit code 1 where the median step takes more than --limit milliseconds, or a fig
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -35,6 +34,7 @@ from gateway.lab.replay.run import replay
 from policies.loader import made_policy
 from policies.numbers import numbers_of
 from policies.yaml_source import parse_yaml
+from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import TIERS, World, policy
 
@@ -130,7 +130,7 @@ async def measured(ledger: Path, folder: Path) -> tuple[list[float], int]:
 
 def main() -> int:
     """Write, read, drag, compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser("whatif", __doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--ledger", type=Path, help="read this ledger of the bench's world")
     parser.add_argument("--limit", type=float, default=200.0, help="most milliseconds of the median step")
