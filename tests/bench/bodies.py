@@ -242,9 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     with contextlib.ExitStack() as stack:
         store_url = None if asked.no_store else stack.enter_context(local_store()).url
-        rows = uvloop.run(
-            _run(f"http://127.0.0.1:{stack.enter_context(raw_model()).port}/v1", asked.only, asked.rounds, store_url)
-        )
+        upstream = f"http://127.0.0.1:{stack.enter_context(raw_model()).port}/v1"
+        rows = uvloop.run(_run(upstream, asked.only, asked.rounds, store_url))
     if asked.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:

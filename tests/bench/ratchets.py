@@ -39,6 +39,8 @@ RAISE = (
 )
 BRANCHES = "branches taken, %"
 _RULE_LINES = 100
+_PUBLIC = {"_", "_asdict", "_fields", "_make", "_replace"}
+"""Names that are no private ones: those of named tuples are public in spite of their underscore."""
 _BUILT = {"node_modules", "build", "dist", "tests", "__pycache__"}
 _SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: tuple[str, ...] = tuple(_SETTINGS["tool"]["importlinter"]["root_packages"])
@@ -162,7 +164,7 @@ def private_names() -> list[str]:
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name != "_"
+    return name.startswith("_") and not name.startswith("__") and name not in _PUBLIC
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
@@ -170,7 +172,9 @@ def _defined(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Constant(value=str(name)):  # the latter in __slots__
+            case ast.Assign(targets=[ast.Name(id="__slots__")], value=ast.Tuple(elts=slots)):
+                yield from (slot.value for slot in slots if isinstance(slot, ast.Constant))
+            case ast.Name(id=name, ctx=ast.Store()):
                 yield name
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 yield name
