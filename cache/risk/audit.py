@@ -31,7 +31,7 @@ import orjson
 from numpy.typing import NDArray
 
 from cache.entry import CorruptEntry, decode
-from cache.risk.comparison import ALIKE, COMPARISON, Judge, contradict, includes, text_of
+from cache.risk.comparison import ALIKE, COMPARISON, SampleJudge, contradict, includes, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, RiskFigures, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
 from cache.scopes.scope import SCHEMA
@@ -154,7 +154,7 @@ class Audits:
         alike: float = ALIKE["static"],
         cross_encoder: str = "",
         cosine_weight: float = 0.0,
-        judge: Judge | None = None,
+        judge: SampleJudge | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Create the audits. `alike`: see `comparison.ALIKE`. `clock` is the wall clock, in seconds since 1970."""

@@ -47,7 +47,7 @@ _READ_CHARS: Final = 2_000
 _POLAR: Final = {"yes": True, "no": False}
 
 
-class Judge(Protocol):
+class SampleJudge(Protocol):
     """A model that compares two answers. The gateway implements it; the cache defines the interface."""
 
     async def __call__(
