@@ -18,7 +18,7 @@ from cache.semantic.cross_encoder import Pair, TextPairScorer
 from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
 from gateway.measures.curves import Flags, Floats
 from gateway.measures.intervals import wilson
-from gateway.progress import OnProgress
+from gateway.progress import OnProgress, silent
 
 NEVER = -math.inf
 SAME_REQUEST = math.inf
@@ -136,17 +136,22 @@ class Stages:
         self._scorer = scorer
         self._scored: dict[Pair, float] = {}
 
-    def scores(self, pairs: Sequence[Pair], on_progress: OnProgress | None = None) -> list[float]:
+    def scores(self, pairs: Sequence[Pair], on_progress: OnProgress = silent) -> list[float]:
         """Return the cross-encoder's scores."""
-        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._scored]
-        missing.sort(key=lambda pair: len(pair[0]) + len(pair[1]))  # padding costs as much as words do
-        for start in range(0, len(missing) if self._scorer is not None else 0, _BATCH):
-            batch = missing[start : start + _BATCH]
-            if self._scorer is not None:
-                self._scored.update(zip(batch, self._scorer.scores(batch), strict=True))
-            if on_progress is not None:
-                on_progress("scoring", start + len(batch), len(missing))
+        if self._scorer is not None:
+            self._scored |= read_pairs(self._scorer, [pair for pair in pairs if pair not in self._scored], on_progress)
         return [self._scored[pair] for pair in pairs]
+
+
+def read_pairs(scorer: TextPairScorer, pairs: Sequence[Pair], on_progress: OnProgress) -> dict[Pair, float]:
+    """Return the cross-encoder's score of each different pair."""
+    ordered = sorted(dict.fromkeys(pairs), key=lambda pair: len(pair[0]) + len(pair[1]))  # padding costs as words do
+    scores: dict[Pair, float] = {}
+    for start in range(0, len(ordered), _BATCH):
+        batch = ordered[start : start + _BATCH]
+        scores.update(zip(batch, scorer.scores(batch), strict=True))
+        on_progress("scoring", start + len(batch), len(ordered))
+    return scores
 
 
 def score_pairs(

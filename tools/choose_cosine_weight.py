@@ -29,6 +29,7 @@ from gateway.progress import OnProgress
 from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder
 from tools import command
+from tools.cache_stages import read_pairs
 from tools.cross_encoder_data import left_out
 from tools.question_families import QuestionFamily, add_families_flag, questions_of, read_families
 from tools.question_pairs import Embed, QuestionPair
@@ -40,7 +41,6 @@ _LEAST_COSINE = 0.4
 """As in the policies that ship: `cache.semantic.min_similarity`."""
 _MOST = 8_000  # pairs, before vetoes
 _FEWEST = 30  # pairs above the strict threshold of either label
-_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def choose_weights(
     chosen = {}
     for name, embed in encoders.items():
         pairs, cosines = near_pairs(aside, embed)
-        read = _read(model, pairs, on_progress)
+        scores = read_pairs(model, [(pair.a, pair.b) for pair in pairs], on_progress)
+        read = np.array([scores[pair.a, pair.b] for pair in pairs])
         same = np.array([pair.same_answer for pair in pairs], np.bool_)
         chosen[name] = chosen_weight(read, cosines, same, model.strict)
     facts: dict[str, Any] = json.loads(sheet.read_bytes())
@@ -110,17 +111,6 @@ def near_pairs(families: Sequence[QuestionFamily], embed: Embed) -> tuple[list[Q
 def _stopped(one: str, other: str) -> bool:
     """Return whether no cross-encoder is asked: the same words, or a veto."""
     return same_words(one, other) or bool(Pair(one, other).refusal(SWITCHED, "screened"))
-
-
-def _read(model: CrossEncoder, pairs: Sequence[QuestionPair], on_progress: OnProgress) -> Floats:
-    """Return the cross-encoder's score of each pair."""
-    scores = np.zeros(len(pairs))
-    order = sorted(range(len(pairs)), key=lambda row: len(pairs[row].a) + len(pairs[row].b))
-    for start in range(0, len(order), _BATCH):
-        rows = order[start : start + _BATCH]
-        scores[rows] = model.scores([(pairs[row].a, pairs[row].b) for row in rows])
-        on_progress("scoring", start + len(rows), len(order))
-    return scores
 
 
 def chosen_weight(read: Floats, cosines: Floats, same: NDArray[np.bool_], strict: float) -> CosineWeight:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeAlias
 
 from cache.semantic.cross_encoder import CrossEncoderError
 from cache.semantic.verifier import VerifierError
+from gateway.cli.commands._flags import add_note_flag
 from gateway.exit_codes import Exit
 from gateway.fit.datasets import DataError
 from gateway.fit.libraries import LibraryMissing
@@ -66,14 +66,10 @@ def add_training_flags(made: argparse.ArgumentParser, checked: str, writes: str)
         "--check", type=Path, nargs="+", default=[], metavar="FILE", help=f"labelled pairs used only to {checked}"
     )
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"the folder to write {writes} to")
-    made.add_argument(
-        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
-    )
+    add_note_flag(made)
 
 
 def remade(made: argparse.ArgumentParser, args: argparse.Namespace, *options: str) -> Remade:
-    """Return the command that makes the artefact again, files by their names alone; --note has no effect on it."""
+    """Return the command that makes the artefact again."""
     check = ("--check", *(path.name for path in args.check)) if args.check else ()
-    files = (path.name for path in args.data)
-    words = (*shlex.split(made.prog), "--data", *files, "--out", args.out.name, *options, *check)
-    return Remade(words, tuple(args.note))
+    return Remade.of(made.prog, args.data, args.out, [*options, *check], args.note)

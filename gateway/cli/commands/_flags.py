@@ -80,6 +80,13 @@ def add_embedding_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_note_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --note to a command that writes a data sheet."""
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
+    )
+
+
 def add_json_flag(parser: argparse.ArgumentParser, instead_of: str = "tables") -> None:
     """Add --json to a command."""
     parser.add_argument("--json", action="store_true", help=f"print one JSON object instead of {instead_of}")

@@ -17,6 +17,7 @@ from gateway.cli.commands._flags import (
     add_command,
     add_embedding_flag,
     add_json_flag,
+    add_note_flag,
     add_seed_flag,
     add_state_flag,
     share_number,
@@ -143,7 +144,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_seed_flag(parser)
     add_state_flag(parser)
-    _add_note_flag(parser)
+    add_note_flag(parser)
     # Not `required`: argparse would then require --data and --out before a subcommand too.
     parser.set_defaults(train=_difficulty, refuse=parser.error, json=False)
     others = parser.add_subparsers(title="other models to train", prog="tierline train")
@@ -174,15 +175,9 @@ def _add_confidence(subparsers: Subparsers) -> None:
     add_embedding_flag(parser)
     add_state_flag(parser)
     add_seed_flag(parser)
-    _add_note_flag(parser)
+    add_note_flag(parser)
     add_json_flag(parser, "a table")
     parser.set_defaults(train=_confidence)
-
-
-def _add_note_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
-    )
 
 
 def _accuracy(text: str) -> tuple[str, float]:
@@ -237,7 +232,9 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     if args.bare_questions:
         command.append("--bare-questions")
     facts = {"trained_on": data.sources, "small_accuracy": accuracy}
-    digest = save(trained, args.out, data_sheet(what, facts, _remade(args, (), command)))
+    digest = save(
+        trained, args.out, data_sheet(what, facts, Remade.of("tierline train", args.data, args.out, command, args.note))
+    )
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"APGR, {trained.metrics['folds']}-fold"
     return Report({}, [table_of_apgr(trained.metrics)], title=title, done=done, width=WIDE)
@@ -266,8 +263,8 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         for file in trained_on(args.classifier / SHEET_FILE) & {source["sha256"] for source in sources}:
             name = next(source["file"] for source in sources if source["sha256"] == file)
             notes.append(f"the classifier was fitted on {name}: its estimates are better there than on new prompts")
-    after = ("--seed", str(args.seed), *calibration, *prior)
-    remade = _remade(args, ("confidence",), after, ("--model", args.model))
+    options = ("--model", args.model, "--seed", str(args.seed), *calibration, *prior)
+    remade = Remade.of("tierline train confidence", args.data, args.out, options, args.note)
     digest = save_head(head, args.out, data_sheet(what, facts, remade))
     values = {"model": args.model, "version": digest[:12], "prior": head.numbers["prior"], **facts, **head.metrics}
     done = [f"written to {args.out}, version {digest[:12]}"]
@@ -290,15 +287,3 @@ def _priors(args: argparse.Namespace, prompts: Sequence[str], on_progress: OnPro
 
 def _why_none(weight: float) -> str:
     return "" if weight else ", because on held-out answers it adds no more than chance would"
-
-
-def _remade(
-    args: argparse.Namespace, subcommand: Sequence[str], after: Sequence[str], before: Sequence[str] = ()
-) -> Remade:
-    """Return the command that makes the artefact again; without --note, which has no effect on it.
-
-    `before` and `after` are further options, before and after --out.
-    """
-    files = (path.name for path in args.data)
-    words = ("tierline", "train", *subcommand, "--data", *files, *before, "--out", args.out.name, *after)
-    return Remade(words, tuple(args.note))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,6 +19,17 @@ class Remade:
 
     command: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, program: str, data: Sequence[Path], out: Path, options: Sequence[str], notes: Sequence[str] = ()
+    ) -> Remade:
+        """Return the command of a program that reads --data and writes --out, with files by their names alone.
+
+        `notes` are those of --note, which has no effect on the artefact.
+        """
+        words = (*shlex.split(program), "--data", *(path.name for path in data), "--out", out.name, *options)
+        return cls(words, tuple(notes))
 
 
 def data_sheet(what: str, facts: dict[str, Any], remade: Remade) -> dict[str, Any]:
