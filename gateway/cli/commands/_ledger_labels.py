@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from gateway.cli.commands import CommandError
-from gateway.fit.calibration.cases import Cases, known_starts
-from gateway.fit.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from gateway.fit.calibration.cases import known_starts
+from gateway.fit.calibration.traffic import LabelledSurface, LabelledTraffic, cases_of, dollars
 from gateway.fit.datasets import DataError, Json, json_objects, rows_of
 from gateway.telemetry import names
 from gateway.telemetry.sampling import HEAD
@@ -78,27 +78,16 @@ def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: C
             f"the labelled requests never started at {surface.tiers[0]}, so its confidence on them is unknown; "
             f"let more of them start there for a while, or collect rows of both models' answers for --data",
         )
-    verdicts = judged(
+    cases, basis = cases_of(
         surface,
+        ([request.small for request in requests], [request.large for request in requests]),
+        ([request.small_cost for request in requests], [request.large_cost for request in requests]),
         [(request.confidence, request.basis) for request in requests],
         [request.faulty for request in requests],
-    )
-    small_cost, large_cost, unit = costs(
-        [request.small_cost for request in requests], [request.large_cost for request in requests]
-    )
-    cases = Cases(
-        small=np.array([request.small for request in requests]),
-        large=np.array([request.large for request in requests]),
-        confidence=verdicts.confidence,
-        unfit=verdicts.unfit,
-        small_cost=small_cost,
-        large_cost=large_cost,
-        starts=starts,
-        unit=unit,
-        accepts_unknown=surface.policy.escalate.no_signal == "accept",
+        starts,
     )
     models = (surface.small.model, surface.large.model)
-    return LabelledTraffic(cases, verdicts.basis, models, tuple(_notes(surface, skipped, untold)))
+    return LabelledTraffic(cases, basis, models, tuple(_notes(surface, skipped, untold)))
 
 
 def _labels(file: Path) -> dict[str, tuple[float, float]]:

@@ -6,8 +6,8 @@ In the grid of settings, a column is one escalation threshold; each start thresh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,17 +55,9 @@ class Cases:
 
     def take(self, rows: NDArray[np.int64]) -> Cases:
         """Return the cases of these rows, in this order."""
-        return Cases(
-            small=self.small[rows],
-            large=self.large[rows],
-            confidence=self.confidence[rows],
-            unfit=self.unfit[rows],
-            small_cost=self.small_cost[rows],
-            large_cost=self.large_cost[rows],
-            starts={threshold: start[rows] for threshold, start in self.starts.items()},
-            unit=self.unit,
-            accepts_unknown=self.accepts_unknown,
-        )
+        names = ("small", "large", "confidence", "unfit", "small_cost", "large_cost")
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, **arrays, starts={threshold: start[rows] for threshold, start in self.starts.items()})
 
     def shuffled(self) -> Cases:
         """Return the cases in a random order, the same at every call."""

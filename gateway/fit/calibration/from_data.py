@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gateway.fit.calibration.cases import Cases
-from gateway.fit.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from gateway.fit.calibration.traffic import LabelledSurface, LabelledTraffic, cases_of, dollars
 from gateway.fit.datasets import DataError, Example, Json, LabelledAnswer, read_labelled
 from gateway.fit.embedding import Remembered
 from gateway.fit.kinds import features_of_example
@@ -49,23 +46,18 @@ def from_data(
     evidence = [_evidence(answer, scorers.first) for answer in answers]
     confidences = [confidence_of(seen, scorers.head, prior) for seen, prior in zip(evidence, priors, strict=True)]
     pairs = zip(answers, evidence, strict=True)
-    verdicts = judged(surface, confidences, [_is_faulty(answer, seen, surface) for answer, seen in pairs])
-    small_cost, large_cost, unit = costs(
-        [_cost(example.answers[0], surface, 0) for example in examples],
-        [_cost(example.answers[-1], surface, 1) for example in examples],
+    cases, basis = cases_of(
+        surface,
+        ([example.small for example in examples], [example.large for example in examples]),
+        (
+            [_cost(example.answers[0], surface, 0) for example in examples],
+            [_cost(example.answers[-1], surface, 1) for example in examples],
+        ),
+        confidences,
+        [_is_faulty(answer, seen, surface) for answer, seen in pairs],
+        {at: surface.rules.start_cheapest(values, at) for at in surface.rules.thresholds},
     )
-    cases = Cases(
-        small=np.array([example.small for example in examples]),
-        large=np.array([example.large for example in examples]),
-        confidence=verdicts.confidence,
-        unfit=verdicts.unfit,
-        small_cost=small_cost,
-        large_cost=large_cost,
-        starts={at: surface.rules.start_cheapest(values, at) for at in surface.rules.thresholds},
-        unit=unit,
-        accepts_unknown=surface.policy.escalate.no_signal == "accept",
-    )
-    return LabelledTraffic(cases, verdicts.basis, models, tuple(_notes(surface, data.sources, models, scorers)))
+    return LabelledTraffic(cases, basis, models, tuple(_notes(surface, data.sources, models, scorers)))
 
 
 def _scored(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gateway.fit.calibration.cases import Cases, CostUnit
+from gateway.fit.calibration.cases import Cases
 from gateway.fit.calibration.start import StartRules
 from gateway.measures.curves import Flags, Floats
 from policies.model import Policy, Traffic
@@ -69,28 +69,40 @@ def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, mod
     return (tok_in * model.input_price + tok_out * model.output_price) / 1e6
 
 
-def costs(small: Sequence[float | None], large: Sequence[float | None]) -> tuple[Floats, Floats, CostUnit]:
-    """Return both tiers' costs and their unit: US dollars, or large calls if some are unknown or the large are free."""
-    both = [(one, other) for one, other in zip(small, large, strict=True) if one is not None and other is not None]
-    if len(both) < len(small) or not sum(other for _, other in both):
-        return np.zeros(len(small)), np.ones(len(small)), "large calls"
-    pairs = np.array(both)
-    return pairs[:, 0], pairs[:, 1], "dollars"
+def cases_of(
+    surface: LabelledSurface,
+    right: tuple[Sequence[float], Sequence[float]],
+    costs: tuple[Sequence[float | None], Sequence[float | None]],
+    confidences: Sequence[tuple[float | None, Basis]],
+    faulty: Sequence[bool],
+    starts: Mapping[float | None, Flags],
+) -> tuple[Cases, Basis]:
+    """Return labelled requests as cases, and the basis of the confidence whose threshold is to be chosen.
+
+    `right` and `costs` are of the small and of the large tier. Costs are in US dollars, or counted in large calls if
+    some are unknown or the large ones are free.
+    """
+    confidence, unfit, basis = _judged(surface, confidences, faulty)
+    pairs = np.array(list(zip(*costs, strict=True)), np.float64).reshape(-1, 2)  # None is NaN
+    known = not np.isnan(pairs).any() and pairs[:, 1].sum() > 0
+    pairs = pairs if known else np.tile([0.0, 1.0], (len(pairs), 1))
+    return Cases(
+        np.array(right[0], np.float64),
+        np.array(right[1], np.float64),
+        confidence,
+        unfit,
+        pairs[:, 0],
+        pairs[:, 1],
+        starts,
+        "dollars" if known else "large calls",
+        surface.policy.escalate.no_signal == "accept",
+    ), basis
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedAnswer:
-    """The judge's view of the small tier's answers, as arrays for `Cases`: one confidence and one flag a request."""
-
-    confidence: Floats
-    unfit: Flags
-    basis: Basis
-
-
-def judged(
+def _judged(
     surface: LabelledSurface, confidences: Sequence[tuple[float | None, Basis]], faulty: Sequence[bool]
-) -> JudgedAnswer:
-    """Return the answers' confidences for the threshold to be chosen.
+) -> tuple[Floats, Flags, Basis]:
+    """Return the answers' confidences for the threshold to be chosen, which are unfit, and the confidences' basis.
 
     One threshold is chosen at a time: that for calibrated confidence if any answer has one, else that for uncalibrated.
     In the first case, uncalibrated answers are accepted or rejected by the policy's present uncalibrated threshold.
@@ -107,4 +119,4 @@ def judged(
             unfit[i] |= value < other
         else:
             confidence[i] = value
-    return JudgedAnswer(confidence, unfit, chosen)
+    return confidence, unfit, chosen
