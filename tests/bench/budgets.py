@@ -302,7 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         counts = measure(Path(folder))
     passed = int(counts["miss"].pop(MODULES))
-    print(json.dumps(counts, indent=1) if args.json else as_text(counts))
+    print(json.dumps(counts | {MODULES: passed}, indent=1) if args.json else f"{as_text(counts)}\n{MODULES}: {passed}")
     if args.write:
         rounded = {path: {what: round(value, 2) for what, value in row.items()} for path, row in counts.items()}
         LIMITS.write_text(json.dumps(rounded, indent=1) + "\n")
