@@ -178,6 +178,16 @@ async def test_a_worker_that_cannot_know_of_a_purge_shares_with_nobody(store: Re
     assert len(set(alone)) == 3
 
 
+async def test_generations_stay_known_while_no_request_needs_them(store: RedisStore) -> None:
+    """They are read less often then, and yet in time: the first request after a rest finds what was kept."""
+    read = Generations(store)
+    task = asyncio.create_task(read.run())
+    await asyncio.sleep(1.6 * SEEN_S)
+    known = read.of("tenant:t", "chat")
+    task.cancel()
+    assert known >= 0
+
+
 async def test_generations_do_not_fall_back_when_the_store_loses_its_connections() -> None:
     """They are known for a second more; then, or where they could never be read, a worker shares with nobody."""
     with local_store() as server:

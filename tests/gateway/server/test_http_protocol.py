@@ -178,3 +178,35 @@ async def test_a_reply_that_nobody_reads_does_not_hold_the_last_place() -> None:
     for end in (unread, writer):
         end.transport.abort()
     server.close()
+
+
+async def test_a_body_in_pieces_is_handed_on_to_its_end_and_then_the_departure() -> None:
+    """Each piece once, also where the application reads faster than they come, and where the end comes by itself."""
+    got: list[Any] = []
+    read, left = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            got.append((message["body"], more := message["more_body"]))
+            read.set()
+        got.append((await receive())["type"])
+        left.set()
+
+    shared = {"gate": LoadShedder(10, lambda: 0.0), "connections": ConnectionLimits(1, 10.0)}
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpProtocol(config, ServerState(), shared), "127.0.0.1", 0
+    )
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+    for piece in (b"3\r\ntwo\r\n", b"0\r\n\r\n"):
+        await asyncio.wait_for(read.wait(), 10)
+        read.clear()
+        writer.write(piece)
+    await asyncio.wait_for(read.wait(), 10)
+    writer.transport.abort()
+    await asyncio.wait_for(left.wait(), 10)
+    assert got == [(b"one", True), (b"two", True), (b"", False), "http.disconnect"]
+    server.close()
