@@ -37,9 +37,10 @@ from gateway.backends.http_backend import (
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
-from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, request_of
+from gateway.dialects.responses.backend import ResponsesRequest, request_of
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.input_items import Unsupported
+from gateway.dialects.responses.reading import ENCRYPTED
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
 from gateway.dialects.system_text import with_one_instruction, with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names

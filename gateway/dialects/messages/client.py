@@ -13,8 +13,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.dialects.messages.fit import BUDGETS
-from gateway.dialects.messages.turns import CallIds
-from gateway.dialects.messages.writer import MessageEvents, Shown, error_body, message_of
+from gateway.dialects.messages.turns import CACHE, CallIds
+from gateway.dialects.messages.writer import DIRECT, MessageEvents, Shown, error_body, message_of
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.schemas import fits_openai_strict
@@ -49,10 +49,7 @@ _EFFORTS: Final = {"max": "xhigh"}
 """Efforts that few models of chat completions know, and what they are asked for instead."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 """Types of `tool_choice` that name no tool, as chat completions say them."""
-_CACHE: Final = "cache_control"
 _THOUGHT: Final = ("thinking", "redacted_thinking")
-_DIRECT: Final = {"type": "direct"}
-"""The `caller` of a call that the model made itself, as chat completions know no others."""
 _ROLE_AND_CONTENT: Final = 2
 """Members of a message that has no others."""
 _HOSTED: Final = "messages_hosted_tools"
@@ -67,12 +64,12 @@ _FORMS: Final = ("document", "search_result")
 _PLAIN_BLOCK: Final = 2
 """Members of a block with a type and a text alone."""
 _EXPRESSED: Final[Mapping[str, frozenset[str]]] = {
-    "text": frozenset({"type", "text", _CACHE}),
-    "tool_use": frozenset({"type", "id", "name", "input", _CACHE}),
-    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", _CACHE}),
-    "image": frozenset({"type", "source", _CACHE}),
-    "document": frozenset({"type", "source", "title", "context", "citations", _CACHE}),
-    "search_result": frozenset({"type", "source", "title", "content", _CACHE}),
+    "text": frozenset({"type", "text", CACHE}),
+    "tool_use": frozenset({"type", "id", "name", "input", CACHE}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", CACHE}),
+    "image": frozenset({"type", "source", CACHE}),
+    "document": frozenset({"type", "source", "title", "context", "citations", CACHE}),
+    "search_result": frozenset({"type", "source", "title", "content", CACHE}),
 }
 """Members of each type of block that chat completions express, or that are listed by themselves."""
 
@@ -309,8 +306,8 @@ def _system(system: Any, path: str, lost: dict[str, Any]) -> str:
 
 def _note_cache(block: Mapping[str, Any], lost: dict[str, Any]) -> None:
     """List the markers of the prompt cache, once: they change what a request costs, not what it means."""
-    if block.get(_CACHE) is not None:
-        lost[_CACHE] = True
+    if block.get(CACHE) is not None:
+        lost[CACHE] = True
 
 
 def _note_others(block: Mapping[str, Any], kind: str, path: str, j: int, lost: dict[str, Any]) -> None:
@@ -322,7 +319,7 @@ def _note_others(block: Mapping[str, Any], kind: str, path: str, j: int, lost: d
     known = _EXPRESSED.get(kind)
     if known is not None and not block.keys() <= known:
         others = {name: block[name] for name in block.keys() - known if block[name] is not None}
-        if others.get("caller") == _DIRECT:
+        if others.get("caller") == DIRECT:
             del others["caller"]
         lost.update({f"{path}[{j}].{name}": value for name, value in others.items()})
 
@@ -536,7 +533,7 @@ def _function(tool: Mapping[str, Any], i: int, lost: dict[str, Any]) -> dict[str
         lost[f"{path}.strict"] = function.pop("strict")
     if len(function) < len(given):
         _note_cache(given, lost)
-        more = [name for name in given if name not in _TOOL_MEMBERS and name not in ("type", _CACHE)]
+        more = [name for name in given if name not in _TOOL_MEMBERS and name not in ("type", CACHE)]
         lost.update({f"{path}.{name}": given[name] for name in more})
     return function
 

@@ -49,7 +49,7 @@ _TYPE_OF_CODE: Final = {
 }
 _SERVICE_TIERS: Final = {"default": "standard", "priority": "priority"}
 """The API's service tiers, by those of OpenAI's."""
-_DIRECT: Final = {"type": "direct"}
+DIRECT: Final = {"type": "direct"}
 """Who calls a tool: the model itself, and no code of the provider's."""
 _UNENDED: Final[Mapping[str, None]] = dict.fromkeys(("stop_reason", "stop_sequence", "stop_details", "container"))
 """The members of a message that are known at its end."""
@@ -209,7 +209,7 @@ def _content(chat: Mapping[str, Any], ids: CallIds, *, thinking: bool) -> list[d
                 "id": ids.of_call(call.get("id")),
                 "name": function.get("name"),
                 "input": _input(function),
-                "caller": _DIRECT,
+                "caller": DIRECT,
             }
         )
     return blocks
@@ -673,7 +673,7 @@ class MessageEvents:
                 call.index = self._open[1]  # the backend's own event has begun the block
             else:
                 ident = self._ids.of_call(call.id)
-                block = {"type": "tool_use", "id": ident, "name": call.name, "input": {}, "caller": _DIRECT}
+                block = {"type": "tool_use", "id": ident, "name": call.name, "input": {}, "caller": DIRECT}
                 call.index = self._start(block, out)
         if arguments := "".join(call.pieces[call.written :]):
             call.written = len(call.pieces)

@@ -15,11 +15,9 @@ from typing import Any, Final
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.responses.input_items import InputItems, Unsupported, own_items
-from gateway.dialects.responses.reading import SAME
+from gateway.dialects.responses.reading import ENCRYPTED, LOGPROBS, SAME
 from policies.value_type import value_type
 
-ENCRYPTED: Final = "reasoning.encrypted_content"
-LOGPROBS: Final = "message.output_text.logprobs"
 LEAST_OUTPUT_TOKENS: Final = 16
 """Smallest `max_output_tokens` that the API accepts."""
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
@@ -68,8 +66,7 @@ def request_of(
     sent["input"] = InputItems(maker, lost).of(body["messages"])
     _put_tools(body, sent, lost)
     _put_text(body, sent)
-    limit = next((limit for name in _LIMITS if (limit := body.get(name)) is not None), None)
-    if limit is not None:
+    if (limit := _limit_of(body)) is not None:
         sent["max_output_tokens"] = _enough(limit, body, lost)
     _put_reasoning(body, sent, lost)
     for name, harmless in _CANNOT_SAY.items():
@@ -128,6 +125,10 @@ def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
     if isinstance(stop, str):
         return (stop,) if stop else ()
     return tuple(text for text in stop if text) if stop else ()
+
+
+def _limit_of(body: Mapping[str, Any]) -> int | None:
+    return next((limit for name in _LIMITS if (limit := body.get(name)) is not None), None)
 
 
 def _enough(limit: int, body: Mapping[str, Any], lost: dict[str, None]) -> int:
@@ -268,7 +269,7 @@ def _passed_on(
     sent["model"] = model
     sent["store"] = False  # the gateway itself keeps what it is to keep
     sent.pop("stream", None)
-    limit = next((limit for name in _LIMITS if (limit := body.get(name)) is not None), None)
+    limit = _limit_of(body)
     if limit is not None and limit != own.get("max_output_tokens"):
         sent["max_output_tokens"] = max(limit, LEAST_OUTPUT_TOKENS)
     # The API knows no stop sequences, and its own events cannot be cut: the reply is then translated, unless it may

@@ -10,6 +10,7 @@ from gateway.chat.normalised import STOPPED_BY, json_text
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.dialects.responses.backend import ResponsesRequest
+from gateway.dialects.responses.items import readable_details
 from gateway.dialects.responses.reply import (
     CALLS,
     PARAGRAPH,
@@ -24,7 +25,6 @@ from gateway.dialects.responses.reply import (
     head_of,
     native_event,
     number_details,
-    readable_details,
     sealed_details,
     usage_of,
 )

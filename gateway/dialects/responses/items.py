@@ -15,7 +15,7 @@ EXTRA: Final = "extra_content"
 """Member of a call with what its backend needs to see again, such as Gemini's signature; an item has it too."""
 _CARRIER: Final = "tlr1."
 """Prefix of an `encrypted_content` that holds the details of a reasoning item as base64url of their JSON."""
-_FORMAT: Final = "openai-responses-v1"
+FORMAT: Final = "openai-responses-v1"
 """Name in OpenRouter's `format` for the reasoning of this API."""
 
 
@@ -24,19 +24,28 @@ def details_of_item(item: Mapping[str, Any]) -> list[Json]:
     encrypted = item.get("encrypted_content")
     if isinstance(encrypted, str) and encrypted.startswith(_CARRIER):
         return _carried(encrypted)
-    same: Json = {"format": _FORMAT} if item.get("id") is None else {"format": _FORMAT, "id": item["id"]}
+    details = readable_details(item)
+    if encrypted is not None:
+        details.append({"type": "reasoning.encrypted", "data": encrypted, **_marks_of(item)})
+    return details
+
+
+def readable_details(item: Mapping[str, Any]) -> list[Json]:
+    """Return the readable parts of a reasoning item as `reasoning_details`."""
     details: list[Json] = []
     for kind, name, parts in (
         ("reasoning.summary", "summary", item.get("summary")),
         ("reasoning.text", "text", item.get("content")),
     ):
-        if isinstance(parts, list):
-            for index, part in enumerate(parts):
-                if isinstance(part, dict) and isinstance(part.get("text"), str):
-                    details.append({"type": kind, name: part["text"], "index": index, **same})
-    if encrypted is not None:
-        details.append({"type": "reasoning.encrypted", "data": encrypted, **same})
+        for index, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                details.append({"type": kind, name: part["text"], "index": index, **_marks_of(item)})
     return details
+
+
+def _marks_of(item: Mapping[str, Any]) -> Json:
+    """Return what each detail of a reasoning item has: the API's format, and the item's id if it has one."""
+    return {"format": FORMAT} if item.get("id") is None else {"format": FORMAT, "id": item["id"]}
 
 
 def reasoning_item(details: Sequence[Mapping[str, Any]], item_id: str, *, encrypted: bool) -> Json:

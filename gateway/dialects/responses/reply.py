@@ -22,9 +22,8 @@ from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.dialects.responses.backend import ResponsesRequest
 from gateway.dialects.responses.input_items import ENCRYPTED_ITEMS, placed_before
+from gateway.dialects.responses.items import FORMAT, readable_details
 
-_FORMAT: Final = "openai-responses-v1"
-"""Name in OpenRouter's `format` for the reasoning of this API."""
 PARAGRAPH: Final = "\n\n"
 _CHAT_WORDS: Final[Mapping[Any, str]] = {
     "input_tokens": "prompt_tokens",
@@ -269,16 +268,6 @@ def chat_annotations(annotations: Any, offset: int) -> list[dict[str, Any]]:
     return found
 
 
-def readable_details(item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the readable parts of a reasoning item as reasoning details."""
-    details: list[dict[str, Any]] = []
-    for kind, name, members in (("reasoning.summary", "summary", "summary"), ("reasoning.text", "text", "content")):
-        for index, part in enumerate(item.get(members) or ()):
-            if isinstance(part, dict) and isinstance(text := part.get("text"), str):
-                details.append({"type": kind, name: text, "id": item.get("id"), "format": _FORMAT, "index": index})
-    return details
-
-
 def number_details(details: list[dict[str, Any]], start: int) -> int:
     """Give each detail the next index in its reply, because clients join those of one index; return the next one."""
     for index, detail in enumerate(details, start):
@@ -296,7 +285,7 @@ def encrypted_detail(item: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not item.get("content"):
             return []
         encrypted = ""
-    return [{"type": "reasoning.encrypted", "data": encrypted, "id": item.get("id"), "format": _FORMAT}]
+    return [{"type": "reasoning.encrypted", "data": encrypted, "id": item.get("id"), "format": FORMAT}]
 
 
 def sealed_details(details: list[dict[str, Any]], before: str | None, maker: Maker) -> list[dict[str, Any]]:
