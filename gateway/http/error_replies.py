@@ -26,15 +26,13 @@ from gateway.errors import (
     UpgradeRequired,
     retry_after,
 )
-from gateway.http.messages import REQUEST_ID
+from gateway.http.messages import MESSAGES, REQUEST_ID
 from gateway.registry.registry import RegistryError
 from gateway.request.context import ClientGone
 
 Served = Iterable[tuple[str, str]]
 """Methods and paths, whose parameters are in braces."""
 
-_MESSAGES: Final = "/v1/messages"
-"""The beginning of the paths whose clients are Anthropic's."""
 _VERSION: Final = b"anthropic-version"
 """The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
 
@@ -84,7 +82,7 @@ class ErrorReplies:
 
 def body_of(error: ApiError, scope: Any) -> bytes:
     """Return the body of an error, in the envelope that clients of the path know."""
-    if scope["path"].startswith(_MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
+    if scope["path"].startswith(MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
         return MessagesClient({}, scope[REQUEST_ID]).error(error)
     return error.body()
 

@@ -153,6 +153,8 @@ _LINGER_S = 1.0
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
 
+MESSAGES: Final = "/v1/messages"
+"""The beginning of the paths whose clients are Anthropic's."""
 REQUEST_ID: Final = "tierline.request_id"
 """The key of a scope under which RequestIdMiddleware puts the request's id."""
 
@@ -179,6 +181,8 @@ class RequestIdMiddleware:
                     (b"x-tierline-overhead-ms", b"%.2f" % overhead_ms),
                     *_NOTHING_CALLED,
                 ]
+                if scope["path"].startswith(MESSAGES):
+                    headers.append((b"request-id", request_id))
                 message = {**message, "headers": headers}
             await send(message)
 

@@ -90,7 +90,6 @@ def _answers() -> list[APIRoute]:
         _described(
             "POST", "/v1/messages", "Answer as Anthropic's API does", _ANSWERS, schemas.CreateMessage, stream=True
         ),
-        _described("POST", "/v1/messages/count_tokens", "Count a message's tokens", _ANSWERS, schemas.CreateMessage),
     ]
 
 

@@ -20,7 +20,7 @@ from gateway.http.routes import health, responses
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
 from gateway.http.routes.embeddings import Embeddings
-from gateway.http.routes.messages import CountTokens, Messages
+from gateway.http.routes.messages import Messages
 from gateway.http.routes.passthrough import PATHS as PASSED_ON
 from gateway.http.routes.passthrough import PassedOn, endpoint_of
 from gateway.request.options import known_headers
@@ -55,7 +55,6 @@ class App:
             "/v1/embeddings": Embeddings(steps),
             **dict.fromkeys(responses.PATHS, responses.ResponsesEndpoint(steps)),
             "/v1/messages": Messages(steps),
-            "/v1/messages/count_tokens": CountTokens(steps),
         }
         """The other endpoints that only take POST, by path."""
         self._passed_on = PassedOn(steps)

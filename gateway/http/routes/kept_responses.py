@@ -1,52 +1,24 @@
-"""Serve what clients ask of kept responses, and an estimate of a response's tokens, without a tokenizer."""
+"""Serve what clients ask of kept responses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Final, NoReturn
 
 from fastapi import APIRouter, Depends, Query
-from starlette.requests import Request
-from starlette.responses import Response
 
 from gateway.caching.kept_responses import KeptResponse
 from gateway.dialects.responses.items import without_encrypted
 from gateway.dialects.responses.reading import unsupported
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.api_route import BodyRoute, Sender, Served
-from gateway.http.routes.responses import client_of
-from gateway.off_loop import off_loop
-from gateway.request.body import ChatBodies
-from gateway.request.options import known_headers
 from gateway.steps import Steps
-from policies.loader import AUTO
-from routing.features import features_of, room_needed
 
 router: Final = APIRouter(prefix="/v1/responses", tags=["Answers"], route_class=BodyRoute)
 Shown = dict[str, Any]
 _NOT_LISTED: Final = frozenset({"compaction_trigger"})
 """Items that ask for something at their place, and are nothing that could be shown."""
 _MOST_LISTED: Final = 100
-
-
-@router.post("/input_tokens")
-async def count_tokens(request: Request, reply: Response, steps: Served, tenant: Sender, given: Shown) -> Shown:
-    """Estimate the tokens of a response's input."""
-    steps.gate.check()
-    for name in ("stream", "background"):
-        given.pop(name, None)
-    given = {"model": AUTO, **given, "store": False}
-    if given["model"] is None:
-        given["model"] = AUTO
-    large = request.state.large
-    chat, _, large = await client_of(steps, known_headers(request.scope["headers"])).read(given, tenant, large=large)
-    bodies: ChatBodies = request.app.state.bodies
-    await bodies.check(chat, large=large)
-    tokens = await off_loop(partial(_tokens_of, chat)) if large else _tokens_of(chat)
-    reply.headers["x-tierline-estimated"] = "1"
-    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +136,6 @@ def _listed(item: dict[str, Any], suffix: str) -> dict[str, Any]:
         "id": item.get("id") or f"msg_{suffix}",
         "content": content,
     }
-
-
-def _tokens_of(chat: Mapping[str, Any]) -> int:
-    """Estimate the tokens of a chat completion's messages, tools and schema."""
-    tokens = features_of(chat).approx_tokens
-    tools: dict[str, Any] = {name: chat[name] for name in ("tools", "response_format") if name in chat}
-    return tokens + room_needed({**tools, "messages": [], "max_tokens": 0}) if tools else tokens
 
 
 def _not_found(response_id: str) -> NotFound:

@@ -1,0 +1,115 @@
+"""Count the tokens of requests that are not sent: of messages, and of what a response is given.
+
+Messages are counted by the surface's first tier, where that speaks Anthropic's API and answers within a second. All
+else is estimated by the length of the texts, as tokenizers differ; the header `x-tierline-estimated: 1` says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.backends.base import BackendError
+from gateway.dialects.messages.client import chat_body, protocol_in
+from gateway.dialects.native import Native
+from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.routes.responses import client_of
+from gateway.off_loop import off_loop
+from gateway.request.body import ChatBodies
+from gateway.request.options import TIER_PREFIX, known_headers
+from gateway.steps import Steps
+from policies.loader import AUTO
+from routing.features import estimated_tokens, features_of, room_needed, text_of
+
+router: Final = APIRouter(prefix="/v1", tags=["Answers"], route_class=BodyRoute)
+Given = dict[str, Any]
+_COUNT_S: Final = 1.0
+"""Longest wait in seconds for an exact count."""
+_OF_AN_IMAGE: Final = 1600
+"""Tokens of an image at the API's largest size."""
+
+
+@router.post("/responses/input_tokens")
+async def count_response(request: Request, reply: Response, steps: Served, tenant: Sender, given: Given) -> Given:
+    """Estimate the tokens of a response's input."""
+    for name in ("stream", "background"):
+        given.pop(name, None)
+    given = {"model": AUTO, **given, "store": False}
+    if given["model"] is None:
+        given["model"] = AUTO
+    large = request.state.large
+    chat, _, large = await client_of(steps, known_headers(request.scope["headers"])).read(given, tenant, large=large)
+    await _check(request, chat, large=large)
+    reply.headers["x-tierline-estimated"] = "1"
+    tokens = await off_loop(partial(_tokens_of, chat)) if large else _tokens_of(chat)
+    return {"object": "response.input_tokens", "input_tokens": tokens}
+
+
+@router.post("/messages/count_tokens")
+async def count_messages(request: Request, reply: Response, steps: Served, _: Sender, given: Given) -> Given:
+    """Count a message's tokens."""
+    large, headers = request.state.large, request.scope["headers"]
+    translate = partial(chat_body, given, protocol_in(dict(headers)), counting=True)
+    body, native = await off_loop(translate) if large else translate()
+    await _check(request, body, large=large)
+    tokens = await _counted(steps, known_headers(headers), body, native, large=large)
+    if tokens is None:
+        reply.headers["x-tierline-estimated"] = "1"
+        tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
+    return {"input_tokens": tokens}
+
+
+async def _check(request: Request, chat: Mapping[str, Any], *, large: bool) -> None:
+    """Check the chat that a request was translated into. Raises ApiError, also where the gateway is overloaded."""
+    request.app.state.steps.gate.check()
+    bodies: ChatBodies = request.app.state.bodies
+    await bodies.check(chat, large=large)
+
+
+async def _counted(
+    steps: Steps, headers: Mapping[bytes, bytes], body: Mapping[str, Any], native: Native, *, large: bool
+) -> int | None:
+    """Return the exact count of the first tier that would answer; None if it gives none in time."""
+    surface, model = headers.get(b"x-tierline-surface"), body["model"]
+    pinned = model.removeprefix(TIER_PREFIX) if model.startswith(TIER_PREFIX) else None
+    name = AUTO if pinned is not None else model
+    policy = steps.policies.current.resolve(name, None if surface is None else surface.decode("latin-1"))
+    counter = None if policy is None else steps.counters.get(pinned or policy.ladder[0])
+    if counter is None:
+        return None
+    try:
+        async with asyncio.timeout(_COUNT_S):
+            return await counter.count(body, native, large=large)
+    except (BackendError, TimeoutError):
+        return None
+
+
+def prompt_tokens(body: Mapping[str, Any]) -> int:
+    """Estimate the tokens of a chat-completions body: its texts, images, tool calls and tools."""
+    tokens = float(features_of(body).approx_tokens)
+    for message in body["messages"]:
+        tokens += text_of(message.get("content"))[1] * _OF_AN_IMAGE
+        if message.get("tool_calls"):
+            tokens += _of_json(message["tool_calls"])
+    for name in ("tools", "response_format"):
+        if body.get(name):
+            tokens += _of_json(body[name])
+    return max(1, round(tokens))
+
+
+def _of_json(value: Any) -> float:
+    return estimated_tokens(orjson.dumps(value).decode())
+
+
+def _tokens_of(chat: Mapping[str, Any]) -> int:
+    """Estimate the tokens of a chat completion's messages, tools and schema."""
+    tokens = features_of(chat).approx_tokens
+    tools: dict[str, Any] = {name: chat[name] for name in ("tools", "response_format") if name in chat}
+    return tokens + room_needed({**tools, "messages": [], "max_tokens": 0}) if tools else tokens
