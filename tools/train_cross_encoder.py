@@ -33,7 +33,6 @@ from gateway.fit.libraries import LibraryMissing, require
 from gateway.fit.training.logistic import fit_logistic
 from gateway.fit.training.sheet import Remade, data_sheet
 from gateway.measures.curves import Flags, Floats
-from gateway.measures.intervals import wilson
 from gateway.progress import OnProgress
 from gateway.report import NONE, WIDE, Report, table
 from routing.embedding.embedder import package_file, read_tokenizer
@@ -41,6 +40,7 @@ from tools import command
 from tools.cross_encoder_data import PairSource, counted, parted
 from tools.question_families import FAMILIES, add_families_flag, read_families
 from tools.question_pairs import QuestionPair, read_questions
+from tools.served_shares import least_threshold, served_shares
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -225,18 +225,11 @@ def _vetoed(pair: QuestionPair) -> bool:
     return Pair(pair.a, pair.b).refusal(VETOES, "alone") in STOPPED
 
 
-def least_threshold(scores: Floats, same: Flags, most_wrong: float) -> float:
-    """Return the lowest threshold at which at most the share `most_wrong` of the pairs that differ is served."""
-    wrong = np.sort(scores[~same])[::-1]
-    allowed = int(most_wrong * len(wrong))
-    return float(np.nextafter(wrong[allowed], 2.0)) if len(wrong) else 0.5
-
-
 def table_of_served(fit: CrossEncoderFit) -> Table:
     """Return the shares served at the strict threshold, for each part and group left out."""
     shown = table("left out", "group", "pairs", "served", "wrong", left=2)
     for name, figures in fit.figures["left_out"].items():
-        for group, one in {"all": figures, **figures["groups"]}.items():
+        for group, one in {"all": figures, **figures.get("groups", {})}.items():
             shown.add_row(
                 name,
                 group,
@@ -249,23 +242,10 @@ def table_of_served(fit: CrossEncoderFit) -> Table:
 def _figures(
     scores: Floats, same: Flags, checked: Sequence[QuestionPair], rows: NDArray[np.intp], strict: float
 ) -> dict[str, Any]:
-    names = np.array([checked[row].group for row in rows])
-    groups = {str(name): _served(scores[names == name], same[names == name], strict) for name in np.unique(names)}
-    best = least_threshold(scores, same, 0.01)
-    values = _served(scores, same, strict)
+    values = served_shares(scores >= strict, same, np.array([checked[row].group for row in rows]))
     if same.any():
+        best = least_threshold(scores, same, 0.01)
         values["served_at_1pct_wrong"] = round(float((scores[same] >= best).mean()), 4)
-    return {**values, "groups": groups}
-
-
-def _served(scores: Floats, same: Flags, threshold: float) -> dict[str, Any]:
-    """Return the share of the true pairs that is served and of the others that is, each with its 95% interval."""
-    values: dict[str, Any] = {"n": len(scores)}
-    for name, rows in (("served", same), ("wrong", ~same)):
-        n = int(rows.sum())
-        share = float((scores[rows] >= threshold).mean()) if n else None
-        values[name] = None if share is None else round(share, 4)
-        values[f"{name}_interval"] = None if share is None else [round(end, 4) for end in wilson(share, n)]
     return values
 
 

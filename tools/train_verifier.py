@@ -37,6 +37,7 @@ from gateway.report import WIDE, Report, table
 from routing.embedding.embedder import Embedder, StaticEmbedder, load_embedder
 from tools import command
 from tools.question_pairs import RULES, STRANGERS, QuestionPair, clusters_of, prepared, read_questions
+from tools.served_shares import least_threshold, served_shares
 
 _FOLDS = 5
 _ROUNDS = 600
@@ -201,11 +202,12 @@ def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
     calibration = _calibration(margins[live], table.same[live], table.weight[live])
     score = np.interp(margins, *calibration)
     strict = strict_threshold(score, table)
+    served = (score >= strict) & ~table.refused
     figures: dict[str, Any] = {"left_out": {}, "checked": {}}
     for name in map(str, np.unique(table.dataset)):
         rows = table.dataset == name
         kind = "checked" if table.checked[rows].any() else "left_out"
-        figures[kind][name] = figures_of(score, table, rows, strict)
+        figures[kind][name] = served_shares(served[rows], table.same[rows], table.group[rows])
     return Fitted({**_arrays(model), "steps": np.array(calibration)}, strict, figures)
 
 
@@ -254,37 +256,13 @@ def strict_threshold(score: Floats, table: PairTable) -> float:
     near = table.features[:, FEATURES.index("cosine")] >= _NEAR
     labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != RULES)
     return max(
-        (_within(score, table.refused, labelled & (table.dataset == name)) for name in np.unique(table.dataset)),
+        (
+            least_threshold(np.where(table.refused, -1.0, score)[rows], table.same[rows], STRICT_ERROR)
+            for name in np.unique(table.dataset)
+            if (rows := labelled & (table.dataset == name)).any()
+        ),
         default=0.5,
     )
-
-
-def _within(score: Floats, refused: Flags, false: Flags) -> float:
-    """Return the lowest score at which at most STRICT_ERROR of these false pairs are served."""
-    served = np.sort(score[false & ~refused])[::-1]
-    most = int(STRICT_ERROR * false.sum())
-    return float(min(served[most] + 1e-6, 0.999)) if len(served) > most else 0.5
-
-
-def figures_of(score: Floats, table: PairTable, rows: Flags, threshold: float) -> dict[str, Any]:
-    """Return the shares of true pairs served and of false ones wrongly served, in all and by group."""
-    served = (score >= threshold) & ~table.refused
-    shares: dict[str, Any] = _shares(served, table.same, rows)
-    if len(np.unique(table.group[rows])) > 1:
-        shares["groups"] = {
-            str(part): _shares(served, table.same, rows & (table.group == part))
-            for part in np.unique(table.group[rows])
-        }
-    return shares
-
-
-def _shares(served: Flags, same: Flags, rows: Flags) -> dict[str, Any]:
-    true, false = rows & same, rows & ~same
-    return {
-        "served": round(float(served[true].mean()), 4) if true.any() else None,
-        "wrong": round(float(served[false].mean()), 4) if false.any() else None,
-        "n": int(rows.sum()),
-    }
 
 
 def _arrays(model: Any) -> dict[str, NDArray[Any]]:

@@ -18,7 +18,7 @@ from tests.support.extras import needs
 from tools.cross_encoder_data import counted, parted
 from tools.question_families import Intent, QuestionFamily
 from tools.question_pairs import QuestionPair, clusters_of
-from tools.train_cross_encoder import finish, least_threshold, main, save
+from tools.train_cross_encoder import finish, main, save
 
 DOING = ("clean", "repair", "paint", "wash", "store", "choose", "sell", "borrow", "lift", "pack")
 THINGS = ("a carpet", "a bicycle", "the fence", "a sofa", "my coat", "a pan", "the boat", "a lamp")
@@ -67,16 +67,6 @@ def test_an_epoch_is_drawn_anew_and_can_be_drawn_again() -> None:
     made = [{(pair.a, pair.b) for pair in epoch if pair.dataset == "rules"} for epoch in (first, second)]
     assert len(made[0] & made[1]) < len(made[0]) / 2
     assert counted(first)["families"] > 250
-
-
-@pytest.mark.parametrize(("wrong", "expected"), [(0.0, 0.8), (0.25, 0.6), (0.5, 0.4)])
-def test_the_threshold_serves_no_more_wrong_pairs_than_allowed(wrong: float, expected: float) -> None:
-    """It is just above the score of the first pair too many."""
-    scores = np.array([0.2, 0.4, 0.6, 0.8, 0.9, 0.1])
-    same = np.array([False, False, False, False, True, True])
-    threshold = least_threshold(scores, same, wrong)
-    assert threshold == pytest.approx(expected)
-    assert np.mean(scores[~same] >= threshold) <= wrong
 
 
 def weights() -> dict[str, np.ndarray]:
