@@ -45,6 +45,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _AWAY: Final = re.compile(
     r'^tierline_cache_writes_total\{.*reason="(?:open|timeout|lost|refused)"\} ([\d.]+)$', re.MULTILINE
 )
+_STORED: Final = re.compile(r'^tierline_cache_writes_total\{outcome="stored",.*\} ([\d.]+)$', re.MULTILINE)
 _ENTRY: Final = b"TLC"
 _ID: Final = re.compile(rb'"id":"chatcmpl-(\d+)"')
 
@@ -143,8 +144,8 @@ async def run(count: int, folder: Path, store: LocalStore) -> Found:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as client:
             await asyncio.gather(*(_ask_all(client, origin, numbers) for _ in range(_AT_ONCE)))
         wanted = {number for number in range(count) if answer_of(number).kind == "good"}
-        kept = await asyncio.to_thread(_kept, store, len(wanted))
-        away = await asyncio.to_thread(_away, origin)
+        kept = await asyncio.to_thread(_kept, store, origin, len(wanted))
+        away = await asyncio.to_thread(_counted, _AWAY, origin)
     backend.stop()
     stored = Counter(answer_of(number).kind for number in kept - wanted)
     return Found(count - len(wanted), len(wanted), backend.served, stored, len(wanted - kept), away)
@@ -168,24 +169,17 @@ async def _ask_all(client: aiohttp.ClientSession, origin: str, numbers: Iterator
             await asyncio.sleep(_REST_S)
 
 
-def _kept(store: LocalStore, least: int) -> set[int]:
-    """The requests whose answers the store holds, once it holds as many as it should or a while has passed."""
-    found: set[int] = set()
-
-    def enough() -> bool:
-        found.update(_entries(store))
-        return len(found) >= least
-
-    began = time.monotonic()
-    until(lambda: enough() or time.monotonic() - began > 5, 10, "the cache writes")
+def _kept(store: LocalStore, origin: str, least: int) -> set[int]:
+    """The requests whose answers the store holds, once as many writes have ended as there are good answers."""
+    until(lambda: _counted(_STORED, origin) + _counted(_AWAY, origin) >= least, 10, "the cache writes")
     time.sleep(0.5)  # what is wrongly stored may come a little later than what is rightly so
-    return found | _entries(store)
+    return _entries(store)
 
 
-def _away(origin: str) -> int:
-    """The cache writes that the store did not take in time."""
+def _counted(pattern: re.Pattern[str], origin: str) -> int:
+    """The cache writes that ended in this way so far."""
     with urllib.request.urlopen(origin.replace("/v1", "/metrics")) as response:
-        return round(sum(float(count) for count in _AWAY.findall(response.read().decode())))
+        return round(sum(float(count) for count in pattern.findall(response.read().decode())))
 
 
 def _entries(store: LocalStore) -> set[int]:
