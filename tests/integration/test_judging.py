@@ -91,7 +91,7 @@ def test_a_head_accepts_what_the_raw_score_would_not(
     """A calibrated probability is held against confidence_below, and the span says whose word it was."""
     local_upstream.default = DOUBTFUL
     answered = put(gw, "headed", stream=stream)
-    assert text_of(answered) == DOUBTFUL.text
+    assert text_of(answered.content) == DOUBTFUL.text
     assert answered.headers["x-tierline-path"] == "direct"
     attempt = first_attempt(store, answered)
     assert attempt["tierline.confidence.basis"] == "calibrated"
@@ -116,7 +116,7 @@ def test_a_head_rejects_what_it_holds_to_be_wrong(gw: Gateway, local_upstream: U
     """Below confidence_below the next tier takes over."""
     local_upstream.default = Reply(text="Um.", logprob=-3.0)
     answered = put(gw, "headed")
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
     assert "< 0.5 (calibrated" in answered.headers["x-tierline-reason"]
 
 
@@ -127,7 +127,7 @@ def test_a_raw_score_is_held_against_a_threshold_of_its_own(
     """Without a head it is uncalibrated_below that decides."""
     local_upstream.default = DOUBTFUL
     answered = put(gw, "raw", stream=stream)
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
     attempt = first_attempt(store, answered)
     assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence.min"]) == ("logprob", 0.8)
     assert "tierline.confidence.head" not in attempt
@@ -150,11 +150,11 @@ def test_json_that_breaks_its_schema_escalates(
     hosted_upstream.default = Reply(text='{"name":"Ada","age":36}')
     local_upstream.default = Reply(text='{"name":"Ada"}')
     broken = put(gw, "raw", response_format=form, stream=stream)
-    assert json.loads(text_of(broken))["age"] == 36
+    assert json.loads(text_of(broken.content))["age"] == 36
     assert "not what the JSON schema says" in broken.headers["x-tierline-reason"]
     local_upstream.default = Reply(text='{"name":"Ada","age":37}')
     fitting = put(gw, "raw", response_format=form, stream=stream)
-    assert (json.loads(text_of(fitting))["age"], fitting.headers["x-tierline-path"]) == (37, "direct")
+    assert (json.loads(text_of(fitting.content))["age"], fitting.headers["x-tierline-path"]) == (37, "direct")
 
 
 def test_a_large_schema_is_held_against_an_answer_like_a_small_one(gw: Gateway, local_upstream: Upstream) -> None:
@@ -183,7 +183,7 @@ def test_a_schema_that_cannot_be_checked_harms_nobody(
     schema = {"$ref": f"{hosted_upstream.url}/person.json"}
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
     answered = put(gw, "raw", response_format=form)
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ('{"name":"Ada"}', "direct")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ('{"name":"Ada"}', "direct")
     assert first_attempt(store, answered)["tierline.schema.unchecked"] == "refers to another document"
     assert not hosted_upstream.probes
 
@@ -207,7 +207,7 @@ def test_two_answers_that_agree_are_evidence(gw: Gateway, store: LocalStore, loc
     local_upstream.default = Reply(text="The answer is Rome.")
     local_upstream.on(is_sample).reply(text="the answer is  ROME")
     answered = put(gw, "twice", seed=7)
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("The answer is Rome.", "direct")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("The answer is Rome.", "direct")
     assert len(local_upstream.requests) == 2
     assert sum("seed" in request.body for request in local_upstream.requests) == 1
     record = traced(store, answered)
@@ -223,7 +223,7 @@ def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream)
     local_upstream.default = Reply(text="Rome.")
     local_upstream.on(is_sample).reply(text="Milan.")
     answered = put(gw, "twice")
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
     assert "< 0.8 (agreement)" in answered.headers["x-tierline-reason"]
 
 
@@ -259,7 +259,7 @@ def test_a_slow_sample_is_not_waited_for_beyond_the_attempts_time(gw: Gateway, l
     body = {"model": "twice", "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
     headers = {"x-tierline-deadline-ms": "1500"}
     answered = httpx2.post(f"{gw.url}/chat/completions", json=body, headers=headers, timeout=20)
-    assert text_of(answered) == "From hosted."
+    assert text_of(answered.content) == "From hosted."
     next(filter(is_sample, local_upstream.requests)).wait_gone(2)
 
     def in_flight() -> int:
@@ -311,7 +311,7 @@ def test_a_call_that_cannot_be_escalates_and_is_named(
     """However sure its tokens are; outcome, reason and ledger name it, and the trace has the tools it called."""
     local_upstream.default = draft
     answered = put(gw, "raw", tools=[GREET, REST], stream=stream, **more)
-    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
     record = traced(store, answered)
     attempt = next(hop for hop in record["hops"] if hop["name"] == "attempt")["attributes"]
     assert (attempt["tierline.outcome"], attempt["tierline.reason"]) == ("unfit", fault)
