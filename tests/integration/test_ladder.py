@@ -79,14 +79,14 @@ def stored(gateway: Gateway, question: str) -> bool:
 def test_one_tier_alone_answers_directly_and_is_remembered(at: Deployments, store: LocalStore, model: str) -> None:
     """Easy or hard, sure or not: it is the last of its ladder. The header and the trace say what is missing."""
     first = ask(at.alone, ITALY, model=model, headers=DEBUG)
-    assert (first.headers["x-tierline-path"], text_of(first)) == ("direct", "Rome.")
+    assert (first.headers["x-tierline-path"], text_of(first.content)) == ("direct", "Rome.")
     assert LACKS in first.headers["x-tierline-reason"]
     record = traced(store, first)
     assert [LACKS in hop["attributes"]["tierline.reason"] for hop in record["hops"] if hop["name"] == "route"] == [True]
     assert record["hops"][-1]["attributes"]["tierline.cache.outcome"] == "stored"
     assert ask(at.alone, ITALY, model=model).headers["x-tierline-path"] == "cache-exact"
     rephrased = until(lambda: cached(at.alone, SAME, model), 5, "an answer by meaning")
-    assert (rephrased.headers["x-tierline-path"], text_of(rephrased)) == ("cache-semantic", "Rome.")
+    assert (rephrased.headers["x-tierline-path"], text_of(rephrased.content)) == ("cache-semantic", "Rome.")
     assert ask(at.alone, SPAIN, model=model).headers["x-tierline-path"] == "direct"
 
 
@@ -97,7 +97,7 @@ def test_a_doubtful_answer_of_the_last_configured_tier_goes_out_unjudged(
     """Nothing could replace it, so it is no worse than any last tier's: direct, and kept."""
     local_upstream.default = Reply(text="um, er, ah", logprob=-2.0)
     answers = [ask(at.alone, question, stream=stream) for question in (HARD, "Say it wrong.")]
-    assert [(one.headers["x-tierline-path"], text_of(one)) for one in answers] == [("direct", "um, er, ah")] * 2
+    assert [(one.headers["x-tierline-path"], text_of(one.content)) for one in answers] == [("direct", "um, er, ah")] * 2
     for answer in answers:
         traced(store, answer)  # its write to the cache is done, and cannot come into the next test
     kept(at.alone, HARD)
