@@ -29,8 +29,7 @@ from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLooku
 from gateway.caching.store_room import StoreRoom
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
-from gateway.cascade.classifiers import Classifiers
-from gateway.cascade.router import Router
+from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner

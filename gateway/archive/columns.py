@@ -16,8 +16,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.telemetry import feedback, label
-from gateway.telemetry.goodput import was_good
-from gateway.telemetry.ledger import TRACES, is_record, without_hops
+from gateway.telemetry.ledger import TRACES, is_record, was_good, without_hops
 from routing.decision_record import named
 from routing.features import FURTHER
 
@@ -82,7 +81,7 @@ LEDGER: Final[Mapping[str, str]] = {
 }
 """The DuckDB type of each field of a `Ledger`."""
 JUDGED: Final[Mapping[str, str]] = {"good": "BOOLEAN", "slow": "BOOLEAN"}
-"""Whether a request was good (`gateway.telemetry.goodput`), and whether it missed any objective; NULL without any."""
+"""Whether a request was good (`gateway.telemetry.ledger`), and whether it missed any objective; NULL without any."""
 _DECISION: Final = (
     "STRUCT(tiers VARCHAR[], fallbacks VARCHAR[], missing VARCHAR[], weaker BOOLEAN, reason VARCHAR, stand_in VARCHAR)"
 )

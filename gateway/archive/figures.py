@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
-from gateway.telemetry.goodput import was_good
 from gateway.telemetry.label import of_served
+from gateway.telemetry.ledger import was_good
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
@@ -123,7 +123,7 @@ def _quantiles(values: Iterable[float | None]) -> Figures:
 
 
 def _slo(rows: Sequence[Ledger]) -> Figures:
-    """Return how many requests met each objective, and goodput: the share of good ones (`gateway.telemetry.goodput`).
+    """Return how many requests met each objective, and goodput: the share of good ones (`gateway.telemetry.ledger`).
 
     Requests rejected before their surface was known have no objectives; they count as not meeting them.
     """

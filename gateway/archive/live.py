@@ -31,7 +31,7 @@ from gateway.archive.query import QueryError, create_bases, create_views, hot_ta
 from gateway.archive.segments import ReadSegments
 from gateway.archive.summaries import VALUES, Summary, counted, rows_in_memory, rows_of_files
 from gateway.telemetry.decisions import BASES
-from gateway.telemetry.ids import recorded_between
+from gateway.telemetry.trace import recorded_between
 
 _log = logging.getLogger("tierline.archive")
 

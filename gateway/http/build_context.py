@@ -14,9 +14,8 @@ from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
-from gateway.request.conversation_id import conversation_of
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
-from gateway.rollout.assignment import CANDIDATE, assign
+from gateway.rollout.assignment import CANDIDATE, assign, conversation_of
 from gateway.telemetry import names
 from routing.decide import Clamp
 from routing.features import features_of

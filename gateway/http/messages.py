@@ -20,7 +20,7 @@ from gateway.request.load_shedding import SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
 from gateway.request.reply import Header, is_error
 from gateway.telemetry import names
-from gateway.telemetry.ids import new_request_id
+from gateway.telemetry.trace import new_request_id
 
 if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
-from gateway.http.base_exchange import BaseExchange
+from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_error
 from gateway.request.options import RequestOptions, read_options
 from policies.loader import AUTO

@@ -43,8 +43,7 @@ from prometheus_client.values import MultiProcessValue
 
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
-from gateway.telemetry.goodput import is_good
-from gateway.telemetry.ledger import PLAYGROUND
+from gateway.telemetry.ledger import PLAYGROUND, is_good
 from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
 from gateway.version import version
 from routing.cascade import REJECTED

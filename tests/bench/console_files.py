@@ -35,7 +35,7 @@ _UNEVEN: Final = f"exp(0.4 * sqrt(-2 * ln(u + 1e-12)) * cos({2 * math.pi} * v))"
 _TENANT: Final = "'tenant-' || (hash(i, 7) % 50)::VARCHAR"
 _REQUEST_ID: Final = "'req_' || printf('%011x', at_ms) || left(md5(i::VARCHAR), 13)"
 _TRACE_ID: Final = "printf('%011x', at_ms) || left(md5('t' || i::VARCHAR), 21)"
-"""As `gateway.telemetry.ids` makes them."""
+"""As `gateway.telemetry.trace` makes them."""
 _CONVERSATION: Final = "CASE WHEN conversation <> '' THEN conversation || '-' || (at_ms // 600000)::VARCHAR ELSE '' END"
 """Each is held anew every ten minutes: of 10,000,000 requests in 30 days one has three turns."""
 

@@ -28,7 +28,7 @@ from gateway.lab.explain.why_not import Flip, Impossible, start_of, why_not
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
-from gateway.telemetry.ids import recorded_between
+from gateway.telemetry.trace import recorded_between
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy

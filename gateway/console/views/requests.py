@@ -23,7 +23,7 @@ from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, SeeOther, Sources, whole_in
 from gateway.console.policy_desk import PolicyDesk
 from gateway.console.views.request import RequestView
-from gateway.telemetry.ids import recorded_between
+from gateway.telemetry.trace import recorded_between
 
 PAGE: Final = 50
 _SNIPPET: Final = 80

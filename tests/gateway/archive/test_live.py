@@ -18,8 +18,8 @@ from gateway.archive.query import QueryError
 from gateway.console.filters import filter_of
 from gateway.console.views.requests import newest_requests
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ids import new_request_id
 from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.trace import new_request_id
 from tests.gateway.archive.test_keeper import expected, keep, record
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.lab.replay.figures import Results, good
 from gateway.rollout.trial import Trial
-from gateway.telemetry.goodput import is_good, was_good
+from gateway.telemetry.ledger import is_good, was_good
 from policies.model import Slo
 from policies.rollout import Rollout
 

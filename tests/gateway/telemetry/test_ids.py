@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from gateway.telemetry.ids import new_request_id, recorded_between
-from gateway.telemetry.trace import Trace
+from gateway.telemetry.trace import Trace, new_request_id, recorded_between
 
 
 def test_request_ids_sort_by_time_and_tell_it() -> None:

@@ -445,7 +445,7 @@ def _difficulty(
     deployment: Deployment, embedder: Embedder, policy: Policy, features: Features, folder: Path
 ) -> Difficulty:
     """Return what the policy's classifier says of a request; one that it pins is in `folder`. Raises CommandError."""
-    from gateway.cascade.classifiers import Classifiers
+    from gateway.cascade.router import Classifiers
     from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.request.conversation_id import conversation_of
+from gateway.rollout.assignment import conversation_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 FIRST = {"role": "user", "content": "Where is Quito?"}
