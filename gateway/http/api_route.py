@@ -105,6 +105,8 @@ def as_invalid_request(error: RequestValidationError) -> InvalidRequest:
     kind, name = first["type"], ".".join(str(step) for step in first["loc"][1:])
     if kind == "missing":
         return InvalidRequest(f"Missing required parameter: {name!r}.", code="missing_required_parameter", param=name)
+    if kind == "string_pattern_mismatch":  # the one pattern of texts is that they are not blank
+        return InvalidRequest(f"{name} is required, as text.", code="missing_required_parameter", param=name)
     if (expected := _EXPECTED.get(kind.removesuffix("_type"))) is not None:
         return InvalidRequest(f"Invalid type for {name!r}: expected {expected}.", code="invalid_type", param=name)
     return InvalidRequest(f"{name}: {first['msg']}.", code="unsupported_value", param=name)
