@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
@@ -229,3 +230,27 @@ def _unframe(magic: bytes, data: bytes, fields: int) -> tuple[list[Any], bytes]:
     if not isinstance(meta, list) or len(meta) != fields:
         raise CorruptEntry("meta")
     return meta, rest[length:]
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """A request's own conditions on a stored answer, in addition to its policy's.
+
+    Maximum age and minimum remaining lifetime in seconds, and the minimum similarity (cosine) of its question. They can
+    only narrow what the policy allows.
+    """
+
+    max_age_s: float | None = None
+    min_fresh_s: float = 0.0
+    min_similarity: float = 0.0
+
+    def unmet(self, age_s: float, left_s: float, similarity: float | None) -> str:
+        """Return the first condition that an answer fails, or ''. `similarity` is None for an exact answer."""
+        if self.max_age_s is not None and age_s > self.max_age_s:
+            return "max-age"
+        if left_s < self.min_fresh_s:
+            return "min-fresh"
+        return "min-similarity" if similarity is not None and similarity < self.min_similarity else ""
+
+
+NO_DEMANDS: Final = Demands()

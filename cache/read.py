@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cache.entry import CacheEntry, CorruptEntry, Lookup, Outcome, decode
-from cache.planning.plan import NO_DEMANDS, CachePlan
+from cache.entry import NO_DEMANDS, CacheEntry, CorruptEntry, Lookup, Outcome, decode
+from cache.planning.plan import CachePlan
 from cache.scopes import tags
 from cache.scopes.shelf import ENTRY
 from cache.store.base import Command, Store, StoreUnavailable

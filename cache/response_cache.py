@@ -23,10 +23,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cache.administration import Administration, Found
-from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
+from cache.entry import NO_DEMANDS, CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
-from cache.planning.plan import NO_DEMANDS, CachePlan, Planner
+from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
 from cache.risk.control import complaint_of
 from cache.scopes.scope import SCHEMA, Generations

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
+from cache.entry import NO_DEMANDS, Demands
 from cache.planning import eligibility
 from cache.planning.conversation import conversation_of
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
@@ -178,30 +179,6 @@ def _cut(messages: list[Any]) -> tuple[list[Any], str | None]:
 
 
 _SECRET_BYTES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """A request's own conditions on a stored answer, in addition to its policy's.
-
-    Maximum age and minimum remaining lifetime in seconds, and the minimum similarity (cosine) of its question. They can
-    only narrow what the policy allows.
-    """
-
-    max_age_s: float | None = None
-    min_fresh_s: float = 0.0
-    min_similarity: float = 0.0
-
-    def unmet(self, age_s: float, left_s: float, similarity: float | None) -> str:
-        """Return the first condition that an answer fails, or ''. `similarity` is None for an exact answer."""
-        if self.max_age_s is not None and age_s > self.max_age_s:
-            return "max-age"
-        if left_s < self.min_fresh_s:
-            return "min-fresh"
-        return "min-similarity" if similarity is not None and similarity < self.min_similarity else ""
-
-
-NO_DEMANDS: Final = Demands()
 
 
 @dataclass(slots=True)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from cache.entry import Hit, Lookup
+from cache.entry import NO_DEMANDS, Hit, Lookup
 from cache.flights.exchange import FlightExchange
 from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
 from cache.flights.single_flight import Flight, Flights, Landing
-from cache.planning.plan import NO_DEMANDS, CachePlan
+from cache.planning.plan import CachePlan
 from cache.store.base import Store, StoreUnavailable
 from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing

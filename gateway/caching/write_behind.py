@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from cache.entry import StoredAnswer, WriteOutcome
-from cache.planning.plan import NO_DEMANDS, CachePlan
+from cache.entry import NO_DEMANDS, StoredAnswer, WriteOutcome
+from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream

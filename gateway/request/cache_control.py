@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cache.planning.plan import NO_DEMANDS, Demands
+from cache.entry import NO_DEMANDS, Demands
 from gateway.errors import InvalidRequest
 
 _OWN_HEADER: Final = "x-tierline-cache"

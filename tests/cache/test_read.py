@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cache.entry import Lookup, StoredAnswer
-from cache.planning.plan import CachePlan, Demands
+from cache.entry import Demands, Lookup, StoredAnswer
+from cache.planning.plan import CachePlan
 from cache.read import LONGEST_S, Pending
 from cache.response_cache import ResponseCache
 from cache.store.base import NoStore

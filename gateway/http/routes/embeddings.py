@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 
-from cache.planning.plan import NO_DEMANDS
+from cache.entry import NO_DEMANDS
 from cache.store.base import StoreUnavailable
 from cache.vectors import StoredVector
 from gateway.accounting import charge, settle

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from cache.planning.plan import CachePlan, Demands
+from cache.entry import Demands
+from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.planning.plan import NO_DEMANDS, Demands
+from cache.entry import NO_DEMANDS, Demands
 from gateway.errors import InvalidRequest
 from gateway.request.cache_control import CacheControl, read_cache_control
 from gateway.request.options import known_headers, read_options
