@@ -69,6 +69,11 @@ def console_of_stdout(width: int = 120) -> Console:
     return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
 
 
+def printable(value: object) -> str:
+    """Replace line breaks and control characters in untrusted text by spaces, so that it cannot steer a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(value))
+
+
 def table(*headings: str, left: int = 1) -> Table:
     """Return an empty table; its first `left` columns are aligned left, the others right."""
     made = Table(box=None, pad_edge=False, header_style="bold")

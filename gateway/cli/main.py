@@ -163,6 +163,8 @@ class _Parser(argparse.ArgumentParser):
         if (found := _NOT_ONE_OF.search(message)) is not None:
             near = did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
             message = message.replace(found[0], f"there is no {found[1]!r}{near or f'; it is one of {found[2]}'}")
+        if message.startswith("the following arguments are required"):
+            message += f"; `{self.prog} --help` describes them"
         super().error(message)
 
     def format_help(self) -> str:

@@ -1,6 +1,6 @@
 """Draw recorded requests in a terminal: one row per hop with a bar on the time axis, and below it the reason.
 
-Control characters in text from clients and models are replaced, so that a trace cannot steer the terminal.
+What clients and models wrote is made printable, so that a trace cannot steer the terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from gateway.report import printable
 from gateway.telemetry import names
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.reasons import explain
@@ -57,7 +58,7 @@ def draw_list(records: Sequence[Record], console: Console, *, goes_on: bool = Fa
     widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
     if goes_on:
         widths = [max(width, least) for width, least in zip(widths, _USUAL_WIDTHS, strict=True)]
-    ids = [_plain(record["ledger"]["request_id"]) for record in records]
+    ids = [printable(record["ledger"]["request_id"]) for record in records]
     room = sum(widths) + 2 * len(widths) + max(map(len, ids), default=0)
     narrow = console.is_terminal and room > console.width
     while (
@@ -81,7 +82,7 @@ def draw_list(records: Sequence[Record], console: Console, *, goes_on: bool = Fa
 def _cells(ledger: Record, started: float) -> tuple[str, ...]:
     return (
         time.strftime("%H:%M:%S", time.localtime(started)),
-        *(_plain(ledger[name]) or "-" for name in ("surface", "path", "tier")),
+        *(printable(ledger[name]) or "-" for name in ("surface", "path", "tier")),
         str(ledger["status"]),
         milliseconds(ledger["ttft_ms"]) if ledger["ttft_ms"] is not None else "-",
         milliseconds(ledger["total_ms"]),
@@ -164,7 +165,7 @@ def _row(hop: Record, total_us: int, width: int, *, fancy: bool) -> Text:
     room = max(width - _NAME_WIDTH - _TIME_WIDTH - 2, 10)
     draw_bar = _blocks if fancy else _hashes
     bar = draw_bar(hop["start_us"] / total_us * room, hop["duration_us"] / total_us * room, room)
-    row = Text(f"{_plain(name)[:_NAME_WIDTH]:<{_NAME_WIDTH}} ", style="bold")
+    row = Text(f"{printable(name)[:_NAME_WIDTH]:<{_NAME_WIDTH}} ", style="bold")
     row.append(bar, style="red" if hop["error"] else _COLOURS.get(hop["name"], "cyan"))
     row.append(f" {milliseconds(hop['duration_us'] / 1000):>{_TIME_WIDTH}}", style="not bold")
     return row
@@ -185,17 +186,13 @@ def _hashes(start: float, length: float, room: int) -> str:
 
 
 def _wrapped(console: Console, text: str, width: int, *, indent: str, style: str) -> None:
-    for line in textwrap.wrap(_plain(text), width, initial_indent=indent, subsequent_indent=indent):
+    for line in textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent):
         console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _fancy(console: Console) -> bool:
     """Return whether to draw with block characters: only on a UTF-8 terminal, never into a pipe."""
     return console.is_terminal and console.encoding.lower().startswith("utf")
-
-
-def _plain(value: object) -> str:
-    return "".join(character if character.isprintable() else "?" for character in str(value))
 
 
 def _status_style(status: int, ok: str = "bold green") -> str:

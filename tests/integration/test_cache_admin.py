@@ -277,6 +277,7 @@ def test_stats_say_who_keeps_how_much(
     drawn = capsys.readouterr().out
     assert "acme" in drawn
     assert "replica" in drawn
+    assert "small -> large" in drawn, "a cell is broken into lines though there is room for it"
     assert command("stats", "--gateway", gateway.url, "--json", store=cache_store) == 0
     told = orjson.loads(capsys.readouterr().out)
     assert told["index"]["kind"] == "replica"

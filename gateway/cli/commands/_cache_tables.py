@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.report import printable
 from policies.quantities import byte_size, period
 
 
@@ -50,11 +51,6 @@ def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
     }
     for name, value in lines.items():
         console.print(Text.assemble((f"{name:<9} ", "dim"), printable(value)))
-
-
-def printable(text: str) -> str:
-    """Replace line breaks and control characters in untrusted text by spaces, so that it cannot steer a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _outcomes(outcomes: Mapping[str, int]) -> str:

@@ -20,7 +20,7 @@ from gateway.cli.commands._flags import add_command, duration
 from gateway.cli.commands._request_list import add_tail_flags, tail
 from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
-from gateway.report import console_of_stdout
+from gateway.report import console_of_stdout, printable
 
 if TYPE_CHECKING:
     from gateway.config.schema import LedgerConfig
@@ -182,8 +182,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = value if isinstance(value, str) else str(value)
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return printable(value)
 
 
 def _export(args: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
 
 from cache.administration import Administration, Purged
 from cache.scopes.tags import BadTags, parse
@@ -23,7 +22,7 @@ from gateway.cli.commands._cache_tables import draw_entry, draw_stats
 from gateway.cli.commands._flags import Subparsers, add_command
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
-from gateway.report import print_json
+from gateway.report import WIDE, console_of_stdout, print_json
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 from policies.quantities import byte_size
 
@@ -152,7 +151,7 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
     stats = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
     if args.json:
         return _print({"scopes": scopes, **stats})
-    draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, Console(highlight=False))
+    draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, console_of_stdout(WIDE))
     return Exit.OK
 
 
@@ -163,7 +162,7 @@ async def _show(administration: Administration, args: argparse.Namespace) -> int
     shown = entry_shown(entry)
     if args.json:
         return _print(shown)
-    draw_entry(shown, Console(highlight=False))
+    draw_entry(shown, console_of_stdout(WIDE))
     return Exit.OK
 
 

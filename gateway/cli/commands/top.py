@@ -22,7 +22,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, duration
 from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
 from gateway.exit_codes import Exit
-from gateway.report import NONE, console_of_stdout, print_json, table
+from gateway.report import NONE, console_of_stdout, print_json, printable, table
 from policies.quantities import dollars, milliseconds, percent
 
 _EXAMPLES: Final = """examples:
@@ -160,7 +160,10 @@ def screen(data: Mapping[str, Any], width: int) -> RenderableType:
 
 def _need(need: Any) -> Text:
     since = "" if need.since_s is None else time.strftime(" since %H:%M:%S", time.localtime(need.since_s))
-    return Text(f"! {_plain(need.what)}{since}. {need.todo}", style="red" if need.level == "bad" else "yellow")
+    return Text(
+        f"! {printable(need.what).removesuffix('.')}{since}. {need.todo}",
+        style="red" if need.level == "bad" else "yellow",
+    )
 
 
 def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
@@ -191,12 +194,12 @@ def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
 
 
 def _name(surface: Mapping[str, Any], *, wide: bool) -> Text:
-    name = Text(_plain(surface["surface"]))
+    name = Text(printable(surface["surface"]))
     for chip in surface["chips"]:
         if chip.kind == "canary":
-            name.append(f" {_plain(chip.text)}" if wide else " canary", style="magenta")
+            name.append(f" {printable(chip.text)}" if wide else " canary", style="magenta")
     for tier in surface["unavailable"]:
-        name.append(f" {_plain(tier)} down", style="red")
+        name.append(f" {printable(tier)} down", style="red")
     return name
 
 
@@ -217,7 +220,3 @@ def _bar(paths: Mapping[str, float]) -> Text:
         end = upto
     bar.append("." * (_BAR - end), style="dim")
     return bar
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

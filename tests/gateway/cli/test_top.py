@@ -10,6 +10,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,13 @@ def test_a_narrow_terminal_has_fewer_columns() -> None:
     lines = drawn(80, surface(), needs=(Need("bad", "chat: \x1b[2J", 0.0, "Look.", "/"),))
     assert max(map(len, lines)) <= 80 and "[2J" in lines[1] and "\x1b" not in lines[1]
     assert lines[-1].split() == ["chat", "2.5", "97.0%", "3.0", "380", "ms", "25.0%", "12.5%", "$0.3123"]
+
+
+def test_what_needs_somebody_is_sentences() -> None:
+    """Since when stands within its sentence, and text that came from elsewhere stays on its line."""
+    lines = drawn(120, surface(), needs=(Need("bad", "chat: late\nby tier.", 0.0, "Look.", "/"),))
+    since = time.strftime("%H:%M:%S", time.localtime(0.0))
+    assert lines[1] == f"! chat: late by tier since {since}. Look."
 
 
 def test_no_request_is_said() -> None:

@@ -158,7 +158,10 @@ def test_what_is_required_is_asked_for(
     """The classifier needs `--data` and `--out`; `confidence` has requirements of its own, and no others."""
     code, _, err = run(capsys, "train", *words)
     assert code == 2
-    assert err.endswith(f"error: the following arguments are required: {missing}\n")
+    described = " ".join(["tierline train", *(word for word in words[:1] if word == "confidence")])
+    assert err.endswith(
+        f"error: the following arguments are required: {missing}; `{described} --help` describes them\n"
+    )
 
 
 def test_help_tells_of_both(capsys: pytest.CaptureFixture[str]) -> None:
