@@ -11,6 +11,8 @@
     pause     nobody's: it is at its limit  yes             paused as long as asked  429 or 503, with Retry-After
     server    the server's                  yes             its breaker counts it    502
 
+`gateway.cascade.attempt` makes an attempt's outcome of it, by which `routing.cascade` takes the next tier.
+
 Words decide only what concerns the one request, for an error may quote what the caller wrote: nobody may take a backend
 from others by a prompt. What puts an endpoint out is decided by status, code, and how a message begins.
 """
