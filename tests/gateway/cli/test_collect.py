@@ -20,7 +20,7 @@ from gateway.fit.grading import grade
 from tests.support.processes import ignoring
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 
-LABELS = Path(__file__).parents[3] / "deploy" / "labels"
+LABELS = Path(__file__).parents[3] / "tools" / "labels"
 PROMPTS: list[dict[str, Any]] = [
     {"id": "1", "prompt": "Capital of Italy?", "answers": ["Rome"], "grade": "text", "group": "capitals"},
     {"id": "2", "prompt": "Two and two?", "answers": [4], "grade": "number", "group": "sums"},
