@@ -121,7 +121,7 @@ def _traffic(gateway: Gateway, incident: Incident, recorded: Callable[[int], Non
 
     def request_id_of(surface: str, question: str, **body: Any) -> str:
         try:
-            reply = ask(gateway, question, model=surface, stream=True, timeout_s=30, **body)
+            reply = ask(gateway, question, model=surface, timeout_s=30, **{"stream": True, **body})
         except httpx2.HTTPError:  # a stream that broke off
             return ""
         return str(reply.headers.get("x-request-id", ""))
