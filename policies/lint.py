@@ -13,7 +13,7 @@ from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
 from policies.model import CLASSIFIER_VALUES, ROUTE_VALUES, Quantiles, Rules, can_occur
-from policies.quantities import write_duration
+from policies.quantities import write_duration, write_share
 from policies.yaml_source import written
 
 _ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_max")
@@ -284,7 +284,8 @@ def _waits_end_in_time(policy: Rules) -> Iterator[Finding]:
 
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
     if policy.holdout > 0.1:
-        message = f"{policy.holdout:.0%} of all requests go to the strongest tier to measure the others; 1% is enough"
+        share = write_share(policy.holdout)
+        message = f"{share} of all requests go to the strongest tier to measure the others; 1% is enough"
         yield Finding(("holdout",), message, "T601", "write 1%", (Edit(("holdout",), "1%"),))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.telemetry import names
-from policies.quantities import dollars, milliseconds
+from policies.quantities import dollars, milliseconds, percent
 
 Attributes = Mapping[str, Any]
 
@@ -74,8 +74,9 @@ def _route(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("because", reason)
     if kind := told.get(names.KIND):
         certain, quantile = told.get(names.P_KIND, 1.0), told.get(names.QUANTILE)
-        doubt = f", {certain:.0%} sure" if certain < _IN_DOUBT else ""
-        yield HopFact("kind", f"{kind}{doubt}" + ("" if quantile is None else f", harder than {quantile:.0%} of it"))
+        doubt = f", {percent(certain, 0)} sure" if certain < _IN_DOUBT else ""
+        harder = "" if quantile is None else f", harder than {percent(quantile, 0)} of it"
+        yield HopFact("kind", f"{kind}{doubt}{harder}")
     if told.get(names.IN_DOMAIN) is False:
         yield HopFact("classifier", "out of its domain: it abstains")
     lists = (told.get(one, ()) for one in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
@@ -143,7 +144,8 @@ def _doubts(told: Attributes) -> Iterator[HopFact]:
     places, logprobs = told.get(names.LOWEST), told.get(names.LOWEST_LOGPROBS)
     if places and logprobs:
         texts = told.get(names.LOWEST_TOKENS) or [f"token {place + 1}" for place in places]
-        least = [f"{text.strip()} {math.exp(logprob):.0%}" for text, logprob in zip(texts, logprobs, strict=False)]
+        sure = [percent(math.exp(logprob), 0) for logprob in logprobs]
+        least = [f"{text.strip()} {share}" for text, share in zip(texts, sure, strict=False)]
         yield HopFact("least sure of", ", ".join(least[:3]))
 
 
@@ -174,7 +176,7 @@ _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _plain("age", names.CACHE_AGE, lambda age_s: milliseconds(age_s * 1000)),
     _plain("shared with", names.FOLLOWED),
     _plain("difficulty", names.DIFFICULTY, "{:.2f}".format),
-    _plain("chance that the first tier suffices", names.P_ADEQUATE, "{:.0%}".format),
+    _plain("chance that the first tier suffices", names.P_ADEQUATE, lambda share: percent(share, 0)),
     _model,
     _usage,
     _plain("queue", names.QUEUE, milliseconds),

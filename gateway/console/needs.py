@@ -18,7 +18,7 @@ from gateway.console.limits import (
 from gateway.console.standing import Need, StandingMark, is_passing
 from gateway.console.surface_counts import BUCKETS
 from policies.model import Policy
-from policies.quantities import milliseconds
+from policies.quantities import milliseconds, percent, write_share
 
 _BEFORE_S: Final = 300.0
 """A change so long before a trouble began is named beside it."""
@@ -115,7 +115,7 @@ def _missed(
         for row in of_each:
             per[row["objective"]] = per.get(row["objective"], 0) + row["missed"]
         worst = max(per, key=lambda one: per[one], default="")
-        what = f"{name}: {surface['goodput']:.1%} of requests were good, where {GOODPUT_OBJECTIVE:.0%} shall be"
+        what = f"{name}: {percent(surface['goodput'])} of requests were good, where {GOODPUT_OBJECTIVE:.0%} shall be"
         causes = [f"{worst.replace('_', '.')} was missed by {per[worst]:,}"] if per.get(worst) else []
         causes += [f"{surface['failures']:,} failed"] if surface["failures"] else []
         causes += [f"{surface['degraded']:,} were degraded"] if surface["degraded"] else []
@@ -125,8 +125,8 @@ def _missed(
         at_most = "its limit" if limit.limit_ms is None else milliseconds(limit.limit_ms)
         thing = "first tokens" if limit.to_first_token else "answers"
         what = (
-            f"{name}: {limit.share:.1%} of {thing} came later than {at_most}, where {limit.may_miss:.0%} may "
-            f"({limit.name.replace('_', '.')}; {limit.missed:,} of {limit.held:,})"
+            f"{name}: {percent(limit.share)} of {thing} came later than {at_most}, where {write_share(limit.may_miss)} "
+            f"may ({limit.name.replace('_', '.')}; {limit.missed:,} of {limit.held:,})"
         )
         held, missed = [0.0] * BUCKETS, [0.0] * BUCKETS
         for row in misses:

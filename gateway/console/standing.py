@@ -23,6 +23,7 @@ from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import in_force_shown
 from gateway.tiers.breaker import REFUSALS, Cause
 from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in, loads_in
+from policies.quantities import percent, write_share
 
 _FRESH_S: Final = 2.0
 _AFTER_ERROR_S: Final = 5.0
@@ -243,7 +244,7 @@ def chips_of(
     tried = None if state is None else state["candidate"]
     if tried is not None:
         part = f" {tried['share']:.3g}" if tried["mode"] == "canary" else ""
-        text = f"canary {tried['share']:.0%}" if part else tried["mode"]
+        text = f"canary {write_share(tried['share'])}" if part else tried["mode"]
         seen = f"; {surface['canary']:,} requests of this span" if part else ""
         yield StandingChip("canary", text, f"{tried['policy']}, step {tried['step'] + 1}{seen}", "/rollout",
                            tried["since"])  # fmt: skip
@@ -288,8 +289,8 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
     for risk in standing.risks:
         if risk.figures.breached:
             what = (
-                f"{risk.surface}: the cache gives wrong hits to {risk.figures.error:.2%} of requests; "
-                f"its bound is {risk.figures.max_error:.2%}"
+                f"{risk.surface}: the cache gives wrong hits to {percent(risk.figures.error, 2)} of requests; "
+                f"its bound is {write_share(risk.figures.max_error)}"
             )
             todo = "Its threshold was raised. See what was served wrongly, and take it back."
             yield Need("bad", what, standing.breached_since.get(risk.surface), todo, "/cache")
@@ -310,7 +311,7 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
     for name, state in standing.surfaces.items():
         tried = state["candidate"]
         if tried is not None and tried["paused"]:
-            what = f"{name}: the canary {tried['policy']} stays at {tried['share']:.0%}: {tried['paused']}"
+            what = f"{name}: the canary {tried['policy']} stays at {write_share(tried['share'])}: {tried['paused']}"
             todo = "See its guards; then resume it (tierline policy resume), or roll it back."
             yield Need("warn", what, standing.paused_since.get(name), todo, "/rollout")
 

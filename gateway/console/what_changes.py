@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.console.summary import cost_after, saved_by
 from gateway.telemetry import names
-from policies.quantities import dollars, milliseconds
+from policies.quantities import dollars, milliseconds, write_share
 
 if TYPE_CHECKING:
     from gateway.console.timeline import Bar, Timeline
@@ -172,7 +172,7 @@ def _of_hedge(ledger: Mapping[str, Any], bars: Sequence[Bar], hedge: Hedge | Non
     if took is not None:
         after = hedge.after if isinstance(hedge.after, str) else milliseconds(hedge.after * 1000)
         text = f"None began: {awaited} came after {milliseconds(took - served.start_ms)}. One begins after {after}"
-        text += f", as long as hedges cost at most {hedge.max_extra_spend:.0%} of what is spent"
+        text += f", as long as hedges cost at most {write_share(hedge.max_extra_spend)} of what is spent"
         yield WhatChanges("A hedge", text, "escalate.hedge.after")
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gateway.measures.curves import Floats, Ints
 from gateway.measures.intervals import wilson
-from policies.quantities import points
+from policies.quantities import percent, points
 
 Feedbacks = Mapping[tuple[str, str], float]
 """Scores by (tenant, request id), 0..1."""
@@ -265,8 +265,8 @@ class PairedQuality:
         alike, change = self.pairs - self.new_better - self.present_better, self.difference
         return (
             f"{self.pairs} pairs judged: better {self.new_better}, worse {self.present_better}, alike {alike}; "
-            f"adequate {self.new:.1%} against {self.present:.1%}: {points(change.value)} points (95% interval "
-            f"{points(change.low)} to {points(change.high)}, by the judge alone)"
+            f"adequate {percent(self.new)} against {percent(self.present)}: {points(change.value)} points (95% "
+            f"interval {points(change.low)} to {points(change.high)}, by the judge alone)"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from gateway.telemetry import names
-from policies.quantities import dollars, milliseconds
+from policies.quantities import dollars, milliseconds, percent
 
 Attributes = Mapping[str, Any]
 
@@ -131,14 +131,13 @@ def _kind(a: Attributes) -> str:
     kind, quantile, own = (a.get(name) for name in (names.KIND, names.QUANTILE, names.QUANTILE_OWN))
     certainty = a.get(names.P_KIND)
     if kind and certainty is not None and certainty < _IN_DOUBT:
-        kind = f"{kind} (in doubt: {certainty:.0%})"
+        kind = f"{kind} (in doubt: {percent(certainty, 0)})"
     if not kind or quantile is None:
         return f"kind {kind}" if kind else ""
     if own is None:
-        return f"kind {kind}, harder than {quantile:.1%} of the classifier's reference prompts"
-    return (
-        f"kind {kind}, harder than {own:.1%} of this surface's own requests ({quantile:.1%} of the reference prompts)"
-    )
+        return f"kind {kind}, harder than {percent(quantile)} of the classifier's reference prompts"
+    reference = f"{percent(quantile)} of the reference prompts"
+    return f"kind {kind}, harder than {percent(own)} of this surface's own requests ({reference})"
 
 
 def _attempt(a: Attributes) -> Iterable[str]:
@@ -219,7 +218,7 @@ def _lowest(a: Attributes) -> str:
     texts = a.get(names.LOWEST_TOKENS) or [""] * len(places)
     shown = [f"{place} {text!r}" if text else str(place) for place, text in zip(places, texts, strict=True)]
     lowest = zip(shown[:3], logprobs, strict=False)
-    return f"least sure of tokens {', '.join(f'{one} ({math.exp(logprob):.0%})' for one, logprob in lowest)}"
+    return f"least sure of tokens {', '.join(f'{one} ({percent(math.exp(logprob), 0)})' for one, logprob in lowest)}"
 
 
 def _load(a: Attributes) -> Iterable[str]:

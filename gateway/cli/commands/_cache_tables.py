@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.report import printable
-from policies.quantities import byte_size, period
+from policies.quantities import byte_size, percent, period
 
 
 def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] | None, console: Console) -> None:
@@ -56,4 +56,4 @@ def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
 def _outcomes(outcomes: Mapping[str, int]) -> str:
     total = sum(outcomes.values())
     counts = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items(), key=lambda item: -item[1]))
-    return f"{counts} ({outcomes.get('hit', 0) / total:.1%} hits)" if total else "no lookups yet"
+    return f"{counts} ({percent(outcomes.get('hit', 0) / total)} hits)" if total else "no lookups yet"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.report import NONE, table
+from policies.quantities import percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,8 +20,8 @@ def quality_table(rows: Sequence[Mapping[str, Any]], *names: str) -> Table:
     for row in rows:
         made.add_row(
             *(str(row[name]) for name in names),
-            f"{row['value']:.1%}",
-            f"{row['low']:.1%} to {row['high']:.1%}",
+            f"{percent(row['value'])}",
+            f"{percent(row['low'])} to {percent(row['high'])}",
             *(str(row[name] or NONE) for name in ("judged", "both", "rated")),
             row["whose"],
         )
@@ -35,7 +36,7 @@ def agreement_line(people: JudgeAgreement) -> str:
     beyond = "" if kappa is None else f"; kappa {kappa[0]:.2f}, {kappa[1]:.2f} to {kappa[2]:.2f}"
     return (
         f"judge and people agree on {people.agreed} of {people.count} answers "
-        f"({people.agreed / people.count:.0%}, 95% interval {low:.0%} to {high:.0%}){beyond}"
+        f"({percent(people.agreed / people.count, 0)}, 95% interval {percent(low, 0)} to {percent(high, 0)}){beyond}"
     )
 
 
@@ -50,9 +51,9 @@ def reliability_table(heads: Sequence[Mapping[str, Any]]) -> Table:
                 head["head"],
                 f"{head['tier']} ({head['model']})" if head["model"] else head["tier"],
                 str(one["count"]),
-                f"{one['predicted']:.1%}",
-                f"{one['observed']:.1%}, {one['verdict']}",
-                f"{one['low']:.1%} to {one['high']:.1%}",
+                f"{percent(one['predicted'])}",
+                f"{percent(one['observed'])}, {one['verdict']}",
+                f"{percent(one['low'])} to {percent(one['high'])}",
                 f"{one['ece']:.3f}",
                 f"{one['ece_by_chance']:.3f}",
                 "the judge's" if head["whose"] == "judge" else "people's",

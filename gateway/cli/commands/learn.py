@@ -38,6 +38,7 @@ from policies.edit import CannotEdit, with_value
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
 from policies.model import Policy
+from policies.quantities import percent
 from routing.difficulty.model import ArtefactError, shipped_artefact, version_in
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) 
 
 
 def _cells(figures: RouterFigures) -> list[str]:
-    return [str(figures.apgr), str(figures.auroc), str(figures.ece), f"{figures.abstains:.0%}"]
+    return [str(figures.apgr), str(figures.auroc), str(figures.ece), f"{percent(figures.abstains, 0)}"]
 
 
 def _done(surface: str, proposed: dict[str, Any]) -> list[str]:

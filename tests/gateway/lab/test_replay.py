@@ -268,6 +268,7 @@ def test_the_command_prints_a_report_and_holds_gates(
         "escalate.when.confidence_below 0.62 -> 0.8" in page
         and "canary at 5%: " in page
         and "unchanged, it passes after about" in page
+        and "as served by" not in page
     )
     made = read_plan(plan)
     assert made.version == policy(confidence=0.8).version and made.bound.base == policy().version
@@ -279,6 +280,12 @@ def test_the_command_prints_a_report_and_holds_gates(
     assert main(["policy", "plan", str(base), *arguments]) == 1
     page, said = capsys.readouterr()
     assert "rules the same as what is in force" in page and "refuses it until that is mended" in said
+
+    # The requests were served by another policy than the one in force: the figures before are of that one.
+    other = policy(confidence=0.5)
+    base.write_text(yaml.safe_dump(dict(other.content), sort_keys=False))
+    assert main(["policy", "plan", str(file), *arguments]) == 0
+    assert f"before: as served by {policy().label}, not by {other.label}\n" in capsys.readouterr().out
 
 
 def test_starts_are_counted_as_each_record_decides(ledger: Path) -> None:

@@ -51,9 +51,8 @@ def summary_lines(replayed: Replayed, seconds: float) -> list[str]:
     exact = n - replayed.estimated - replayed.no_evidence
     served_by = ", ".join(replayed.recorded)
     period = f"{_day(replayed.first_s)} to {_day(replayed.last_s)}"
-    shares = (
-        f"{exact / n:.1%} exact, {replayed.estimated / n:.1%} estimated, {replayed.no_evidence / n:.1%} no evidence"
-    )
+    parts = {"exact": exact, "estimated": replayed.estimated, "no evidence": replayed.no_evidence}
+    shares = ", ".join(f"{percent(part / n)} {name}" for name, part in parts.items())
     fidelity = replayed.fidelity
     same = fidelity.same / max(fidelity.decided, 1)
     lines = [
@@ -117,11 +116,11 @@ def quality_text(replayed: Replayed) -> str:
 def _changed(replayed: Replayed) -> list[str]:
     n = max(replayed.requests, 1)
     lines = [
-        f"{replayed.changed:,} requests ({replayed.changed / n:.1%}) take another course; "
+        f"{replayed.changed:,} requests ({percent(replayed.changed / n)}) take another course; "
         f"{replayed.redecided:,} start or go on elsewhere"
     ]
     if replayed.slices:
-        most = "; ".join(f"{one.trait} ({one.changed:.1%} of {one.requests:,})" for one in replayed.slices[:3])
+        most = "; ".join(f"{one.trait} ({percent(one.changed)} of {one.requests:,})" for one in replayed.slices[:3])
         lines.append(f"most changed: {most}")
     if replayed.examples:
         lines.append(f"for example: {' '.join(replayed.examples)}")

@@ -23,6 +23,7 @@ from gateway.progress import OnProgress, progress
 from gateway.report import Report, show, table
 from policies.diff import DROPS, Difference, PolicyChange, difference
 from policies.model import Policy
+from policies.quantities import percent
 from policies.yaml_source import Document
 from routing.decision_basis import BasisError, DecisionBasis
 
@@ -121,14 +122,14 @@ def _lines(document: Document, change: PolicyChange, *, with_effect: bool = True
 def _moved(moves: StartMoves) -> Iterator[str | Table]:
     total = moves.counts.total()
     moved = Counter({pair: number for pair, number in moves.counts.items() if pair[0] != pair[1]})
-    share = f", {moved.total() / total:.1%}" if total else ""
+    share = f", {percent(moved.total() / total)}" if total else ""
     yield f"of {total} recorded requests, {moved.total()} start elsewhere{share}"
     if moved:
         shown = table("start before", "after", "requests", "share", "examples", left=2)
         shown.columns[-1].justify = "left"
         shown.columns[-1].overflow = "fold"
         for (one, other), number in moved.most_common():
-            shown.add_row(one, other, str(number), f"{number / total:.1%}", " ".join(moves.examples[one, other]))
+            shown.add_row(one, other, str(number), f"{percent(number / total)}", " ".join(moves.examples[one, other]))
         yield shown
 
 

@@ -23,7 +23,7 @@ from gateway.rollout.forecast import CanaryForecast, canary_forecast, forecast_l
 from policies.codes import is_error
 from policies.diff import difference, unguarded_quality
 from policies.loader import SHIPPED, read_policy
-from policies.quantities import figure
+from policies.quantities import figure, percent
 
 if TYPE_CHECKING:
     from gateway.lab.replay.figures import FigureChange
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         lines = [
             *_head(plan, base, document, found),
-            *_parts(plan, tests, replayed, seconds, why_not),
+            *_parts(plan, base[0].label if base is not None else "", tests, replayed, seconds, why_not),
             *([] if replayed is None else _figures(replayed)),
             *([] if canary is None else forecast_lines(canary)),
             *gate_lines(args.fail_if, unmet),
@@ -205,29 +205,36 @@ def _head(
 
 
 def _parts(
-    plan: PolicyPlan, tests: dict[str, Any] | None, replayed: Replayed | None, seconds: float, why_not: str
+    plan: PolicyPlan,
+    in_force: str,
+    tests: dict[str, Any] | None,
+    replayed: Replayed | None,
+    seconds: float,
+    why_not: str,
 ) -> list[str]:
     findings = plan.lint["findings"]
     counted = f"lint {len(findings)} finding{'' if len(findings) == 1 else 's'}"
     tested = "tests none: no test file beside it"
     if tests is not None:
         total = tests["passed"] + len(tests["failed"])
-        tested = f"tests {tests['passed']} of {total}, {tests['covered']:.0%} of clauses both ways"
+        tested = f"tests {tests['passed']} of {total}, {percent(tests['covered'], 0)} of clauses both ways"
     if replayed is None:
         shown = f"replay none: {why_not}"
     else:
         n = max(replayed.requests, 1)
         exact = (n - replayed.estimated - replayed.no_evidence) / n
         shown = (
-            f"replay {replayed.requests:,} requests in {seconds:.1f} s, {exact:.1%} exact, "
-            f"{replayed.estimated / n:.1%} estimated"
+            f"replay {replayed.requests:,} requests in {seconds:.1f} s, {percent(exact)} exact, "
+            f"{percent(replayed.estimated / n)} estimated"
         )
         if replayed.no_evidence:
-            shown += f", {replayed.no_evidence / n:.1%} no evidence"
+            shown += f", {percent(replayed.no_evidence / n)} no evidence"
         fidelity = replayed.fidelity
         if not fidelity.whole:
             shown += f"; {fidelity.decided - fidelity.same:,} recorded decisions are not made again"
     lines = [f"{counted}   {tested}   {shown}"]
+    if replayed is not None and set(replayed.recorded) != {in_force}:
+        lines.append(f"  before: as served by {', '.join(replayed.recorded)}, not by {in_force or 'a policy in force'}")
     lines += [f"  {finding}" for finding in findings]
     return lines + [f"  FAIL {name}" for name in ([] if tests is None else tests["failed"])]
 
@@ -254,7 +261,7 @@ def _figures(replayed: Replayed) -> list[str]:
     ]
     lines.append(f"  quality        {quality_text(replayed)}")
     if replayed.slices:
-        traits = ", ".join(f"{one.trait} ({one.changed:.0%})" for one in replayed.slices[:2])
+        traits = ", ".join(f"{one.trait} ({percent(one.changed, 0)})" for one in replayed.slices[:2])
         lines.append(f"  most changed   {traits}; for example {' '.join(replayed.examples)}")
     return lines + [f"  note           {note}" for note in replayed.notes]
 
