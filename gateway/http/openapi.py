@@ -22,8 +22,11 @@ from gateway.version import version
 
 Document = dict[str, Any]
 
-ERROR: Final[dict[int | str, Document]] = {"default": {"model": schemas.Error, "description": "The request failed"}}
+Replies = dict[int | str, Document]
+ERROR: Final[Replies] = {"default": {"model": schemas.Error, "description": "The request failed"}}
 """The reply that every operation may give, too."""
+MESSAGES_ERROR: Final[Replies] = {"default": {"model": schemas.MessagesError, "description": "The request failed"}}
+"""What it is below /v1/messages."""
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _TEXT: Final = {"type": "string"}
 _ANSWERS, _PASSED, _GATEWAY = "Answers", "Passed on", "The gateway"
@@ -57,6 +60,7 @@ def _described(
     elif body is not None:
         taking_body.__annotations__["given"] = body
     content: Document = {"text/event-stream": {"schema": _TEXT}} if stream else {}
+    failed = MESSAGES_ERROR if path == "/v1/messages" else ERROR
     if media != _JSON:
         content[media] = {"schema": _TEXT if media.startswith("text/") else _TEXT | {"format": "binary"}}
     return APIRoute(
@@ -67,7 +71,7 @@ def _described(
         tags=[tag],
         response_model=reply if media == _JSON else None,
         response_class=JSONResponse if media == _JSON else Response,
-        responses=ERROR | {200: {"description": "The reply", "content": content}},
+        responses=failed | {200: {"description": "The reply", "content": content}},
         openapi_extra=extra,
     )
 
@@ -154,7 +158,7 @@ def document(title: str, routes: Sequence[BaseRoute], *, keyed: bool) -> Documen
     whole = get_openapi(
         title=title,
         version=version(),
-        description="Every error is the schema `Error`.",
+        description="Errors are the schema that their operation names; with `anthropic-version`, Anthropic's envelope.",
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         servers=[{"url": "/"}],
         routes=routes,

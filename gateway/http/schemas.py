@@ -34,6 +34,21 @@ class Error(BaseModel):
     error: _ErrorFields
 
 
+class _MessagesErrorFields(BaseModel):
+    type: str
+    message: str
+    param: str = ""
+    code: str = ""
+
+
+class MessagesError(BaseModel):
+    """Anthropic's error envelope: below /v1/messages, and elsewhere for who sends `anthropic-version`."""
+
+    type: Literal["error"]
+    error: _MessagesErrorFields
+    request_id: str
+
+
 class TokenUsage(BaseModel):
     prompt_tokens: Count
     completion_tokens: Count = 0

@@ -20,6 +20,7 @@ from gateway.backends.base import BackendError
 from gateway.dialects.messages.client import chat_body, protocol_in
 from gateway.dialects.native import Native
 from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.openapi import MESSAGES_ERROR
 from gateway.http.routes.responses import client_of
 from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
@@ -52,7 +53,7 @@ async def count_response(request: Request, reply: Response, steps: Served, tenan
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-@router.post("/messages/count_tokens")
+@router.post("/messages/count_tokens", responses=MESSAGES_ERROR)
 async def count_messages(request: Request, reply: Response, steps: Served, _: Sender, given: Given) -> Given:
     """Count a message's tokens."""
     large, headers = request.state.large, request.scope["headers"]
