@@ -121,4 +121,4 @@ def figure(value: float, unit: str, *, signed: bool = False) -> str:
 
 
 def _with_sign(value: float, text: str, signed: bool) -> str:
-    return f"{'−' if value < 0 else '+' if signed else ''}{text}"
+    return f"{'-' if value < 0 else '+' if signed else ''}{text}"

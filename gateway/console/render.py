@@ -15,7 +15,7 @@ import orjson
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from policies.quantities import byte_size, dollars, figure, milliseconds, percent
+from policies.quantities import byte_size, dollars, figure, milliseconds, percent, points, write_share
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -46,7 +46,7 @@ class Renderer:
         self._scripted = list(shared.get("scripted", ()))
         said: dict[str, Callable[..., str]] = {
             "ms": milliseconds, "usd": dollars, "percent": percent, "count": "{:,.0f}".format, "unit": figure,
-            "bytes": byte_size,
+            "bytes": byte_size, "points": points, "as_written": write_share,
         }  # fmt: skip
         environment.filters |= {name: _known(say) for name, say in said.items()}
         environment.filters |= {

@@ -61,7 +61,7 @@ async def trying(store: RedisStore, folder: Path) -> PolicyRegistry:
     state = await registry.surface("chat")
     text = (await registry.version("chat", state.live)).text.replace("deadline: 2m", "deadline: 50s")
     file = folder / "chat.yaml"
-    file.write_text(text + "\nrollout: {steps: [25%, 50%], step_min: 1h, step_max: 2h}\n")
+    file.write_text(text + "\nrollout: {steps: [2.5%, 50%], step_min: 1h, step_max: 2h}\n")
     source = places(folder, store).source
     await apply_file(registry, source, file, how="canary", author="ann", message="why", at=time.time(), surface="chat")
     live = {name: one.live for name, one in (await registry.in_force()).items()}
@@ -76,16 +76,16 @@ async def test_chips_say_what_the_registry_and_the_workers_say(store: RedisStore
     reader = StandingReader(store, places(tmp_path, store).deployment)
     standing = await reader.read()
     [chip] = chips_of(SURFACE, ("local", "hosted"), standing, reader)
-    assert (chip.text, chip.href) == ("canary 25%", "/rollout") and "12 requests" in chip.title
+    assert (chip.text, chip.href) == ("canary 2.5%", "/rollout") and "12 requests" in chip.title
     assert standing.lagging == {}, "a change reaches every worker within seconds; until then nobody lags"
     assert {mark.kind for mark in standing.changes} == {"policy", "restart"}
     assert await reader.read() is standing, "the same answer serves all pages for a while"
     async with console(tmp_path, store, 10) as client:
         data = (await client.get("/now.json")).json()
-        assert [one["text"] for one in data["surfaces"][0]["chips"]] == ["canary 25%"] and not data["standing_problem"]
+        assert [one["text"] for one in data["surfaces"][0]["chips"]] == ["canary 2.5%"] and not data["standing_problem"]
         assert {(mark["kind"], mark["surface"]) for mark in data["marks"]} == {("policy", "chat"), ("restart", "")}
         page = (await client.get("/now")).text
-        assert "canary 25%" in page and "worker a:1 started" in page and "cannot follow the policies" in page
+        assert "canary 2.5%" in page and "worker a:1 started" in page and "cannot follow the policies" in page
 
     state = await registry.surface("chat")
     await registry.pause("chat", state.revision, by="ann", message="look first")
@@ -96,12 +96,12 @@ async def test_chips_say_what_the_registry_and_the_workers_say(store: RedisStore
     surface = {**SURFACE, "cost_unknown": True}
     texts = [chip.text for chip in chips_of(surface, ("local", "hosted"), standing, reader)]
     assert texts == [
-        "canary 25%", "paused", "policy drifted on 1 of 2", "hosted out", "cache bound breached", "price unknown",
+        "canary 2.5%", "paused", "policy drifted on 1 of 2", "hosted out", "cache bound breached", "price unknown",
     ]  # fmt: skip
     needs = {need.what: need for need in needs_of(standing, reader)}
     words = (
         "Backend hosted of tier hosted is not called", "wrong hits to 2.10%", "b:2 cannot follow", "1 of 2 workers",
-        "stays at 25%",
+        "stays at 2.5%",
     )  # fmt: skip
     found = [next(need for what, need in needs.items() if word in what) for word in words]
     assert all(need.todo and need.href for need in found) and len(needs) == len(words)
