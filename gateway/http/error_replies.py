@@ -77,6 +77,8 @@ class ErrorReplies:
         hint = f" Do you mean {near[0]}?" if near else ""
         if path.rstrip("/") == "/v1":
             hint = " This is the base URL."
+        elif path.startswith("/admin") and "/admin/policies" not in self._paths:
+            hint = " The admin API has a port of its own: `admin` in the config."
         return NotFound(f"There is no {path} here.{hint} What there is, described at /docs: {', '.join(self._paths)}.")
 
 
