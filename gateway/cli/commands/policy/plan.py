@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         lines = [
             *_head(plan, base, document, found),
-            *_parts(plan, base[0].label if base is not None else "", tests, replayed, seconds, why_not),
+            *_parts(plan, tests, replayed, seconds, why_not),
             *([] if replayed is None else _figures(replayed)),
             *([] if canary is None else forecast_lines(canary)),
             *gate_lines(args.fail_if, unmet),
@@ -205,12 +205,7 @@ def _head(
 
 
 def _parts(
-    plan: PolicyPlan,
-    in_force: str,
-    tests: dict[str, Any] | None,
-    replayed: Replayed | None,
-    seconds: float,
-    why_not: str,
+    plan: PolicyPlan, tests: dict[str, Any] | None, replayed: Replayed | None, seconds: float, why_not: str
 ) -> list[str]:
     findings = plan.lint["findings"]
     counted = f"lint {len(findings)} finding{'' if len(findings) == 1 else 's'}"
@@ -233,8 +228,9 @@ def _parts(
         if not fidelity.whole:
             shown += f"; {fidelity.decided - fidelity.same:,} recorded decisions are not made again"
     lines = [f"{counted}   {tested}   {shown}"]
-    if replayed is not None and set(replayed.recorded) != {in_force}:
-        lines.append(f"  before: as served by {', '.join(replayed.recorded)}, not by {in_force or 'a policy in force'}")
+    in_force = f"{plan.surface}@{plan.bound.base[:7]}"
+    if plan.bound.base and replayed is not None and set(replayed.recorded) != {in_force}:
+        lines.append(f"  before: as served by {', '.join(replayed.recorded)}, not by {in_force}")
     lines += [f"  {finding}" for finding in findings]
     return lines + [f"  FAIL {name}" for name in ([] if tests is None else tests["failed"])]
 
