@@ -129,7 +129,7 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 def _fail(message: str, code: Exit) -> Exit:
-    sys.stderr.write("".join(f"tierline: {line}\n" for line in message.splitlines()))
+    sys.stderr.write("".join(f"tierline: {line}\n" for line in message.splitlines() if line.strip()))
     return code
 
 

@@ -89,6 +89,7 @@ async def test_mistakes_are_named(store: RedisStore, tmp_path: Path, capsys: pyt
     (tmp_path / "requests.jsonl").touch()
     (tmp_path / "feedback.jsonl").touch()
     code, _, said = await _run(capsys, "query", "SELECT surfaces FROM requests", "--dir", str(tmp_path))
+    assert "tierline: \n" not in said, "a line without words"
     assert (code == 2 and "surfaces" in said and "Did you mean" in said) or "Candidate" in said
     code, _, said = await _run(capsys, "keep", "--once", "--store", "redis://127.0.0.1:9/0", "--dir", str(tmp_path))
     assert code == 2 and "store does not answer" in said
