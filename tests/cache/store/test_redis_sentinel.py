@@ -136,7 +136,9 @@ async def test_tls_is_spoken_to_a_sentinel_too() -> None:
     server = await asyncio.start_server(sentinel, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        store = RedisStore.from_url(f"rediss+sentinel://:one@127.0.0.1:{port}/main?sentinel_password=two")
+        store = RedisStore.from_url(
+            f"rediss+sentinel://:one@127.0.0.1:{port}/main?sentinel_password=two", slack=UNHURRIED
+        )
         with pytest.raises(StoreUnavailable) as refused:
             await store.ping()
         await store.aclose()
