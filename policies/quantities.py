@@ -114,9 +114,9 @@ def dollars(value: float, *, signed: bool = False) -> str:
 
 
 def figure(value: float, unit: str, *, signed: bool = False) -> str:
-    """Format a figure of a replay, whose unit is share, ms or usd; with a plus or minus if `signed`."""
+    """Format a figure of a replay, whose unit is share, ms or usd; if `signed`, a difference of two such figures."""
     if unit == "share":
-        return percent(value, 2, signed=signed)
+        return f"{points(value, 2)} points" if signed else percent(value, 2)
     return milliseconds(value, signed=signed) if unit == "ms" else dollars(value, signed=signed)
 
 

@@ -71,7 +71,7 @@ def test_a_wrong_text_says_how_to_write_it(read: Callable[[object], object], val
         (q.byte_size, 0, "0 B"),
         (q.byte_size, 1536, "1.5 KiB"),
         (q.byte_size, 32 << 20, "32 MiB"),
-        (partial(_FIGURE, unit="share"), 0.0123, "+1.23%"),
+        (partial(_FIGURE, unit="share"), 0.0123, "+1.23 points"),
         (partial(_FIGURE, unit="ms"), -20.0, "-20.0 ms"),
         (partial(_FIGURE, unit="usd"), 0.25, "+$0.25"),
         (partial(_FIGURE, unit="usd"), 0.0, "$0"),
