@@ -41,7 +41,7 @@ def public_api(steps: Steps) -> FastAPI:
     routers = [models.router, token_counts.router, kept_responses.router, feedback.router]
     described, keyed = beside_fastapi(), not steps.deployment.keyless
     api = _api(steps, "Tierline", routers, described, lambda request: _tenant(steps, request), keyed=keyed)
-    api.state.typed = steps.guard.active
+    api.state.typed, api.state.sheds = steps.guard.active, True
     api.state.feedback_turns = feedback.Turns()
     return api
 
@@ -50,7 +50,7 @@ def admin_api(steps: Steps, config: Admin) -> FastAPI:
     """Return the application of the admin port."""
     routers = [admin.router, policies.router]
     api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config), keyed=True)
-    api.state.typed = False
+    api.state.typed = api.state.sheds = False
     api.state.policies = policies.PolicyAdmin(steps)
     return api
 

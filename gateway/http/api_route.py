@@ -27,12 +27,12 @@ SMALL: Final = 4096
 _EXPECTED: Final = {"string": "a string", "bool": "a boolean", "float": "a number", "int": "an integer"}
 
 
-def _steps(request: Request) -> Steps:
+async def _steps(request: Request) -> Steps:
     steps: Steps = request.app.state.steps
     return steps
 
 
-def _sender(request: Request) -> str:
+async def _sender(request: Request) -> str:
     """Return who asks, as the application's `admit` says. Raises Unauthorized."""
     sender: str = request.app.state.admit(request)
     return sender
@@ -45,11 +45,17 @@ Sender = Annotated[str, Depends(_sender)]
 
 
 class Body(BaseModel):
-    """The JSON object that a request sends. `most_bytes`: its longest text; None for the limit of chats."""
+    """The JSON object that a request sends.
+
+    `most_bytes`: its longest text; None for the limit of chats. `typed`: whether it must say that it is JSON, which a
+    page of another site may not. `nulls`: whether null stands for a key that is left out.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     most_bytes: ClassVar[int | None] = SMALL
+    typed: ClassVar[bool] = False
+    nulls: ClassVar[bool] = False
     unknown: ClassVar[str] = "Unknown key {0!r}; known are {1}."
 
     @model_validator(mode="before")
@@ -58,6 +64,11 @@ class Body(BaseModel):
         for name in sorted(value.keys() - cls.model_fields.keys()):
             message = cls.unknown.format(name, ", ".join(sorted(cls.model_fields)))
             raise InvalidRequest(message, code="unsupported_value", param=name)
+        # What narrows a change must not be lost: a purge with `"tenant": null` is not one of all tenants.
+        if not cls.nulls:
+            for name in (name for name in value if value[name] is None):
+                message = f"{name!r} is null; leave it out, or give it a value."
+                raise InvalidRequest(message, code="invalid_type", param=name)
         return value
 
 
@@ -68,10 +79,10 @@ class BodyRoute(APIRoute):
         """Return the coroutine function that answers a request."""
         handle = super().get_route_handler()
         model = self.body_field.field_info.annotation if self.body_field is not None else None
-        most = getattr(model, "most_bytes", None)
+        most, typed = getattr(model, "most_bytes", None), getattr(model, "typed", False)
 
         async def answer(request: Request) -> Response:
-            return await handle(request if model is None else _BodyRequest(request, most))
+            return await handle(request if model is None else _BodyRequest(request, most, typed=typed))
 
         return answer
 
@@ -79,18 +90,23 @@ class BodyRoute(APIRoute):
 class _BodyRequest(Request):
     """A request whose body FastAPI asks for before it solves the dependencies: who may not send one is refused here."""
 
-    def __init__(self, request: Request, most: int | None) -> None:
+    def __init__(self, request: Request, most: int | None, *, typed: bool) -> None:
         super().__init__(request.scope, request.receive)
         self._most = most
+        self._typed = typed
         self._value: Mapping[str, Any] = {}
 
     async def body(self) -> bytes:
-        """Read and parse the body. Raises ApiError and ClientGone."""
+        """Read and parse the body, a large one only if the gateway has room. Raises ApiError and ClientGone."""
         state = self.app.state
+        if self._most is None and state.sheds:
+            state.steps.gate.check()
         state.admit(self)
         steps: Steps = state.steps
         limit = steps.deployment.limits.body if self._most is None else self._most
-        raw = await read_body(self.receive, known_headers(self.scope["headers"]), limit, steps.gate, typed=state.typed)
+        raw = await read_body(
+            self.receive, known_headers(self.scope["headers"]), limit, steps.gate, typed=state.typed or self._typed
+        )
         self._value, self.state.large = await state.bodies.read_object(raw)
         return raw
 

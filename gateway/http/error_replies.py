@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
@@ -30,6 +31,8 @@ from gateway.http.messages import MESSAGES, REQUEST_ID
 from gateway.registry.registry import RegistryError
 from gateway.request.context import ClientGone
 
+log = logging.getLogger("tierline.http")
+
 Served = Iterable[tuple[str, str]]
 """Methods and paths, whose parameters are in braces."""
 
@@ -48,8 +51,10 @@ class ErrorReplies:
 
     async def reply(self, request: Request, error: Exception) -> Response:
         """Return the reply of a request that failed: FastAPI wraps what reading a body raises in an HTTPException."""
-        if isinstance(error, HTTPException) and error.__cause__ is not None:
-            error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(error, HTTPException) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
+            if not isinstance(error, ApiError | ClientGone | StoreUnavailable | RegistryError):
+                log.error("reading the body of a request met a bug", exc_info=error)
         if isinstance(error, ClientGone):
             return Response(status_code=CLIENT_GONE)
         shown = error if isinstance(error, ApiError) else self._api_error(request, error)

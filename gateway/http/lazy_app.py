@@ -16,11 +16,11 @@ class LazyApp:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
-        if self._building is None:
+        if self._building is None or (self._building.done() and _failed(self._building)):
             self._building = asyncio.create_task(asyncio.to_thread(self._build), name="tierline.cold_routes")
-        try:
-            app = await asyncio.shield(self._building)
-        except Exception:
-            self._building = None
-            raise
+        app = await asyncio.shield(self._building)
         await app(scope, receive, send)
+
+
+def _failed(building: asyncio.Task[Any]) -> bool:
+    return building.cancelled() or building.exception() is not None

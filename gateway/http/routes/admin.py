@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 router: Final = APIRouter(prefix="/admin/cache", tags=["Cache"], route_class=BodyRoute)
 
 
-def _id(entry_id: str) -> str:
+async def _id(entry_id: str) -> str:
     if not _ENTRY_ID.fullmatch(entry_id):
         raise InvalidRequest(
             "An entry's id is 12 to 32 hex digits, as in replies and traces.", code="unsupported_value", param="entry"
@@ -93,7 +93,7 @@ async def remove(steps: Served, _: Sender, entry_id: _EntryId) -> dict[str, Any]
 async def purge(steps: Served, _: Sender, body: PurgeRequest) -> dict[str, Any]:
     """Purge a surface, a tag or an entry."""
     if body.entry is not None:
-        return await _removed(steps, _id(body.entry))
+        return await _removed(steps, await _id(body.entry))
     kind = next((kind for kind in ("tenant", "team") if getattr(body, kind) is not None), None)
     owner = f"{kind}:{getattr(body, kind)}" if kind is not None else None
     administration = steps.cache.administration

@@ -40,6 +40,7 @@ router: Final = APIRouter(tags=["The gateway"], route_class=BodyRoute)
 class FeedbackRequest(Body):
     """A rating: of a request's answer, either a score or whether it was right."""
 
+    typed, nulls = True, True
     unknown = "Unknown key {0!r}; feedback has {1}."
 
     request_id: str = Field(min_length=1, max_length=_MAX_ID, description="A reply's x-request-id.")

@@ -181,7 +181,7 @@ class PolicyAdmin:
         return _changed(await take(surface, state.revision, by=body.author, message=body.message))
 
 
-def _admin(request: Request, _: Sender) -> PolicyAdmin:
+async def _admin(request: Request, _: Sender) -> PolicyAdmin:
     admin: PolicyAdmin = request.app.state.policies
     return admin
 

@@ -50,3 +50,45 @@ async def test_a_405_names_all_methods_of_the_url(app: InProcess) -> None:  # no
     async with admin_of(app) as client:
         reply = await client.put("/admin/cache/entries/abcdef012345")
     assert reply.headers["allow"] == "DELETE, GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/admin/cache/purge", {"tag": None, "surface": "chat"}, "tag"),
+        ("/admin/cache/purge", {"surface": "chat", "tenant": None}, "tenant"),
+        ("/admin/cache/purge", {"surface": None}, "surface"),
+        ("/admin/cache/purge", {"entry": None}, "entry"),
+        ("/admin/policies/chat/rollback", {"author": "a", "message": "m", "to": None}, "to"),
+        ("/admin/policies/chat/apply", {"author": "a", "message": "m", "text": "t", "base": None}, "base"),
+    ],
+)
+async def test_null_is_not_a_key_that_is_left_out(
+    app: InProcess,  # noqa: F811
+    path: str,
+    body: dict[str, Any],
+    param: str,
+) -> None:
+    """What a caller narrows a change by must not get lost: a purge of one tenant is not one of all."""
+    async with admin_of(app) as client:
+        reply = await client.post(path, json=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, "invalid_type", param)
+
+
+async def test_a_rating_must_say_that_it_is_json_and_may_have_nulls(app: InProcess) -> None:  # noqa: F811
+    """A page of another site can send a body without a type; SDKs send null for what they leave out."""
+    rating = b'{"request_id": "req_1", "score": 0.5, "comment": null}'
+    untyped = await app.client.post("/v1/feedback", content=rating)
+    assert (untyped.status_code, untyped.json()["error"]["code"]) == (415, "unsupported_media_type")
+    typed = await app.client.post("/v1/feedback", content=rating, headers={"content-type": "application/json"})
+    assert typed.status_code != 400 and typed.status_code != 415
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/responses/input_tokens"])
+async def test_an_overloaded_gateway_counts_no_tokens_and_reads_no_body(app: InProcess, path: str) -> None:  # noqa: F811
+    """The load is looked at first, as for answers: even a body that is wrong gets 503."""
+    assert (await app.get("/v1/models")).status_code == 200  # so that nothing is imported meanwhile
+    app.steps.gate.memory = 1.0
+    reply = await app.client.post(path, content=b"{", headers={"content-type": "application/json"})
+    assert reply.status_code == 503
