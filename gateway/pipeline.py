@@ -47,6 +47,7 @@ async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
             if near.doubtful:  # a cross-encoder will be asked
                 early.beside_check()
             if hit := await steps.semantic_cache.find(request, plan, near):  # 7
+                await early.aclose()  # the head of a stream says what the request cost
                 return shared.publish(replay(request, hit), hit)
             if request.options.cache.only_if_cached:
                 raise CacheOnlyMiss("There is no stored answer to this request.")

@@ -172,11 +172,11 @@ class AttemptRun:
         )
         if self.attempt.retry and not tier.may_retry(avoided):
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
-        if rivals:
-            avoided += [rival.slot.endpoint for rival in rivals if rival.slot is not None]
         load, affinity = request.policy.load, 0
         if tier.sticky:
             affinity = await off_loop(request.affinity) if request.large else request.affinity()
+        if rivals:  # read last: they may get their slots meanwhile
+            avoided += [rival.slot.endpoint for rival in rivals if rival.slot is not None]
         asked = SlotRequest(
             surface=request.policy.surface,
             priority=load.priority,

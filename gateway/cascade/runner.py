@@ -87,6 +87,9 @@ class EarlyRun:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
         """Cancel an attempt whose answer is not served, and charge its cost."""
         if self.run is not None:
             await self.run.aclose()

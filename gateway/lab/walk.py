@@ -289,6 +289,7 @@ class _Call:
         """Tell the machine what has come by now, and return what is due."""
         machine, most = self.machine, self.draft.tokens
         self.has_choice = now >= self.first_at
+        self.has_other_output = self.has_choice and self.draft.has_calls
         # By rounding, fewer tokens than those that were waited for may seem to have come.
         self.tokens = max(self.tokens_by(now), min(machine.wanted, most) if now >= self.comes_at else 0)
         # The end of a stream comes after its last token.
@@ -376,9 +377,7 @@ class _Course:
         drafts = self.around.drafts.get(tier) or (GOOD,)
         made = self.count.get(tier, 0)
         draft = drafts[min(made, len(drafts) - 1)]
-        call = self.calls[attempt.number] = self.made[attempt.number] = _Call(
-            attempt, draft, self.now, has_other_output=draft.has_calls
-        )
+        call = self.calls[attempt.number] = self.made[attempt.number] = _Call(attempt, draft, self.now)
         queue, load = self.around.queues.get(tier, _NO_QUEUE), self.policy.load
         full = (
             queue.wait_s > min(load.max_wait, attempt.ttft_timeout_s if self.stream else attempt.timeout_s)
@@ -436,7 +435,7 @@ class _Course:
     def _judge(self, call: _Call) -> Commit | Reject | LookAgain:
         """Judge what there is of an answer."""
         draft, machine, complete = call.draft, call.machine, call.finished
-        tokens = min(call.tokens, max(machine.wanted, 1))
+        tokens = call.tokens if complete and not self.stream else min(call.tokens, max(machine.wanted, 1))
         if self.stream:
             self._hold_told(call, tokens, complete)
         evidence = self._evidence(draft, tokens, complete=complete)

@@ -185,6 +185,15 @@ def test_watched_drafts_are_stopped_early() -> None:
     assert (good.path, good.held, good.total_s) == ("direct", 101, 10)
 
 
+def test_a_watched_draft_that_comes_at_once_is_judged_as_a_whole() -> None:
+    """Its first tokens alone are no JSON."""
+    around = Surroundings(watches_drafts=frozenset({"local"}))
+    policy = policy_of(escalate={"when": {"confidence_below": 0.62, "invalid": ["json"]}})
+    for times in ({"ttft_s": 0, "total_s": 0}, {"ttft_s": 0.1, "total_s": 1}):
+        got = asked(policy, Draft(confidence=0.9, tokens=100, **times), around=around, features={"wants_json": True})
+        assert (got.path, got.held) == ("direct", 100)
+
+
 def test_requests_that_no_tier_can_take_are_refused() -> None:
     """All tiers down is 502, and more than any tier can do is 400."""
     down = asked(policy_of(tiers=["local"], route={"start": {"local": "otherwise"}}), unavailable="down")
