@@ -63,6 +63,7 @@ class PolicyJobs:
     steps: Steps
     _jobs: dict[str, Job] = field(default_factory=dict)
     _waiting: set[asyncio.Task[None]] = field(default_factory=set)
+    _is_starting: bool = False
 
     def find(self, name: str) -> Job:
         """Return a job. Raises NotFound; each worker knows its own jobs alone."""
@@ -74,6 +75,8 @@ class PolicyJobs:
         """Start a job. Raises Conflict while another one runs."""
         if running := next((job for job in self._jobs.values() if job.exit_code is None), None):
             raise Conflict(f"The job {running.id} is still running; one runs at a time.", code="job_running")
+        if self._is_starting:
+            raise Conflict("Another job is starting; one runs at a time.", code="job_running")
         while len(self._jobs) >= _JOBS_KEPT:
             del self._jobs[next(iter(self._jobs))]
         stack = contextlib.ExitStack()
@@ -84,9 +87,16 @@ class PolicyJobs:
         if action == "plan":
             words += ["--policies", str(self.steps.policies.source.directory), "--out", str(file.with_suffix(".plan"))]
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tierline", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-        )
+        self._is_starting = True
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tierline", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+            )
+        except BaseException:
+            stack.close()
+            raise
+        finally:
+            self._is_starting = False
         job = Job(secrets.token_hex(6), action, time.time(), process)
         self._jobs[job.id] = job
         task = asyncio.create_task(self._wait(job, stack), name="tierline.admin.job")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -92,3 +93,14 @@ async def test_an_overloaded_gateway_counts_no_tokens_and_reads_no_body(app: InP
     app.steps.gate.memory = 1.0
     reply = await app.client.post(path, content=b"{", headers={"content-type": "application/json"})
     assert reply.status_code == 503
+
+
+async def test_of_two_jobs_begun_at_the_same_moment_one_runs(app: InProcess) -> None:  # noqa: F811
+    """The other is refused while the first one's process is still being started."""
+    async with admin_of(app) as client:
+        assert (await client.get("/admin/policies")).status_code == 200
+        body = {"action": "replay", "text": "surface: chat"}
+        both = await asyncio.gather(*(client.post("/admin/policies/jobs", json=body) for _ in range(2)))
+    assert sorted(reply.status_code for reply in both) == [200, 409]
+    refused = next(reply for reply in both if reply.status_code == 409)
+    assert refused.json()["error"]["code"] == "job_running"
