@@ -1,8 +1,12 @@
 """Generate labelled pairs of questions from families of intents: `families/*.toml`, written for this project.
 
     weight = 2                              how much more often pairs are drawn from this file's families; 1 by default
+    language = "de"                         its ISO 639-1 code; English by default
+    before = ["Hallo,", ...]                what people say before or after a question in another language than English,
+    after = ["danke!", ...]                 without asking for anything else
     [slots]                                 values that a wording may name; another value makes another question
     city = ["Paris", "Lyon", "New York | NYC"]   two names of one value
+    turn = ["on <> off"]                    two values that are opposites: each is the other's most likely replacement
     [[family]]
     name = "train times"
     [[family.intent]]                       wordings of one intent ask for the same
@@ -11,7 +15,7 @@
     ask = ["How long is the train from {city_1} to {city_2}?", ...]
 
 `{city_1}` and `{city_2}` are two different values of `city`. Two intents of a family are near each other and never want
-the same answer: the opposite, something narrower, another attribute, another direction.
+the same answer: the opposite, something narrower, another attribute, another direction. Files may stand in folders.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import argparse
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -40,7 +44,14 @@ _SENTENCES = re.compile(r"[.?!;] +\S")
 _SHORT = 12  # words
 _NAMES = " | "
 """Stands between two names of one value."""
+_OPPOSITE = " <> "
+"""Stands between two values that are opposites."""
 _NUMBERED = re.compile(r"_\d+$")
+_ENGLISH = "en"
+_IN_ENGLISH = 0.4  # share of the pairs in English where families in other languages are there too
+_OPPOSED = 0.75  # share of the changed values with an opposite that become it
+_SAID = 0.35  # share of the texts in other languages than English with a greeting, without a mark, ...
+_LETTERS = 5  # of a word in which one is mistyped, more than
 _AS_TYPED = 0.3  # share of the questions with typos, fillers and the like
 
 _KINDS = (
@@ -69,6 +80,10 @@ class QuestionFamily:
     intents: tuple[Intent, ...]
     slots: Mapping[str, tuple[str, ...]]
     weight: float = 1.0
+    opposites: Mapping[str, str] = field(default_factory=dict)
+    language: str = _ENGLISH
+    around: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """What is said before a question, and after it, in another language than English."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +94,20 @@ class FamilyPair(QuestionPair):
 
 
 def read_families(folder: Path) -> list[QuestionFamily]:
-    """Return the families in all `*.toml` files of a folder. A slot's values are those of its own file.
+    """Return the families in all `*.toml` files of a folder and those in it. A slot's values are those of its own file.
 
     Raises DataError that gives the file and the reason.
     """
     families: dict[str, QuestionFamily] = {}
-    paths = sorted(folder.glob("*.toml"))
+    paths = sorted(folder.rglob("*.toml"))
     if not paths:
         raise DataError(f"{folder}: it contains no *.toml file")
     for path in paths:
         try:
             read = tomllib.loads(path.read_text(encoding="utf-8"))
-            slots = {
-                str(name): tuple(dict.fromkeys(map(str, values))) for name, values in read.get("slots", {}).items()
-            }
+            file = path.relative_to(folder).with_suffix("").as_posix()
             for row in read["family"]:
-                family = _family(row, path.stem, slots, float(read.get("weight", 1.0)))
+                family = _family(row, file, read)
                 if family.name in families:
                     raise ValueError(f"the family {family.name!r} occurs twice")
                 families[family.name] = family
@@ -105,32 +118,49 @@ def read_families(folder: Path) -> list[QuestionFamily]:
     return list(families.values())
 
 
-def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ...]], weight: float) -> QuestionFamily:
+def _family(row: Mapping[str, Any], file: str, read: Mapping[str, Any]) -> QuestionFamily:
     name = f"{file}: {row['name']}"
     intents = tuple(
         Intent(str(one["name"]), tuple(dict.fromkeys(map(str, one["ask"]))), bool(one.get("symmetric", False)))
         for one in row["intent"]
     )
+    stated = {
+        str(slot): [str(value).split(_OPPOSITE) for value in values] for slot, values in read.get("slots", {}).items()
+    }
+    slots = {slot: tuple(dict.fromkeys(part for value in values for part in value)) for slot, values in stated.items()}
     for intent in intents:
         for ask in intent.asks:
             used = [_NUMBERED.sub("", slot) for slot in dict.fromkeys(_SLOT.findall(ask))]
             for slot in used:
                 if len(slots.get(slot, ())) < max(2, used.count(slot)):
                     raise ValueError(f"family {name!r}, intent {intent.name!r}: too few values of the slot {slot!r}")
-    return QuestionFamily(name, intents, slots, weight)
+    both = [value for values in stated.values() for value in values if len(value) == 2]
+    opposites = {one: other for pair in both for one, other in (pair, pair[::-1])}
+    around = tuple(map(str, read.get("before", ()))), tuple(map(str, read.get("after", ())))
+    weight, language = float(read.get("weight", 1.0)), str(read.get("language", _ENGLISH))
+    return QuestionFamily(name, intents, slots, weight, opposites, language, around)
 
 
 def family_pairs(families: Sequence[QuestionFamily], count: int, rng: Random) -> Iterator[FamilyPair]:
-    """Yield about `count` pairs, in fixed shares of the kinds; each is spread over the intents by weight."""
-    intents = [(family, intent) for family in families for intent in family.intents if intent.asks]
-    if not intents:
+    """Yield about `count` pairs, in fixed shares of the kinds; each is spread over the intents by weight.
+
+    Two in five are in English, the rest in the other languages alike.
+    """
+    intents: dict[str, list[tuple[QuestionFamily, Intent]]] = {}
+    for family in families:
+        intents.setdefault(family.language, []).extend((family, intent) for intent in family.intents if intent.asks)
+    weights = {name: list(accumulate(family.weight for family, _ in among)) for name, among in intents.items()}
+    languages = sorted(name for name, among in intents.items() if among)
+    if not languages:
         return
-    weights = list(accumulate(family.weight for family, _ in intents))
+    in_english = _IN_ENGLISH * (len(languages) - 1) / (1 - _IN_ENGLISH) if len(languages) > 1 else 1.0
+    drawn = [in_english if name == _ENGLISH else 1.0 for name in languages]
+    together = {name: [family for family in families if family.language == name] for name in languages}
     names, shares = zip(*_KINDS, strict=True)
     for _ in range(count):
-        kind = rng.choices(names, shares)[0]
-        for family, intent in rng.choices(intents, cum_weights=weights, k=_TRIES):
-            pair = _pair(kind, family, intent, families, rng)
+        kind, language = rng.choices(names, shares)[0], rng.choices(languages, drawn)[0]
+        for family, intent in rng.choices(intents[language], cum_weights=weights[language], k=_TRIES):
+            pair = _pair(kind, family, intent, together[language], rng)
             if pair is not None:
                 yield pair
                 break
@@ -145,7 +175,8 @@ def questions_of(families: Sequence[QuestionFamily], per_intent: int, rng: Rando
                 values = _drawn(ask, family, rng)
                 text = _filled(ask, values, rng)
                 named = sorted(values.values()) if intent.symmetric else sorted(values.items())
-                yield as_typed(text, rng) if rng.random() < _AS_TYPED else text, (family.name, intent.name, *named)
+                typed = _sent(text, family, rng) if rng.random() < _AS_TYPED else text
+                yield typed, (family.name, intent.name, *named)
 
 
 def _pair(
@@ -164,7 +195,12 @@ def _pair(
     elif kind == "distant":
         farthest = sorted(others, key=lambda one: (_overlap(one, ask), one))[:2]
         other = _filled(rng.choice(farthest), values, rng) if farthest else ""
+    elif kind == "typed" and family.language != _ENGLISH:
+        other = _sent(_filled(rng.choice([ask, *others]), values, rng), family, rng)
     elif kind in _BY_RULE:
+        # The rules reword English.
+        if family.language != _ENGLISH:
+            return None
         base = _filled(rng.choice([ask, *others] if rng.random() < _REWORDED_TWICE else [ask]), values, rng)
         # In a longer text a small change may be in the story around the question.
         if kind == "changed" and (_SENTENCES.search(base) or len(base.split()) > _SHORT):
@@ -183,10 +219,31 @@ def _pair(
     if not other or other.lower() == one.lower():
         return None
     same = kind in _ALIKE or (kind == "swapped" and intent.symmetric)
-    texts = [as_typed(text, rng) if rng.random() < _AS_TYPED else text for text in (one, other)]
+    texts = [_sent(text, family, rng) if rng.random() < _AS_TYPED else text for text in (one, other)]
     rng.shuffle(texts)
     group = "swapped, same" if kind == "swapped" and same else kind
     return FamilyPair(texts[0], texts[1], same, FAMILIES, group, family.name)
+
+
+def _sent(text: str, family: QuestionFamily, rng: Random) -> str:
+    """Return the text as somebody might send it: with a greeting, without its mark, with a letter mistyped."""
+    if family.language == _ENGLISH:
+        return as_typed(text, rng)
+    long = [match for match in _WORD.finditer(text) if len(match[0]) > _LETTERS and match[0].isalpha()]
+    # Words of an alphabet have spaces between them; two signs of Chinese exchanged are another word.
+    if long and " " in text and rng.random() < _SAID:
+        at = rng.choice(long).start() + rng.randrange(1, _LETTERS)
+        text = text[:at] + rng.choice((text[at + 1] + text[at], text[at], text[at + 1])) + text[at + 2 :]
+    if rng.random() < _SAID:
+        text = text.rstrip("?？!！.。؟")
+    if rng.random() < _SAID:
+        text = text.lower()
+    before, after = family.around
+    if before and rng.random() < _SAID:
+        text = f"{rng.choice(before)} {text}"
+    if after and rng.random() < _SAID:
+        text = f"{text} {rng.choice(after)}"
+    return text
 
 
 def _slots(ask: str) -> frozenset[str]:
@@ -220,6 +277,9 @@ def _revalued(values: Mapping[str, str], family: QuestionFamily, rng: Random) ->
         return None
     slot = rng.choice(list(values))
     choices = [value for value in family.slots[_NUMBERED.sub("", slot)] if value not in values.values()]
+    opposite = family.opposites.get(values[slot], "")
+    if opposite in choices and rng.random() < _OPPOSED:
+        return {**values, slot: opposite}
     return {**values, slot: rng.choice(choices)} if choices else None
 
 

@@ -180,3 +180,31 @@ def test_a_folder_without_families_is_an_error(tmp_path: Path) -> None:
     """A wrong path is not taken for no families."""
     with pytest.raises(DataError, match=r"no \*\.toml"):
         read_families(tmp_path)
+
+
+def test_an_opposite_is_the_most_likely_other_value_and_a_language_has_its_own_greetings(tmp_path: Path) -> None:
+    """A value written as `a <> b` becomes the other of the two mostly, and never what asks for the same."""
+    (tmp_path / "zh").mkdir()
+    (tmp_path / "zh" / "phone.toml").write_text(
+        """
+language = "zh"
+before = ["你好，"]
+[slots]
+turn = ["打开 <> 关闭", "启用 <> 禁用", "静音", "重置"]
+[[family]]
+name = "通知"
+[[family.intent]]
+name = "turn"
+ask = ["怎么{turn}通知？", "我想{turn}通知，怎么做？"]
+""",
+        encoding="utf-8",
+    )
+    (tmp_path / "mine.toml").write_text(FAMILIES)
+    families = read_families(tmp_path)
+    pairs = [pair for pair in family_pairs(families, 4000, Random(2)) if pair.family == "zh/phone: 通知"]
+    changed = [pair for pair in of_kind(pairs, "value") if "打开" in pair.a + pair.b]
+    opposed = [pair for pair in changed if "关闭" in pair.a + pair.b]
+    assert len(opposed) > len(changed) / 2
+    assert not any(pair.same_answer for pair in changed)
+    assert any(text.startswith("你好，") for pair in pairs for text in (pair.a, pair.b))
+    assert len(pairs) > 4000 / 4  # three in five are in other languages, and not all kinds are there
