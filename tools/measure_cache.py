@@ -83,7 +83,7 @@ class CacheOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cache:
+class CacheUnderTest:
     """The cache under test: its policy and rules, its verifier, its stages, and its default threshold."""
 
     policy: Policy
@@ -103,10 +103,10 @@ def evaluate_cache(
     if options.threshold is not None and not math.isfinite(options.threshold):
         raise DataError("--threshold must be a finite number")
     embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
-    cache = _cache(options, embedder.name)
+    cache = load_cache(options, embedder.name)
     every = read_group(options.pairs or options.stream or Path(), options.group, conversation)
     pairs = sampled(every, options.limit, options.seed)
-    requests = _Requests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
+    requests = PlannedRequests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
     asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
     if options.gates:
         return _gates(options, cache, pairs, embedder)
@@ -134,7 +134,7 @@ def _group_of(pair: LabelledPair) -> str:
     return pair.group or pair.dataset or "all"
 
 
-def _cache(options: CacheOptions, encoder: str) -> _Cache:
+def load_cache(options: CacheOptions, encoder: str) -> CacheUnderTest:
     """Return the cache under test, of which the vectors are this encoder's."""
     policy = read_policy(options.policy)[0]
     semantic = policy.cache.semantic
@@ -160,7 +160,7 @@ def _cache(options: CacheOptions, encoder: str) -> _Cache:
     if model is not None:
         blend = Blend(strict, model.cosine_weights.get(encoder, 0.0))
         stages = Stages(decide, TurnScorer(model), semantic.cross_encoder.candidates, blend)
-    return _Cache(policy, semantic, verifier, stages, threshold)
+    return CacheUnderTest(policy, semantic, verifier, stages, threshold)
 
 
 def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncoder | None:
@@ -175,7 +175,7 @@ def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncod
     return CrossEncoder.load(folder, threads=os.cpu_count() or 1)
 
 
-class _Requests:
+class PlannedRequests:
     """Plan the texts of pairs as requests of one tenant to one surface, as the gateway plans requests."""
 
     def __init__(self, policy: Policy, embedder: Remembered, *, by_turns: bool) -> None:
@@ -202,7 +202,7 @@ class _Requests:
 
 def _pairs(
     options: CacheOptions,
-    cache: _Cache,
+    cache: CacheUnderTest,
     pairs: Sequence[LabelledPair],
     asked: Sequence[tuple[Asked, Asked]],
     embedder: Remembered,
@@ -210,7 +210,7 @@ def _pairs(
 ) -> Report:
     """Measure each pair by itself."""
     same = np.array([pair.same_answer for pair in pairs])
-    cosines = _cosines(asked, embedder)
+    cosines = pair_cosines(asked, embedder)
     scores, decided = score_pairs(asked, cosines, cache.stages, on_progress)
     thresholds = _thresholds(options, cache, scores, same)
     out = scores >= thresholds
@@ -255,7 +255,7 @@ def _pairs(
     return Report(values, lines, facts)
 
 
-def _gates(options: CacheOptions, cache: _Cache, pairs: Sequence[LabelledPair], embedder: Remembered) -> Report:
+def _gates(options: CacheOptions, cache: CacheUnderTest, pairs: Sequence[LabelledPair], embedder: Remembered) -> Report:
     """Count what each rule stops that holds at any score, over the pairs of single questions."""
     if options.pairs is None:
         raise DataError("--gates works with --pairs only")
@@ -293,7 +293,7 @@ def _values(of: ServedPairs | Rates) -> dict[str, Any]:
     return {field.name: getattr(of, field.name).as_json() for field in fields(of)}
 
 
-def _cosines(asked: Sequence[tuple[Asked, Asked]], embedder: Remembered) -> Floats:
+def pair_cosines(asked: Sequence[tuple[Asked, Asked]], embedder: Remembered) -> Floats:
     """Return the cosine of each pair's last user texts."""
     texts = list(dict.fromkeys(one.text for pair in asked for one in pair))
     vectors, places = embedder.embed(texts), {text: place for place, text in enumerate(texts)}
@@ -302,7 +302,7 @@ def _cosines(asked: Sequence[tuple[Asked, Asked]], embedder: Remembered) -> Floa
     return cosines
 
 
-def _thresholds(options: CacheOptions, cache: _Cache, scores: Floats, same: Flags) -> Floats:
+def _thresholds(options: CacheOptions, cache: CacheUnderTest, scores: Floats, same: Flags) -> Floats:
     """Return each pair's threshold: one for all, or with --max-error one calibrated on the other half of the pairs."""
     if options.max_error is None:
         return np.full(len(scores), cache.threshold)
@@ -316,7 +316,7 @@ def _thresholds(options: CacheOptions, cache: _Cache, scores: Floats, same: Flag
 
 def _stream(
     options: CacheOptions,
-    cache: _Cache,
+    cache: CacheUnderTest,
     known: Sequence[LabelledPair],
     pairs: Sequence[LabelledPair],
     asked: Sequence[tuple[Asked, Asked]],
@@ -380,7 +380,7 @@ def _name_of(messages: Messages) -> str:
     return messages if isinstance(messages, str) else json.dumps(messages)
 
 
-def _threshold_in_words(cache: _Cache, control: RiskControl | None) -> str:
+def _threshold_in_words(cache: CacheUnderTest, control: RiskControl | None) -> str:
     if control is None:
         return f"threshold {cache.threshold:.4f}, fixed"
     return (

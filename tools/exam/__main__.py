@@ -1,0 +1,148 @@
+"""Print what the semantic cache makes of the exam: `python -m tools.exam`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
+from gateway.fit.datasets import DataError
+from gateway.fit.embedding import Remembered
+from gateway.measures.curves import Flags
+from gateway.progress import OnProgress
+from gateway.report import Report, table
+from policies.loader import SHIPPED
+from routing.embedding.embedder import load_embedder
+from tools import command
+from tools.cache_stages import score_pairs, served_of
+from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
+from tools.measure_cache import CacheOptions, PlannedRequests, load_cache, pair_cosines
+
+_EXAMPLES = """examples:
+  python -m tools.exam                                the whole exam
+  python -m tools.exam --part opposites --languages zh,ja,ar
+                                                      pairs of opposites in three languages
+  python -m tools.exam --part english --json          English rewordings and traps, as JSON
+  python -m tools.exam --cross-encoder none --limit 50
+                                                      at most 50 pairs of each kind and language, without the model
+  python -m tools.exam --cross-encoder /tmp/new       with a cross-encoder that was just trained
+
+parts:
+  opposites     questions that differ in an opposition or in the order of two roles: none may be served
+  rewordings    true rewordings and near traps, by language
+  english       rewordings and traps of mixed kinds, in English
+
+served is the share of true rewordings that the cache answers with the other's answer, wrong the share of the other
+pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
+training or choose a number: see tools/exam/README.md."""
+
+PairDecider = Callable[[Sequence[ExamPair], OnProgress], Flags]
+
+
+def decider(args: argparse.Namespace, on_progress: OnProgress) -> PairDecider:
+    """Return a function that says of each pair whether the cache under test serves it. Raises as `evaluate_cache`."""
+    options = CacheOptions(
+        None, None, args.threshold, None, None, args.cross_encoder, args.policy, args.embedding, None, False,
+        0, args.seed, args.state,
+    )  # fmt: skip
+    embedder = Remembered(load_embedder(args.embedding, args.state), on_progress)
+    cache = load_cache(options, embedder.name)
+    requests = PlannedRequests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
+
+    def served(pairs: Sequence[ExamPair], on_progress: OnProgress) -> Flags:
+        asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
+        scores, _ = score_pairs(asked, pair_cosines(asked, embedder), cache.stages, on_progress)
+        return scores >= cache.threshold
+
+    return served
+
+
+def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    """Run the parts that were asked for."""
+    parts = args.part or list(PARTS)
+    languages = frozenset(filter(None, args.languages.split(",")))
+    if unknown := languages.difference(*map(languages_of, PARTS)):
+        raise DataError(f"--languages: the exam has no {', '.join(sorted(unknown))}; see --help")
+    served = decider(args, on_progress)
+    values: dict[str, Any] = {}
+    lines: list[str | Table] = []
+    for part in parts:
+        pairs = _limited(pairs_of(part, languages), args.limit, args.seed)
+        if not pairs:
+            continue
+        out, same = served(pairs, on_progress), np.array([pair.same for pair in pairs])
+        values[part] = {"all": _values(out, same)}
+        for by in ("language", "kind"):
+            names = np.array([getattr(pair, by) for pair in pairs])
+            groups = {str(name): names == name for name in dict.fromkeys(names.tolist())}
+            if len(groups) > 1:
+                lines += [_shown(f"{part} by {by}", out, same, groups), ""]
+                values[part][by] = {name: _values(out[own], same[own]) for name, own in groups.items()}
+        if args.wrong:
+            hits = [pair for pair, hit in zip(pairs, out.tolist(), strict=True) if hit and not pair.same]
+            lines += [f"{pair.language}, {pair.kind}: {pair.a} <> {pair.b}" for pair in hits]
+    return Report(values, lines)
+
+
+def _limited(pairs: list[ExamPair], limit: int, seed: int) -> list[ExamPair]:
+    """Return at most `limit` random pairs of each language, kind and label; all for 0."""
+    if not limit:
+        return pairs
+    groups: dict[tuple[str, str, bool], list[ExamPair]] = {}
+    for pair in pairs:
+        groups.setdefault((pair.language, pair.kind, pair.same), []).append(pair)
+    chooser = random.Random(seed)  # noqa: S311
+    return [pair for group in groups.values() for pair in chooser.sample(group, min(limit, len(group)))]
+
+
+def _values(out: Flags, same: Flags) -> dict[str, Any]:
+    one = served_of(out, same)
+    return {"served": one.served.as_json(), "wrong": one.wrong.as_json()}
+
+
+def _shown(title: str, out: Flags, same: Flags, groups: dict[str, Flags]) -> Table:
+    shown = table(title, "same", "served", "different", "wrong")
+    for name, own in {**groups, "all": np.ones(len(out), np.bool_)}.items():
+        one = served_of(out[own], same[own])
+        shown.add_row(name, f"{one.served.n:,}", str(one.served), f"{one.wrong.n:,}", str(one.wrong))
+    return shown
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the exam and print the figures."""
+    parser = command.parser(
+        "exam", "Examine the semantic cache on held-out questions in many languages that nothing is trained on.",
+        _EXAMPLES,
+    )  # fmt: skip
+    parser.add_argument("--part", action="append", choices=PARTS, help="run this part only; may be repeated")
+    parser.add_argument("--languages", default="", metavar="CODES", help="run these languages only, such as zh,ja")
+    parser.add_argument(
+        "--cross-encoder", default="default", metavar="PATH",
+        help="the cross-encoder's folder, 'default' for the shipped one, 'none' for the verifier alone",
+    )  # fmt: skip
+    parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score served (default: the model's)")
+    parser.add_argument(
+        "--policy", type=Path, default=SHIPPED / "chat.yaml", metavar="FILE",
+        help="the policy whose cache settings to use (default: the shipped chat.yaml)",
+    )  # fmt: skip
+    parser.add_argument("--wrong", action="store_true", help="list the pairs that are wrongly served")
+    parser.add_argument(
+        "--limit", type=whole(0), default=0, metavar="N",
+        help="use N random pairs of each language and kind; 0 for all (default: 0)",
+    )  # fmt: skip
+    add_embedding_flag(parser)
+    add_seed_flag(parser, " of samples")
+    add_state_flag(parser)
+    add_json_flag(parser)
+    return command.run(parser, examine, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

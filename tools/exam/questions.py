@@ -1,0 +1,88 @@
+"""Read the exam's pairs of questions from the TOML files of this folder."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent
+PARTS: Final = ("opposites", "rewordings", "english")
+BETWEEN: Final = " | "
+
+
+@dataclass(frozen=True, slots=True)
+class ExamPair:
+    """Two questions, and whether the answer to `a` may be served to someone who asks `b`."""
+
+    a: str
+    b: str
+    same: bool
+    language: str
+    kind: str
+
+
+def pairs_of(part: str, languages: frozenset[str] = frozenset()) -> list[ExamPair]:
+    """Return the pairs of a part, in these languages; in all languages where none is named."""
+    return [pair for pair in _every(part) if not languages or pair.language in languages]
+
+
+def languages_of(part: str) -> list[str]:
+    """Return the codes of the languages of a part."""
+    return ["en"] if part == "english" else sorted(file.stem for file in (FOLDER / part).glob("*.toml"))
+
+
+def _every(part: str) -> Iterator[ExamPair]:
+    if part == "english":
+        for group in _read(FOLDER / "english.toml")["group"]:
+            for row in group["rows"]:
+                yield from _reworded("en", row, group["same"], group["other"])
+        return
+    for language in languages_of(part):
+        data = _read(FOLDER / part / f"{language}.toml")
+        if part == "rewordings":
+            for row in data["rows"]:
+                yield from _reworded(language, row, "rewording", "trap")
+        else:
+            for group in data["group"]:
+                for a, b in _opposites(group):
+                    yield ExamPair(a, b, False, language, group["kind"])
+
+
+def _reworded(language: str, row: list[str], same: str, other: str) -> Iterator[ExamPair]:
+    """Yield a question with its rewording, and with its trap. A trap "old => new" is the question with that change."""
+    question, rewording, *traps = row
+    if rewording:
+        yield ExamPair(question, rewording, True, language, same)
+    for trap in traps:
+        old, arrow, new = trap.partition(" => ")
+        if arrow and old not in question:
+            raise ValueError(f"{old!r} is not in {question!r}")
+        yield ExamPair(question, question.replace(old, new) if arrow else trap, False, language, other)
+
+
+def _opposites(group: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield pairs that differ in one word of an opposition, or in the order of {1} and {2}, and the written `pairs`.
+
+    Each of `ask` is combined with each of `words` and, where it has {x}, with each of `of`.
+    """
+    for ask in group.get("ask", ()):
+        for words in group["words"]:
+            one, other = words.split(BETWEEN)
+            for x in group["of"] if "{x}" in ask else [""]:
+                sides = [_filled(ask, {"": first, "1": first, "2": second, "x": x})
+                         for first, second in ((one, other), (other, one))]  # fmt: skip
+                yield sides[0], sides[1]
+    yield from ((a, b) for a, b in group.get("pairs", ()))
+
+
+def _filled(ask: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        ask = ask.replace(f"{{{name}}}", value)
+    return ask[:1].upper() + ask[1:]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text("utf-8"))
