@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +21,7 @@ KINDS = {
     "adjective", "before or after", "buy or sell", "condition", "direction", "male or female", "most or least",
     "negation", "neighbour", "noun", "on or off", "prefix", "roles", "tense", "units", "verb",
 }  # fmt: skip
-_SLOT = re.compile(r"\\\{\w+\\\}")
+_SLOT = re.compile(r"\{(\w+)\}")
 _GRAM = 4
 
 
@@ -73,41 +73,53 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(one)
 
 
-def _trained_on() -> Iterator[str]:
+def _trained_on() -> Iterator[tuple[str, Mapping[str, list[str]]]]:
+    """Yield each string of the training data and of tools/pairs, with the values of the {slots} in it."""
     for file in [*TOOLS.glob("*.toml"), *TOOLS.glob("families/**/*.toml")]:
-        yield from _strings(tomllib.loads(file.read_text("utf-8")))
+        data = tomllib.loads(file.read_text("utf-8"))
+        slots = {name: re.split(r" \| | <> ", " | ".join(values)) for name, values in data.get("slots", {}).items()}
+        for text in _strings(data):
+            yield text, slots
     for file in TOOLS.glob("pairs/*.jsonl"):
         for pair in read_pairs(file):
             for side in (pair.a, pair.b):
-                yield from [side] if isinstance(side, str) else [str(message["content"]) for message in side]
+                for text in [side] if isinstance(side, str) else [str(message["content"]) for message in side]:
+                    yield text, {}
 
 
-def texts_within(texts: set[str], trained_on: Iterable[str]) -> list[str]:
-    """Return the texts that are one of these strings, or what a string with {slots} may become."""
+def texts_within(texts: set[str], trained_on: Iterable[tuple[str, Mapping[str, list[str]]]]) -> set[str]:
+    """Return the texts that are one of these strings, or what a string becomes with the values of its slots."""
     grams: dict[str, set[str]] = defaultdict(set)
     for text in texts:
         for start in range(len(text) - _GRAM + 1):
             grams[text[start : start + _GRAM]].add(text)
-    found = []
-    for string in {_plain(one) for one in trained_on}:
-        if string in texts:
-            found.append(string)
-        pieces = _SLOT.split(re.escape(string))
-        written = re.sub(r"\\(.)", r"\1", max(pieces, key=len))
-        if len(pieces) > 1 and len("".join(pieces)) >= 2 * _GRAM and len(written) >= _GRAM:
-            pattern = re.compile(r".{1,30}".join(pieces))
-            rarest = min(
-                (grams.get(written[at : at + _GRAM], set()) for at in range(len(written) - _GRAM + 1)), key=len
-            )
-            found += [text for text in rarest if pattern.fullmatch(text)]
+    found = set()
+    for written_string, slots in trained_on:
+        string = _plain(written_string)
+        found |= {string} & texts
+        written = max(_SLOT.split(string)[::2], key=len)
+        if written == string or len(written) < _GRAM:
+            continue
+        parts = [grams.get(written[at : at + _GRAM], set()) for at in range(len(written) - _GRAM + 1)]
+        if rarest := min(parts, key=len):
+            pattern = _pattern(string, slots)
+            found |= {text for text in rarest if pattern.fullmatch(text)}
     return found
+
+
+def _pattern(string: str, slots: Mapping[str, list[str]]) -> re.Pattern[str]:
+    made, end = "", 0
+    for match in _SLOT.finditer(string):
+        values = slots.get(re.sub(r"_\d+$", "", match[1]), [])
+        made += re.escape(string[end : match.start()]) + f"(?:{'|'.join(re.escape(one.casefold()) for one in values)})"
+        end = match.end()
+    return re.compile(made + re.escape(string[end:]))
 
 
 def test_nothing_of_the_exam_occurs_in_what_is_trained_on_or_chosen_by() -> None:
     """What this finds is taken out of the exam, or of the training families: whichever came later."""
     texts = _exam_texts()
-    planted = [next(iter(texts)), "What is the {quality} of a {thing}?"]
-    assert texts_within({*texts, "what is the weight of a brick"}, planted) == [_plain(planted[0]), "what is the weight of a brick"] or set(
-        texts_within({*texts, "what is the weight of a brick"}, planted)
-    ) == {_plain(planted[0]), "what is the weight of a brick"}
-    assert texts_within(texts, _trained_on()) == []
+    first = sorted(texts)[0]
+    planted = [(f"{first}?", {}), ("What is the {end} of a brick?", {"end": ["weight", "top"]})]
+    assert texts_within({*texts, "what is the top of a brick"}, planted) == {first, "what is the top of a brick"}
+    assert texts_within(texts, _trained_on()) == set()
