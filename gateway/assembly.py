@@ -245,6 +245,7 @@ def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, ju
         alike=ALIKE[deployment.embedding.kind],
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
         cosine_weight=cosine_weight,
+        scorer=cross_encoder,
         judge=judge,
     )
     return ResponseCache(

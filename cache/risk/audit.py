@@ -4,8 +4,9 @@ A sample of the requests that a stored answer might serve (see `cache.risk.contr
 client gets the new answer. Afterwards the stored one is fetched and the two are compared; the result becomes a label of
 the surface's controller. No request waits for this, and a failure here only loses a label.
 
-`cache.risk.comparison` compares two answers. If it cannot tell, or a judge model is used and abstains, there is no
-label. The weight of a sample that a judge should have labelled is added to its next labels (at most doubling each).
+`cache.risk.comparison` compares two answers, in a thread and one pair at a time, since a cross-encoder may read them.
+If it cannot tell, or a judge model is used and abstains, there is no label. The weight of a sample that a judge should
+have labelled is added to its next labels (at most doubling each).
 
 Complaints of clients about hits (`complain`) are processed in the same way.
 
@@ -21,19 +22,18 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from cache.entry import CorruptEntry, decode
-from cache.risk.comparison import ALIKE, COMPARISON, SampleJudge, contradict, includes, text_of
+from cache.risk.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, RiskFigures, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
+from cache.risk.statements import Embed, StatementScorer
 from cache.scopes.scope import SCHEMA
 from cache.store.base import Append, Command, Store, StoreUnavailable
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules, SemanticCache
 
 log = logging.getLogger("tierline.cache")
-
-Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 
 _EVERY_S: Final = 2.0
 _PAGE: Final = 100
@@ -142,7 +140,8 @@ class Audits:
     """Audit all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
 
     `kind` identifies the verifier and the vectors, `cross_encoder` the model that scores what the verifier leaves open,
-    '' without one, and `cosine_weight` how it is blended: labels of others do not apply to these scores.
+    '' without one, and `cosine_weight` how it is blended: labels of others do not apply to these scores. `scorer` is
+    that model, which reads the answers too.
     """
 
     def __init__(
@@ -154,6 +153,7 @@ class Audits:
         alike: float = ALIKE["static"],
         cross_encoder: str = "",
         cosine_weight: float = 0.0,
+        scorer: StatementScorer | None = None,
         judge: SampleJudge | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -165,7 +165,8 @@ class Audits:
         self._kind = kind
         self._cross_encoder = cross_encoder
         self._cosine_weight = cosine_weight
-        self._embed = embed
+        self._comparer = AnswerComparer(embed, scorer, alike=alike)
+        self._reading = asyncio.Lock()
         self._surfaces: dict[str, AuditedSurface] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -247,10 +248,11 @@ class Audits:
             judged = await ask(surface.name, rule, question, stored, fresh)
             if judged is not None:
                 return Label(sample.score, not judged, surface.paid(sample), judged=True)
-        elif contradiction != "unreadable":
-            same = includes(stored, fresh, question) or await self._near(stored, fresh)
-            if not (same and contradiction):
-                return Label(sample.score, not same, sample.weight)
+        else:
+            async with self._reading:
+                verdict = await asyncio.to_thread(self._comparer.settle, stored, fresh, question, contradiction)
+            if verdict != "unknown":
+                return Label(sample.score, verdict == "different", sample.weight)
         if rule is not None:
             surface.owe(sample)
         return None
@@ -277,12 +279,6 @@ class Audits:
                 return await self._store.get(key)
             await asyncio.sleep(_PAUSE_S)
         return await self._store.get(key)
-
-    async def _near(self, stored: str, fresh: str) -> bool:
-        if self._embed is None:
-            return True
-        vectors = await asyncio.to_thread(self._embed, (stored, fresh))
-        return float(vectors[0] @ vectors[1]) >= self._alike
 
     async def run(self) -> None:
         """Exchange batches with the other workers periodically, until cancelled."""

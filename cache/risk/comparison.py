@@ -1,22 +1,20 @@
 """Decide whether a stored and a new answer to the same question agree; the audit's labels come from this.
 
-    guards    what a vector does not show: yes or no, a negation, most of the numbers and names in the shorter answer.
-              A difference there decides. What the question itself names is ignored.
-    judge     where the policy names one, a model that reads the question and both answers
-    words     else, two answers agree when one says nothing that the other does not say too: `Canberra.` and
-              `Canberra, a compromise between two larger cities.`
-    vectors   else, when the cosine of their vectors is high
-    unknown   Words and vectors say nothing of a script or a language that the guards do not know, and never that two
-              answers agree of which one has an opposite, a quantity or a name that the other has not, or which have the
-              same words but for a few. Such a pair gives no label.
+    guards      what a vector does not show: yes or no, a negation, most of the numbers and names in the shorter answer.
+                A difference there decides. What the question itself names is ignored.
+    judge       where the policy names one, a model that reads the question and both answers
+    words       else, two answers agree when one says nothing that the other does not say too: `Canberra.` and
+                `Canberra, a compromise between two larger cities.`
+    statements  else, where a cross-encoder can read both, when it finds a counterpart to each statement of either;
+                and they differ when one denies the other (`cache.risk.statements`)
+    vectors     else, they differ when the cosine of their vectors is low. A high one proves nothing.
+    unknown     What is left gives no label, and moves nothing.
 
 All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. So they may raise a
 threshold, and never lower it under the one that holds without labels (`cache.risk.control`). Let `f` be the share of
 good hits that they call wrong, `m` the share of wrong hits that they do not, and `w` the share of would-be hits that
 are wrong. Labels then give `w (1 - m) + (1 - w) f`, which is too high as long as `w < f / (f + m)`: the bound on the
-error holds, at the cost of hits. The thresholds are set where `f` and `m` are about equal: the bound holds while fewer
-than about two in five would-be hits are wrong, and hits are at most `max_error / f` of the requests. A judge removes
-this limit.
+error holds, at the cost of hits, at most `max_error / f` of the requests. A judge removes this limit.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ import re
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from cache.risk.statements import Embed, StatementComparer, StatementScorer, Verdict
 from cache.text.guards import Pair
-from cache.text.normalized_question import gist
-from cache.text.reading import SCRIPTS, QuestionReading, is_written_in, read
+from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read, word_set
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules
 
 ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
-"""Minimum cosine, by kind of embedding, at which two answers without other differences count as the same."""
-COMPARISON: Final = "2"
+"""Cosine, by kind of embedding, below which two answers differ."""
+COMPARISON: Final = "3"
 """Raised with every change to what counts as the same: labels of another comparison are left aside."""
 _ITEM: Final = re.compile(r"(?m)^[^\S\n]*+\d++[.)]\s++")
 _SHARED: Final = 0.5
@@ -44,7 +42,11 @@ _EXCHANGED: Final = 3
 """Words that each of two answers has of its own, or one for every four that they share: a text of which so few are
 exchanged may say the contrary."""
 _READ_CHARS: Final = 2_000
-_POLAR: Final = {"yes": True, "no": False}
+_YES: Final = word_set(LISTS["yes"])
+_NO: Final = word_set(LISTS["no"])
+_SIGNS: Final = "¡,.!:;،"
+_JOINED_YES: Final = tuple(LISTS["joined_yes"].split())
+_JOINED_NO: Final = tuple(LISTS["joined_no"].split())
 
 
 class SampleJudge(Protocol):
@@ -56,31 +58,75 @@ class SampleJudge(Protocol):
         """Return whether both agree; None where the model abstained. Never raises for the model's failures."""
 
 
-def contradict(one: str, other: str, question: str = "") -> Literal["", "different", "doubtful", "unreadable"]:
+class AnswerComparer:
+    """Compare answers by words, by statements if there is a `scorer`, and by the vectors of `embed` if that is there.
+
+    Both must be safe to call in a thread. A cosine below `alike` is low.
+    """
+
+    def __init__(
+        self, embed: Embed | None = None, scorer: StatementScorer | None = None, *, alike: float = ALIKE["static"]
+    ) -> None:
+        self._embed = embed
+        self._alike = alike
+        self._statements = None if scorer is None else StatementComparer(scorer, embed)
+
+    def compare(self, stored: str, fresh: str, question: str = "") -> Verdict:
+        """Return whether two answers to this question agree. Slow: the models read them."""
+        if stored == fresh:
+            return "same"
+        contradiction = contradict(stored, fresh, question)
+        return "different" if contradiction == "different" else self.settle(stored, fresh, question, contradiction)
+
+    def settle(self, stored: str, fresh: str, question: str, contradiction: Contradiction) -> Verdict:
+        """Return whether answers agree that differ so by the guards; see `contradict`."""
+        included = contradiction != "unreadable" and includes(stored, fresh, question)
+        if included and not contradiction:
+            return "same"
+        verdict = "unknown" if self._statements is None else self._statements.compare(stored, fresh, question)
+        if verdict != "unknown" or included or contradiction == "unreadable" or self._embed is None:
+            return verdict
+        vectors = self._embed((stored, fresh))
+        return "different" if float(vectors[0] @ vectors[1]) < self._alike else "unknown"
+
+
+Contradiction = Literal["", "different", "doubtful", "unreadable"]
+
+
+def contradict(one: str, other: str, question: str = "") -> Contradiction:
     """Return how two answers differ in what a vector does not show; '' where words and vectors decide.
 
     `doubtful`: they may be opposites, so words and vectors can only show that they differ. `unreadable`: not even that.
     """
     if one == other:
         return ""
+    first = [_polar(text) for text in (one, other)]
+    if None not in first and first[0] != first[1]:
+        return "different"
     if not (is_written_in(one, SCRIPTS) and is_written_in(other, SCRIPTS)):
         return "unreadable"
-    if _state_different_things(one, other, question):
-        return "different"
     stored, asked = (_ITEM.sub("", text)[:_READ_CHARS] for text in (one, other))
-    pair = Pair(stored, asked)
-    if gist(stored).foreign or gist(asked).foreign:
+    if not is_english(stored, asked, question):
         return "unreadable"
+    if _state_different_things(stored, asked, question):
+        return "different"
+    pair = Pair(stored, asked)
     return "doubtful" if _may_be_opposed(pair, included=includes(one, other, question)) else ""
 
 
-def _state_different_things(one: str, other: str, question: str) -> bool:
-    """Return whether two answers certainly do; a leading yes or no counts first."""
-    first = [_POLAR.get(text.lstrip().partition(" ")[0].strip(",.!:;").lower()) for text in (one, other)]
-    if None not in first and first[0] != first[1]:
+def _polar(answer: str) -> bool | None:
+    """Return whether an answer begins with a yes or with a no; None for neither."""
+    text = answer.lstrip()
+    word = text.partition(" ")[0].strip(_SIGNS).lower()
+    if word in _YES or text.startswith(_JOINED_YES):
         return True
-    a, b = (read(_ITEM.sub("", text)[:_READ_CHARS]) for text in (one, other))
-    if len(a.content) <= _FEW and len(b.content) <= _FEW and _negated(a) != _negated(b):
+    return False if word in _NO or text.startswith(_JOINED_NO) else None
+
+
+def _state_different_things(one: str, other: str, question: str) -> bool:
+    """Return whether two answers certainly do: by a negation in a short one, most of the numbers, or of the names."""
+    a, b = read(one), read(other)
+    if len(a.content) <= _FEW and len(b.content) <= _FEW and bool(a.negations) != bool(b.negations):
         return True
     asked = read(question[:_READ_CHARS])
     some, others = set(a.numbers).difference(asked.numbers), set(b.numbers).difference(asked.numbers)
@@ -100,6 +146,9 @@ def _may_be_opposed(pair: Pair, *, included: bool) -> bool:
         return False
     if pair.refusal(guards, "answers"):
         return True
+    numbers, others = (set(read(text).numbers) for text in (pair.stored, pair.asked))
+    if numbers - others and others - numbers:
+        return True
     rest = pair.rest
     own = [sum(not word.vague for word in side) for side in (rest.left, rest.right)]
     shared = rest.exact + rest.inflected + rest.synonyms
@@ -114,10 +163,6 @@ def includes(one: str, other: str, question: str = "") -> bool:
     asked = read(question[:_READ_CHARS]).stems
     some, others = (read(text[:_READ_CHARS]).stems - asked for text in (one, other))
     return bool(some and others) and (some <= others or others <= some)
-
-
-def _negated(text: QuestionReading) -> set[str]:
-    return {word for _, word in text.negations}
 
 
 def _apart(one: Set[str], other: Set[str], in_one: Set[str], in_other: Set[str]) -> bool:

@@ -9,7 +9,11 @@ Runtime runs it, without torch:
     sheet.json                        optional: `strict`, the score from which it is trusted without labels, `sha256` of
                                       the graph, and what it was trained on. Without it the policy sets `min_score`.
                                       `scripts`: those it was trained to read, `["Latin", "Han"]`; without them it is
-                                      given texts in Latin script only.
+                                      given texts in Latin script only. `languages`: their codes, `["en", "zh"]`;
+                                      without them English.
+                                      `same_answer_strict`: the score from which two statements of answers say the
+                                      same (without it `strict`), `other_answer`: the one up to which two in almost the
+                                      same words say different things (`cache.risk.statements`).
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
                                       encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
 
@@ -49,13 +53,22 @@ COSINE_WEIGHTS: Final = "cosine_weights"
 """Key of the data sheet: the weight of the cosine beside the logit, by encoder."""
 READ_SCRIPTS: Final = "scripts"
 """Key of the data sheet: the scripts that the model was trained to read, by their Unicode name (`Latin`, `Han`)."""
+READ_LANGUAGES: Final = "languages"
+"""Key of the data sheet: the languages that it was trained to read, by their code (`en`, `zh`)."""
+SAME_ANSWER: Final = "same_answer_strict"
+"""Key of the data sheet: the score from which two statements say the same."""
+OTHER_ANSWER: Final = "other_answer"
+"""Key of the data sheet: the score up to which two statements in almost the same words say different things."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
+_SURELY_OTHER: Final = 0.25
+"""`other_answer` of a model whose data sheet does not state it."""
 _BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
 _MODELS: Final = ("onnx/model.onnx", "model.onnx")
 _BESIDE: Final = ("tokenizer.json", "config.json")
 _INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _TYPES: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_ENGLISH: Final = frozenset({"en"})
 _EXPORT: Final = "export it with sentence-transformers: CrossEncoder(NAME, backend='onnx').save_pretrained(FOLDER)"
 _AFTER_PADDING: Final = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
 """Models whose positions start after the padding token's id, and which therefore read fewer tokens than positions."""
@@ -98,6 +111,9 @@ class CrossEncoder:
         self.version = version
         self.strict = sheet.strict
         self.scripts = sheet.scripts
+        self.languages = sheet.languages
+        self.same_answer = sheet.strict if sheet.same_answer is None else sheet.same_answer
+        self.other_answer = sheet.other_answer
         self.cosine_weights = sheet.cosine_weights
         self._reader = reader
         self._same = same
@@ -290,11 +306,14 @@ def _digests(folder: Path, model: Path) -> tuple[str, str]:
 
 
 class _Stated(NamedTuple):
-    """What a data sheet states: the threshold, the weights of the cosine by encoder, and the scripts."""
+    """What a data sheet states: thresholds, weights of the cosine by encoder, scripts and languages."""
 
     strict: float | None = None
     cosine_weights: Mapping[str, float] = MappingProxyType({})
     scripts: Collection[str] = SCRIPTS
+    languages: Collection[str] = _ENGLISH
+    same_answer: float | None = None
+    other_answer: float = _SURELY_OTHER
 
 
 def _stated(sheet: Path, digest: str) -> _Stated:
@@ -305,12 +324,29 @@ def _stated(sheet: Path, digest: str) -> _Stated:
     strict, weights = facts.get("strict"), facts.get(COSINE_WEIGHTS, {})
     if facts.get("sha256") != digest:
         raise CrossEncoderError(f"{sheet}: its sha256 is not that of the graph beside it; install both files again")
-    if not isinstance(strict, int | float) or not 0 <= strict <= 1:
-        raise CrossEncoderError(f"{sheet}: strict is {strict!r}; it must be a score from 0 to 1")
+    scores: dict[str, Any] = {SAME_ANSWER: strict, OTHER_ANSWER: _SURELY_OTHER, **facts, "strict": strict}
+    for name in ("strict", SAME_ANSWER, OTHER_ANSWER):
+        score = scores[name]
+        if not isinstance(score, int | float) or not 0 <= score <= 1:
+            raise CrossEncoderError(f"{sheet}: {name} is {score!r}; it must be a score from 0 to 1")
     numbers = weights.values() if isinstance(weights, dict) else [None]
     if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
         raise CrossEncoderError(f"{sheet}: {COSINE_WEIGHTS} is {weights!r}; it must map encoders to numbers from 0")
-    scripts = facts.get(READ_SCRIPTS, sorted(SCRIPTS))
-    if not isinstance(scripts, list) or not scripts or not all(isinstance(script, str) for script in scripts):
-        raise CrossEncoderError(f"{sheet}: {READ_SCRIPTS} is {scripts!r}; it must list names such as Latin and Han")
-    return _Stated(float(strict), {str(name): float(number) for name, number in weights.items()}, frozenset(scripts))
+    return _Stated(
+        float(scores["strict"]),
+        {str(name): float(number) for name, number in weights.items()},
+        _names_in(sheet, facts, READ_SCRIPTS, SCRIPTS, "Latin and Han"),
+        _names_in(sheet, facts, READ_LANGUAGES, _ENGLISH, "en and zh"),
+        float(scores[SAME_ANSWER]),
+        float(scores[OTHER_ANSWER]),
+    )
+
+
+def _names_in(
+    sheet: Path, facts: Mapping[str, Any], key: str, default: Collection[str], such_as: str
+) -> frozenset[str]:
+    """Return the names that a data sheet lists under a key."""
+    names = facts.get(key, sorted(default))
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise CrossEncoderError(f"{sheet}: {key} is {names!r}; it must list names such as {such_as}")
+    return frozenset(names)

@@ -16,12 +16,15 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+_READ_CHARS: Final = 200
+_WORDS: Final = re.compile(r"[^\W\d_]+")
 SCRIPTS: Final = frozenset({"Latin"})
 """Scripts whose words are told apart here. In others a change of one sign can reverse a question unnoticed."""
 _UNDER_OTHER_NAMES: Final = {"CJK": "Han", "FEMININE": "Latin", "MASCULINE": "Latin"} | dict.fromkeys(
@@ -42,6 +45,28 @@ def _script(sign: str) -> str:
 def is_written_in(text: str, scripts: Collection[str]) -> bool:
     """Return whether every letter and digit of the text belongs to these scripts."""
     return (text.isascii() and "Latin" in scripts) or {*map(_script, {*text})} <= {"", *scripts}
+
+
+def language_of(text: str) -> str:
+    """Return the name of the script in which most of the text is written, such as `Latin` or `Han`; '' without letters.
+
+    Any Japanese syllable makes it `Hiragana`. Only the first 200 characters are read.
+    """
+    if text.isascii():
+        return "Latin"
+    found = Counter(map(_script, text[:_READ_CHARS]))
+    del found[""]
+    if "Hiragana" in found or "Katakana" in found:
+        return "Hiragana"
+    return found.most_common(1)[0][0] if found else ""
+
+
+def is_english(*texts: str) -> bool:
+    """Return whether texts are English by their function words: no text has more of another language in Latin script,
+    and one of them has any.
+    """
+    seen = [[(word in _ENGLISH) - (word in FOREIGN) for word in _WORDS.findall(text.lower())] for text in texts]
+    return all(sum(one) >= 0 for one in seen) and any(1 in one for one in seen)
 
 
 _WRAPPING = re.compile(
@@ -128,6 +153,7 @@ LISTS: Final = word_list("words.toml")
 EMPTY: Final = word_set(LISTS["empty"])
 LINKS: Final = word_set(LISTS["links"])
 NEGATIONS: Final = word_set(LISTS["negations"])
+_ENGLISH: Final = word_set(LISTS["english"])
 FOREIGN: Final = word_set(LISTS["foreign"])
 NUMBERS: Final = _by_word(LISTS["numbers"])
 _TIMES: Final = word_set(LISTS["times"])

@@ -1,15 +1,19 @@
-"""`python -m tests.bench.answers [FILE ...] [--truthfulqa FILE] [--coqa FILE] [--embedding static|minilm] [--json]`:
-how often is an audit's label wrong?
+"""`python -m tests.bench.answers [FILE ...] [--opposites] [--truthfulqa FILE] [--coqa FILE] [--embedding static|minilm]
+[--cross-encoder default|none|DIR] [--alike COSINE] [--json]`: how often is an audit's label wrong?
 
-An audit calls a stored answer and a fresh one the same, or different, by its guards, by whether one includes the other,
-and by the cosine of their vectors (`cache.risk.comparison`). Here it compares answers of which that is known. For each
-threshold on the cosine: `f`, the share of pairs that are the same and called different, and `m`, the share that differ
-and are not; `as one`, the share that differ and are called the same. In front of them is what the guards alone find. Of
-`unknown` pairs nothing is said. Intervals are 95%.
+An audit calls a stored answer and a fresh one the same, or different, or gives no label (`cache.risk.comparison`). Here
+it compares answers of which that is known. Of the pairs that are the same and of those that differ it says what share
+is called same, different and unknown, with 95% intervals. `f` is the share that is the same and called different, `m`
+the share that differs and is not.
 
 Without a FILE the pairs are those of tests/fixtures/answers.jsonl, 44 questions written for this: two good answers in
 different words, one that is wrong, and the answer to a question nearby. A FILE has rows of JSON lines with `question`,
 `answers` (two) and `same_answer`.
+
+--opposites: tests/fixtures/opposite_answers.jsonl, answers to opposite questions in 13 languages, written for this; no
+weight, threshold or word is fitted to them. Each row has one answer in two wordings, with `{this|that}` where its
+opposite differs, so it makes two pairs that are the same and four that differ, two of them in the same wording. The
+pairs of one row are alike, so the intervals are too narrow. Shares are given by language.
 
 Two public sets have several answers to a question, by people; their files are in the PyPI package bigbench, under
 bigbench/benchmark_tasks (`truthful_qa/questions.json`, `coqa_conversational_question_answering/coqa.test.json`), and
@@ -48,7 +52,9 @@ from typing import Any, get_args
 import httpx2
 import numpy as np
 
-from cache.risk.comparison import ALIKE, contradict, includes
+from cache import shipped_cross_encoder
+from cache.risk.comparison import ALIKE, AnswerComparer, contradict
+from cache.semantic.cross_encoder import CrossEncoder
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
@@ -62,7 +68,8 @@ from tests.bench.command import bench_parser
 from tools.cache_stages import Figure, share
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
-THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(13))
+OPPOSITES = WRITTEN.with_name("opposite_answers.jsonl")
+_SIDES = re.compile(r"\{([^{}|]*)\|([^{}|]*)\}")
 _LONGEST_QUESTION, _LEAST, _TOKENS = 150, 0.6, 64
 _LEAST_TURNS = 2
 _SAYS_NOTHING = re.compile("no comment", re.IGNORECASE)
@@ -103,15 +110,20 @@ def conversational(path: Path, seed: int = 0) -> Iterator[Pair]:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
-    """See the module's docstring; `threshold` is None for the guards alone."""
+class Shares:
+    """Of pairs of which it is known whether they are the same: what share gets which label."""
 
-    threshold: float | None
-    f: Figure
-    m: Figure
-    taken: Figure
-    """Pairs that differ and are called the same."""
+    same: Figure
+    different: Figure
     unknown: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What pairs that come to the same are called, and what those that do not are called."""
+
+    alike: Shares
+    apart: Shares
 
 
 def written(path: Path = WRITTEN) -> Iterator[Pair]:
@@ -130,29 +142,31 @@ def collected(path: Path) -> Iterator[Pair]:
         yield Pair(row["question"], tuple(row["answers"]), row["same_answer"])
 
 
-def errors(pairs: Sequence[Pair], embedder: Embedder, thresholds: Sequence[float] = THRESHOLDS) -> list[Errors]:
-    """Of the guards alone, then of guards and vectors at each threshold."""
-    same = np.array([pair.same for pair in pairs])
-    found = np.array([contradict(*pair.answers, pair.question) for pair in pairs])
-    refused, unreadable, doubtful = (found == word for word in ("different", "unreadable", "doubtful"))
-    included = np.array([includes(*pair.answers, pair.question) for pair in pairs])
-    vectors = embedder.embed([text for pair in pairs for text in pair.answers])
-    cosines = np.einsum("ij,ij->i", vectors[::2], vectors[1::2])
+def opposites(path: Path = OPPOSITES) -> dict[str, list[Pair]]:
+    """The pairs of opposite answers, by language; see the module's docstring."""
+    by_language: dict[str, list[Pair]] = {}
+    for row in map(json.loads, path.read_text("utf-8").splitlines()):
+        ones, others = ([_side(text, side) for side in (0, 1)] for text in row["answers"])
+        asked = [_side(row["question"], side) for side in (0, 1)]
+        pairs = by_language.setdefault(row["language"], [])
+        pairs += [Pair(asked[side], (ones[side], others[side]), True) for side in (0, 1)]
+        pairs += [Pair(asked[1], (some[0], more[1]), False) for some in (ones, others) for more in (ones, others)]
+    return by_language
 
-    def at(threshold: float | None) -> Errors:
-        different = refused if threshold is None else refused | (~unreadable & ~included & (cosines < threshold))
-        f, m = int((different & same).sum()), int((~different & ~same).sum())
-        silent = unreadable | (doubtful & ~different)
-        taken = share(int((~different & ~silent & ~same).sum()), int((~same).sum()))
-        return Errors(
-            threshold,
-            share(f, int(same.sum())),
-            share(m, int((~same).sum())),
-            taken,
-            share(int(silent.sum()), len(pairs)),
-        )
 
-    return [at(threshold) for threshold in (None, *thresholds)]
+def _side(text: str, side: int) -> str:
+    return _SIDES.sub(lambda match: match[side + 1], text)
+
+
+def labels(pairs: Sequence[Pair], comparer: AnswerComparer) -> Labels:
+    """What the audit calls these pairs."""
+    found = [(pair.same, comparer.compare(*pair.answers, pair.question)) for pair in pairs]
+
+    def shares(same: bool) -> Shares:
+        called = [verdict for is_same, verdict in found if is_same is same]
+        return Shares(*(share(called.count(word), len(called)) for word in ("same", "different", "unknown")))
+
+    return Labels(shares(True), shares(False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,27 +212,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.ask is not None:
         asyncio.run(_collect(asked, embedder))
         return 0
-    pairs = [pair for file in asked.files for pair in collected(file)]
-    pairs += [] if asked.truthfulqa is None else truthful(asked.truthfulqa, asked.seed)
-    pairs += [] if asked.coqa is None else conversational(asked.coqa, asked.seed)
-    pairs = pairs or list(written())
+    sets: dict[str, Sequence[Pair]] = {str(file): list(collected(file)) for file in asked.files}
+    if asked.truthfulqa is not None:
+        sets["TruthfulQA"] = list(truthful(asked.truthfulqa, asked.seed))
+    if asked.coqa is not None:
+        sets["CoQA"] = list(conversational(asked.coqa, asked.seed))
+    if asked.opposites:
+        sets |= (by_language := opposites())
+        sets["opposites"] = [pair for pairs in by_language.values() for pair in pairs]
+    sets = sets or {"our own": list(written())}
     if asked.judge:
-        by = asyncio.run(_with_judge(asked, pairs))
+        by = asyncio.run(_with_judge(asked, [pair for pairs in sets.values() for pair in pairs]))
         line = f"judge {by.judge}  f {_shown(by.f)}   m {_shown(by.m)}   silent {_shown(by.silent)}"
         print(json.dumps(asdict(by)) if asked.json else line)
         return 0
-    found = errors(pairs, embedder)
-    in_force = ALIKE[asked.embedding]
+    alike = ALIKE[asked.embedding] if asked.alike is None else asked.alike
+    scorer = _cross_encoder(asked.cross_encoder)
+    comparer = AnswerComparer(embedder.embed, scorer, alike=alike)
+    found = {name: labels(pairs, comparer) for name, pairs in sets.items()}
     if asked.json:
-        print(json.dumps({"embedding": asked.embedding, "alike": in_force, "errors": list(map(asdict, found))}))
+        shown = {name: asdict(one) for name, one in found.items()}
+        print(json.dumps({"embedding": asked.embedding, "alike": alike, "sets": shown}))
         return 0
-    print(f"{len(pairs)} pairs of answers, {embedder.name}, alike from {in_force:.2f} on")
-    for one in found:
-        mark = " <" if one.threshold == in_force else ""
-        name = "guards alone" if one.threshold is None else f"cosine {one.threshold:.2f}"
-        parts = {"f": one.f, "m": one.m, "as one": one.taken, "unknown": one.unknown}
-        print(f"{name:<13} {'   '.join(f'{part} {_shown(figure)}' for part, figure in parts.items())}{mark}")
+    print(f"{embedder.name}, cosine {alike:.2f}, cross-encoder {'none' if scorer is None else scorer.version}")
+    for name, one in found.items():
+        for what, of in (("the same", one.alike), ("other", one.apart)):
+            parts = {"same": of.same, "different": of.different, "unknown": of.unknown}
+            line = "   ".join(f"{part} {_shown(figure)}" for part, figure in parts.items())
+            print(f"{name:<12} {what:<8} {of.same.n:>4}   {line}")
     return 0
+
+
+def _cross_encoder(named: str) -> CrossEncoder | None:
+    if named == "none":
+        return None
+    return CrossEncoder.load(shipped_cross_encoder() if named == "default" else Path(named))
 
 
 def _shown(figure: Figure) -> str:
@@ -275,6 +303,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--coqa", type=Path, metavar="FILE", help="coqa.test.json of CoQA")
     parser.add_argument("--embedding", choices=get_args(EmbedderKind), default="static", help="default: static")
     parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
+    parser.add_argument("--opposites", action="store_true", help="answers to opposite questions, by language")
+    parser.add_argument("--alike", type=float, metavar="COSINE", help="below which answers differ (default: in force)")
+    parser.add_argument("--cross-encoder", default="default", metavar="WHICH", help="default, none, or a folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--ask", type=Path, metavar="FILE", help="have a model answer these pairs of questions")
     parser.add_argument("--pairs", type=int, default=170, metavar="N", help="so many (default: 170)")

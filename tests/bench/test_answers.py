@@ -7,40 +7,62 @@ from pathlib import Path
 
 import pytest
 
-from cache.risk.comparison import ALIKE
+from cache import shipped_cross_encoder
+from cache.risk.comparison import ALIKE, AnswerComparer
+from cache.semantic.cross_encoder import CrossEncoder
 from routing.embedding.embedder import load_embedder
-from tests.bench.answers import Pair, conversational, errors, judged, main, truthful, written
+from tests.bench.answers import Pair, conversational, judged, labels, main, opposites, truthful, written
 from tests.support.upstream import Reply, Upstream
 
 
-def test_labels_are_mostly_right_where_the_threshold_is(tmp_path: Path) -> None:
-    """On our own answers good hits are called wrong, and wrong ones good, in fewer than a quarter of the cases."""
-    (found,) = errors(list(written()), load_embedder("static", tmp_path), (ALIKE["static"],))[1:]
-    assert found.f.n == 44
-    assert found.m.n == 4 * 44
-    assert found.f.value is not None
-    assert found.m.value is not None
-    assert max(found.f.value, found.m.value) < 0.25
+@pytest.fixture(scope="module")
+def comparer(tmp_path_factory: pytest.TempPathFactory) -> AnswerComparer:
+    """The comparison as an audit makes it."""
+    scorer = CrossEncoder.load(shipped_cross_encoder())
+    return AnswerComparer(load_embedder("static", tmp_path_factory.mktemp("state")).embed, scorer)
 
 
-def test_equal_answers_are_the_same_and_contradictions_are_not(tmp_path: Path) -> None:
-    """Whatever the vectors say."""
+def test_good_hits_are_rarely_called_wrong_and_wrong_ones_hardly_ever_good(comparer: AnswerComparer) -> None:
+    """On our own answers, of which most wrong ones are called different."""
+    found = labels(list(written()), comparer)
+    assert (found.alike.same.n, found.apart.same.n) == (44, 4 * 44)
+    alike, apart = ([one.value or 0.0 for one in (of.same, of.different)] for of in (found.alike, found.apart))
+    assert alike[1] < 0.25
+    assert apart[0] < 0.02
+    assert apart[1] > 0.75
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_opposite_answers_are_not_called_the_same(comparer: AnswerComparer, reads: bool) -> None:
+    """In any language, with a cross-encoder and without; with it a good share of English answers keeps its label."""
+    by_language = opposites()
+    assert len(by_language) == 13
+    found = {name: labels(pairs, comparer if reads else AnswerComparer()) for name, pairs in by_language.items()}
+    assert all((one.apart.same.value or 0.0) <= 0.02 for one in found.values())
+    assert (found["en"].alike.same.value or 0.0) >= (0.4 if reads else 0.0)
+
+
+def test_equal_answers_are_the_same_and_contradictions_are_not() -> None:
+    """Whatever else compares them."""
     pairs = [Pair("Is it safe?", ("Yes.", "Yes."), True), Pair("Is it safe?", ("Yes.", "No."), False)]
-    alone, strict = errors(pairs, load_embedder("static", tmp_path), (0.99,))
-    assert (alone.f.value, alone.m.value) == (0.0, 0.0)
-    assert (strict.f.value, strict.m.value) == (0.0, 0.0)
+    found = labels(pairs, AnswerComparer())
+    assert (found.alike.same.value, found.apart.different.value) == (1.0, 1.0)
 
 
 def test_a_file_of_answers_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `--ask` writes it, with one line for each threshold, or one JSON object."""
+    """As `--ask` writes it, with two lines for each set, or one JSON object."""
     file = tmp_path / "answers.jsonl"
     file.write_text(json.dumps({"question": "Is it safe?", "answers": ["Yes.", "No."], "same_answer": False}) + "\n")
-    assert main([str(file), "--state", str(tmp_path), "--json"]) == 0
+    flags = ["--state", str(tmp_path), "--cross-encoder", "none"]
+    assert main([str(file), *flags, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["alike"] == ALIKE["static"]
-    assert found["errors"][0]["m"] == {"value": 0.0, "lo": 0.0, "hi": pytest.approx(0.79, abs=0.01), "n": 1}
-    assert main([str(file), "--state", str(tmp_path)]) == 0
-    assert f"cosine {ALIKE['static']:.2f}" in capsys.readouterr().out
+    of = found["sets"][str(file)]["apart"]
+    assert of["different"] == {"value": 1.0, "lo": pytest.approx(0.21, abs=0.01), "hi": 1.0, "n": 1}
+    assert main(["--opposites", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert f"cosine {ALIKE['static']:.2f}, cross-encoder none" in shown
+    assert len(shown.splitlines()) == 1 + 2 * 14
 
 
 def test_the_public_sets_are_read_as_the_docstring_says(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
 
+from cache import shipped_cross_encoder
 from cache.entry import CacheEntry, CorruptEntry, encode
 from cache.response_cache import ResponseCache
 from cache.risk.audit import AuditedSurface, Audits, Sample
 from cache.risk.control import LEAST_LABELS, Batch, Complaint, Label, decode_batch, encode_batch
+from cache.semantic.cross_encoder import CrossEncoder
 from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
 from policies.caching import AuditJudgeRules, SemanticCache
@@ -42,6 +44,11 @@ def semantic(audit: str = "2%") -> SemanticCache:
 def apart(texts: Sequence[str]) -> NDArray[np.float32]:
     """Texts of which no two are alike."""
     return np.eye(len(texts), 4, dtype=np.float32)
+
+
+def near(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Texts that are all alike."""
+    return np.ones((len(texts), 1), np.float32)
 
 
 @pytest_asyncio.fixture
@@ -163,6 +170,7 @@ class Judge:
 
 
 WARM, LIKED = "It is warm there.", "You will like it."
+UNREAD = ("打开设置，然后开启即可。", "打开设置，然后关闭即可。")
 
 
 async def labelled(
@@ -177,28 +185,34 @@ async def labelled(
 
 
 async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -> None:
-    """Where nothing contradicts, the vectors decide; that is no judge's label."""
-    for embed, wrong in ((None, False), (apart, True)):
+    """Where nothing contradicts, vectors far apart say so, and near ones prove nothing; that is no judge's label."""
+    for embed, label in ((None, []), (near, []), (apart, [Label(0.95, True, 10.0)])):
         audits = Audits(store, secrets.token_hex(4), embed)
-        labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), (WARM, LIKED))
-        assert labels == [Label(0.95, wrong, 10.0)]
+        assert await labelled(audits, audits.surface("chat", semantic(), 0.9), (WARM, LIKED)) == label
+
+
+async def test_the_pair_model_reads_what_answers_say(store: RedisStore) -> None:
+    """Off the event loop. What it cannot read gives no label."""
+    audits = Audits(store, secrets.token_hex(4), near, scorer=CrossEncoder.load(shipped_cross_encoder()))
+    one = "Pick the person, then press the Add button."
+    pairs = [("Choose the person and click Add.", one), ("Press the button to add the person to it.", one), UNREAD]
+    labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), *pairs)
+    assert labels == [Label(0.95, False, 10.0)]
 
 
 async def test_what_a_comparison_cannot_tell_gives_no_label(store: RedisStore) -> None:
     """Vectors that are far apart show that two answers differ; near ones do not show that opposites agree."""
     opposed = ("Tap the bell and switch it on.", "Tap the bell and switch it off.")
-    unread = ("打开设置，然后开启即可。", "打开设置，然后关闭即可。")
     for embed, wrong in ((None, []), (apart, [True])):
         audits = Audits(store, secrets.token_hex(4), embed)
-        labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), opposed, unread)
+        labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), opposed, UNREAD)
         assert [label.wrong for label in labels] == wrong
 
 
 async def test_a_judge_reads_what_a_comparison_cannot_tell(store: RedisStore) -> None:
     """In any script. What it has no call left for gives no label, and its later labels stand for that too."""
-    unread = ("打开设置，然后开启即可。", "打开设置，然后关闭即可。")
     audits, surface = judged_by(store, Judge(False), per_hour=1)
-    labels = await labelled(audits, surface, unread, unread)
+    labels = await labelled(audits, surface, UNREAD, UNREAD)
     assert labels == [Label(0.95, True, 10.0, judged=True)]
     assert surface.owed == [0.0, 10.0]
 

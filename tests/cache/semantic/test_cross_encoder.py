@@ -154,13 +154,32 @@ def test_a_pair_with_an_unknown_token_gets_no_score(tmp_path: Path) -> None:
     assert model.scores([read, *unread]) == [pytest.approx(1.0, abs=0.1), UNREAD, UNREAD]
 
 
-def test_the_sheet_lists_the_scripts_that_the_model_reads(tmp_path: Path) -> None:
-    """Without a list it reads Latin; a list that is none is an error."""
+def test_the_sheet_lists_what_the_model_reads(tmp_path: Path) -> None:
+    """Without lists it reads English in Latin script; a list that is none is an error."""
     folder = write_cross_encoder(tmp_path / "model", strict=0.75)
-    assert CrossEncoder.load(folder).scripts == {"Latin"}
+    model = CrossEncoder.load(folder)
+    assert (model.scripts, model.languages) == ({"Latin"}, {"en"})
     sheet = json.loads((folder / "sheet.json").read_text())
-    (folder / "sheet.json").write_text(json.dumps(sheet | {"scripts": ["Latin", "Han"]}))
-    assert CrossEncoder.load(folder).scripts == {"Latin", "Han"}
-    (folder / "sheet.json").write_text(json.dumps(sheet | {"scripts": "Latin"}))
-    with pytest.raises(CrossEncoderError, match="scripts is 'Latin'; it must list names such as Latin and Han"):
+    (folder / "sheet.json").write_text(json.dumps(sheet | {"scripts": ["Latin", "Han"], "languages": ["en", "zh"]}))
+    model = CrossEncoder.load(folder)
+    assert (model.scripts, model.languages) == ({"Latin", "Han"}, {"en", "zh"})
+    for key, names in (("scripts", "Latin and Han"), ("languages", "en and zh")):
+        (folder / "sheet.json").write_text(json.dumps(sheet | {key: "Latin"}))
+        with pytest.raises(CrossEncoderError, match=f"{key} is 'Latin'; it must list names such as {names}"):
+            CrossEncoder.load(folder)
+
+
+def test_statements_have_thresholds_of_their_own(tmp_path: Path) -> None:
+    """Without one on the data sheet they are the same from the questions' threshold on."""
+    folder = write_cross_encoder(tmp_path / "model", strict=0.75)
+    model = CrossEncoder.load(folder)
+    assert (model.same_answer, model.other_answer) == (0.75, 0.25)
+    sheet = json.loads((folder / "sheet.json").read_text())
+    (folder / "sheet.json").write_text(json.dumps(sheet | {"same_answer_strict": 0.9, "other_answer": 0.1}))
+    model = CrossEncoder.load(folder)
+    assert (model.strict, model.same_answer, model.other_answer) == (0.75, 0.9, 0.1)
+    (folder / "sheet.json").write_text(json.dumps(sheet | {"same_answer_strict": 9}))
+    with pytest.raises(CrossEncoderError, match="same_answer_strict is 9; it must be a score from 0 to 1"):
         CrossEncoder.load(folder)
+    (folder / "sheet.json").unlink()
+    assert CrossEncoder.load(folder).same_answer is None
