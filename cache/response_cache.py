@@ -28,7 +28,7 @@ from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
 from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
-from cache.risk.control import complaint_of
+from cache.risk.observations import complaint_of
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import TextPairScorer

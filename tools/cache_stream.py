@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.risk.control import Batch, Label, RiskControl
+from cache.risk.control import RiskControl
+from cache.risk.observations import Batch, Label
 from cache.semantic.decision import settled, shortlist
 from gateway.measures.curves import Flags
 from gateway.progress import OnProgress

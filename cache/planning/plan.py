@@ -36,6 +36,7 @@ from cache.planning.conversation import conversation_of
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
+from cache.text.reading import language_of
 
 if TYPE_CHECKING:
     from cache.index import Vector
@@ -206,6 +207,20 @@ class CachePlan:
     own_vector: Vector | None = None
     """The vector of the keys' `user_turns`, or of a last message that is rated in context; set by the caller."""
     _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)
+    _language: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def owner(self) -> str:
+        """The tenant or team whose scope it is; '' without one."""
+        return "" if self.scope is None else self.scope.owner
+
+    @property
+    def language(self) -> str:
+        """The language of the question, as far as it can be told; computed on demand, once."""
+        if self._language is None:
+            question = None if self.keys is None else self.keys.question
+            self._language = "" if question is None else language_of(question)
+        return self._language
 
     def outranks(self, tier: str, other: str) -> bool:
         """Return whether `tier` is the stronger of the two, by their places on the ladder."""

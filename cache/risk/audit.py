@@ -23,7 +23,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,9 @@ import orjson
 
 from cache.entry import CorruptEntry, decode
 from cache.risk.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
-from cache.risk.control import Batch, Complaint, Label, RiskControl, RiskFigures, decode_batch, encode_batch
+from cache.risk.control import RiskControl, RiskFigures
+from cache.risk.groups import MOST
+from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
 from cache.risk.statements import Embed, StatementScorer
 from cache.scopes.scope import SCHEMA
@@ -55,6 +57,11 @@ _CLOSE_S: Final = 1.0
 _AGAIN_S: Final = 60.0
 """Seconds after which figures that have not changed are published again."""
 _MOST_OWED: Final = 20
+SHOWN_S: Final = 600.0
+"""Seconds for which a breach is shown: its threshold moves at once, and who watches looks every minute or so."""
+Breach = tuple[str, str]
+"""Whose bound: (kind of group, its name), or _WHOLE."""
+_WHOLE: Final[Breach] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +72,32 @@ class Sample:
     key: str
     score: float
     weight: float
+    language: str = ""
+    owner: str = ""
+
+    @property
+    def above(self) -> bool:
+        """Whether the candidate would be served now."""
+        return self.score >= self.surface.control.threshold_for(self.owner, self.language)
+
+    def label(self, *, wrong: bool, weight: float | None = None, judged: bool = False) -> Label:
+        """Return the label that a comparison gives."""
+        return Label(self.score, wrong, weight or self.weight, judged, self.language, self.owner)
 
 
 @dataclass(frozen=True, slots=True)
 class SurfaceState:
-    """The state of a surface in `/readyz`: the threshold in force, and the number of labels behind it."""
+    """The state of a surface in `/readyz`: the threshold in force, and the number of labels behind it.
+
+    `breached`: the bound was, within SHOWN_S, for the surface as a whole; by language and by tenant it says the same.
+    For one request it says whether the bound of any of these was that it belongs to.
+    """
 
     threshold: float
     labels: int
     breached: bool
+    languages: Mapping[str, bool] = field(default_factory=dict)
+    tenants: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -90,6 +114,10 @@ class AuditedSurface:
     labels: list[Label] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
+    languages: dict[str, int] = field(default_factory=dict)
+    owners: dict[str, int] = field(default_factory=dict)
+    breaches: dict[Breach, float] = field(default_factory=dict)
+    """When the bound was last breached, in seconds since 1970, for SHOWN_S."""
     owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """Weights of samples that a judge should have labelled: [below the threshold, above it]."""
     last: str = "0"
@@ -97,43 +125,103 @@ class AuditedSurface:
     published: RiskFigures | None = None
     published_at: float = 0.0
 
-    def state(self, owner: str = "") -> SurfaceState:
-        """Return the threshold in force, for this owner if one is named, and the number of labels."""
-        return SurfaceState(self.control.threshold_for(owner), self.control.labels, self.control.breached)
+    def state(self) -> SurfaceState:
+        """Return the threshold in force, and what is known by language and by tenant."""
+        control, breaches = self.control, self.breaches
+        languages, tenants = (
+            {name: (groups.kind, name) in breaches for name in (*groups.own, *_named(breaches, groups.kind))}
+            for groups in (control.languages, control.tenants)
+        )
+        return SurfaceState(control.threshold, control.labels, _WHOLE in breaches, languages, tenants)
 
-    def count(self, owner: str) -> None:
-        """Count a request of this owner."""
+    def state_for(self, owner: str, language: str) -> SurfaceState:
+        """Return the threshold in force for a request of this owner in this language."""
+        control, breaches = self.control, self.breaches
+        breached = bool(breaches) and not breaches.keys().isdisjoint(
+            (_WHOLE, ("language", language), ("tenant", owner))
+        )
+        return SurfaceState(control.threshold_for(owner, language), control.labels, breached)
+
+    def count(self, owner: str, language: str) -> None:
+        """Count a request of this owner in this language."""
         self.requests += 1
+        self.languages[language] = self.languages.get(language, 0) + 1
+        self.owners[owner] = self.owners.get(owner, 0) + 1
         if owner in self.control.own:
             self.asked[owner] = self.asked.get(owner, 0) + 1
 
     def taken(self) -> Batch:
         """Return what was observed since the last call, and reset it."""
-        batch = Batch(self.requests, tuple(self.scores), tuple(self.labels), tuple(self.complaints), self.asked)
-        self.requests, self.scores, self.labels, self.complaints, self.asked = 0, [], [], [], {}
+        batch = Batch(
+            self.requests,
+            tuple(self.scores),
+            tuple(self.labels),
+            tuple(self.complaints),
+            self.asked,
+            languages=_most(self.languages),
+            owners=_most(self.owners),
+        )
+        self.requests, self.scores, self.labels, self.complaints = 0, [], [], []
+        self.asked, self.languages, self.owners = {}, {}, {}
         self.quiet_s = 0.0
         return batch
 
     def owe(self, sample: Sample) -> None:
         """Record a sample without a label, so that its weight goes to the judge's next labels."""
-        above = sample.score >= self.control.threshold
+        above = sample.above
         self.owed[above] = min(self.owed[above] + sample.weight, _MOST_OWED * sample.weight)
 
     def paid(self, sample: Sample) -> float:
         """Return the weight of a label by the judge: the sample's own, plus at most as much of the recorded weight."""
-        above = sample.score >= self.control.threshold
+        above = sample.above
         beside = min(self.owed[above], sample.weight)
         self.owed[above] -= beside
         return sample.weight + beside
 
-    def fold(self, batch: Batch) -> None:
-        """Process a batch, and log a warning when the bound on wrong hits is exceeded."""
-        before, threshold = self.control.breached, self.control.threshold
-        self.control.fold(batch)
-        if self.control.breached and not before:
-            moved = f"the threshold goes from {threshold:.4f} to {self.control.threshold:.4f}"
-            log.warning("surface %s: more than %.2g of the requests were answered wrongly by the semantic cache; %s",
-                        self.name, self.control.max_error, moved)  # fmt: skip
+    def fold(self, batch: Batch, at: float, now: float) -> None:
+        """Process a batch of the time `at`, and log a warning when the bound on wrong hits begins to be exceeded."""
+        control, threshold = self.control, self.control.threshold
+        control.fold(batch)
+        breached: list[Breach] = [_WHOLE] if control.breached else []
+        breached += [(groups.kind, name) for groups in (control.languages, control.tenants) for name in groups.breached]
+        if now - at >= SHOWN_S:
+            return
+        for breach in breached:
+            if breach not in self.breaches:
+                kind, name = breach
+                moved = f"the threshold goes from {threshold:.4f} to {control.threshold:.4f}"
+                if kind:
+                    moved = "the threshold rises for these alone"
+                whose = f"surface {self.name}{kind and f', {kind} {name}'}"
+                log.warning("%s: more than %.2g of the requests were answered wrongly by the semantic cache; %s",
+                            whose, control.max_error, moved)  # fmt: skip
+            self.breaches[breach] = max(at, self.breaches.get(breach, at))
+
+    def forget_breaches(self, now: float) -> None:
+        """Forget breaches that are no longer shown."""
+        for breach in [one for one, at in self.breaches.items() if now - at >= SHOWN_S]:
+            del self.breaches[breach]
+
+    def figures(self) -> RiskFigures:
+        """Return what is known, with breaches as long as they are shown."""
+        found = self.control.figures()
+        groups = tuple(replace(one, breached=(one.kind, one.name) in self.breaches) for one in found.groups)
+        return replace(found, breached=_WHOLE in self.breaches, groups=groups)
+
+
+def _time_of(name: str, now: float) -> float:
+    """Return when an entry was appended to a stream, in seconds since 1970, from its name `milliseconds-number`."""
+    milliseconds = name.partition("-")[0]
+    return int(milliseconds) / 1000 if milliseconds.isdecimal() else now
+
+
+def _named(breaches: Mapping[Breach, float], kind: str) -> list[str]:
+    return [name for one, name in breaches if one == kind]
+
+
+def _most(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the largest counts: twice as many as groups have thresholds."""
+    return dict(sorted(counts.items(), key=lambda one: -one[1])[: 2 * MOST])
 
 
 class Audits:
@@ -184,10 +272,10 @@ class Audits:
         audited.semantic = semantic
         return audited
 
-    def in_force(self, name: str, owner: str = "") -> SurfaceState | None:
-        """Return the state of the surface of this name, for this owner; None before its first request."""
+    def in_force(self, name: str, owner: str = "", language: str = "") -> SurfaceState | None:
+        """Return the state of the surface of this name for such a request; None before its first request."""
         audited = self._surfaces.get(name)
-        return None if audited is None else audited.state(owner)
+        return None if audited is None else audited.state_for(owner, language)
 
     def _stream_of(self, name: str, semantic: SemanticCache, strict: float) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
@@ -201,11 +289,16 @@ class Audits:
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()
         return f"tierline:{SCHEMA}:risk:{{{digest}}}"
 
-    def drawn(self, surface: AuditedSurface, key: str, score: float) -> Sample | None:
-        """Record a candidate without a veto; return it as a sample if it was drawn at random for comparison."""
+    def drawn(
+        self, surface: AuditedSurface, key: str, score: float, threshold: float, language: str, owner: str
+    ) -> Sample | None:
+        """Record a candidate without a veto; return it as a sample if it was drawn at random for comparison.
+
+        `threshold` is the request's.
+        """
         surface.scores.append(score)
-        weight = surface.control.weight(score, random.random())  # noqa: S311
-        return Sample(surface, key, score, weight) if weight else None
+        weight = surface.control.weight(score, random.random(), threshold)  # noqa: S311
+        return Sample(surface, key, score, weight, language, owner) if weight else None
 
     def compare(self, sample: Sample, fresh: Mapping[str, Any], question: str = "") -> None:
         """Compare the sample's stored answer with a new completion of this question, in a task of its own."""
@@ -234,25 +327,25 @@ class Audits:
         if label is None:
             return
         sample.surface.labels.append(label)
-        if label.wrong and sample.score >= sample.surface.control.threshold:
+        if label.wrong and sample.above:
             self._wake.set()
 
     async def _label(self, sample: Sample, stored: str, fresh: str, question: str) -> Label | None:
         surface, rule, ask = sample.surface, sample.surface.semantic.audit_judge, self._judge
         if stored == fresh:
-            return Label(sample.score, False, sample.weight, rule is not None)
+            return sample.label(wrong=False, judged=rule is not None)
         contradiction = contradict(stored, fresh, question)
         if contradiction == "different":
-            return Label(sample.score, True, sample.weight)
+            return sample.label(wrong=True)
         if rule is not None and ask is not None and await self._affords(sample, rule):
             judged = await ask(surface.name, rule, question, stored, fresh)
             if judged is not None:
-                return Label(sample.score, not judged, surface.paid(sample), judged=True)
+                return sample.label(wrong=not judged, weight=surface.paid(sample), judged=True)
         else:
             async with self._reading:
                 verdict = await asyncio.to_thread(self._comparer.settle, stored, fresh, question, contradiction)
             if verdict != "unknown":
-                return Label(sample.score, verdict == "different", sample.weight)
+                return sample.label(wrong=verdict == "different")
         if rule is not None:
             surface.owe(sample)
         return None
@@ -263,7 +356,7 @@ class Audits:
         Candidates below the threshold, which are many, may use at most half of the calls.
         """
         surface = sample.surface
-        most = judge.per_hour if sample.score >= surface.control.threshold else judge.per_hour // 2
+        most = judge.per_hour if sample.above else judge.per_hour // 2
         key = f"tierline:{SCHEMA}:judged:{{{surface.name}}}:{int(self._clock() // _HOUR_S)}".encode()
         counting = [Command((b"INCR", key)), Command((b"EXPIRE", key, b"%d" % (2 * _HOUR_S)))]
         count, _ = await self._store.ask(counting, _ASK_S)
@@ -284,6 +377,7 @@ class Audits:
         """Exchange batches with the other workers periodically, until cancelled."""
         while True:
             for surface in list(self._surfaces.values()):
+                surface.forget_breaches(self._clock())
                 with contextlib.suppress(StoreUnavailable):
                     await self._exchange(surface)
             with contextlib.suppress(TimeoutError):
@@ -294,27 +388,28 @@ class Audits:
     async def _exchange(self, surface: AuditedSurface) -> None:
         """Append this worker's batch to the stream, and process what all workers have appended since."""
         surface.quiet_s += _EVERY_S
+        now = self._clock()
         urgent = surface.labels or surface.complaints
         if urgent or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
             batch = surface.taken()
             try:
                 await self._store.apply([Append(surface.stream, encode_batch(batch), LINES)])
             except StoreUnavailable:
-                surface.fold(batch)
+                surface.fold(batch, now, now)
                 raise
         page = await self._store.after(surface.stream, surface.last, _PAGE, 1)
         while page:
             for name, value in page:
                 surface.last = name
                 with contextlib.suppress(CorruptEntry):
-                    surface.fold(decode_batch(value))
+                    surface.fold(decode_batch(value), _time_of(name, now), now)
             await asyncio.sleep(0)
             page = await self._store.after(surface.stream, surface.last, _PAGE, 1) if len(page) == _PAGE else []
         await self._publish(surface)
 
     async def _publish(self, surface: AuditedSurface) -> None:
         """Publish the surface's figures if they changed, or were published long ago."""
-        figures, now = surface.control.figures(), self._clock()
+        figures, now = surface.figures(), self._clock()
         if figures == surface.published and 0 <= now - surface.published_at < _AGAIN_S:
             return
         await self._store.ask([publication(PublishedRisk(surface.name, surface.stream, now, figures))], _ASK_S)

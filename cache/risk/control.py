@@ -26,6 +26,10 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
                     for at most half of the allowed wrong hits: alone it can move the threshold of others no further
                     than half of `max_error` would. One that is withdrawn counts no more.
 
+  groups            A mean can hide that one language or one tenant gets the wrong hits. Each has a threshold of its
+                    own, never below the surface's, which follows its own requests and labels (`cache.risk.groups`).
+                    It moves first: labels that it keeps from being served no longer count against the surface.
+
 All observations come in batches, and the state is computed only from them, in order: replicas that read the same
 batches from the store have the same threshold, and so does a restarted one.
 """
@@ -36,63 +40,23 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from typing import Final
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
-from cache.entry import CorruptEntry
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from cache.risk.groups import LEAST_LABELS, SURE, Flags, Floats, GroupFigures, Groups, Labelled, code_of
+from cache.risk.observations import Batch, Complaint
 
 WINDOW = 50_000
 """Number of latest requests whose labels count."""
 ENOUGH = 1_000
 """Number of labels of candidates above the threshold that the sampling aims for in a window."""
-LEAST_LABELS = 100
-"""Fewest labels of a surface before its threshold may leave the strict one."""
 _RECENT = 5_000  # requests that tell how often candidates reach the threshold now
 _PRIOR = 20.0  # candidates: so many more must reach it before a difference between now and then counts
 _MANY = 0.1  # largest share sampled of candidates above the threshold
 _FREE = 5.0  # factor by which candidates below it are sampled more often: their requests lose no hit
-_SURE = 1.28  # standard errors: a one-sided upper bound with 90% confidence
 _PACE = 0.01  # change of the target level per excess of a batch and hundred requests
 _LOWEST_AIM = 0.25
 _ONE_OWNER = 0.5  # maximum share of a surface's allowed wrong hits that one owner's complaints make up
-_NOTHING: Final[Mapping[str, int]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """The result of comparing a stored with a new answer. `weight`: the number of such requests it represents.
-
-    `judged`: by a judge or a person, who may lower the threshold below the strict one.
-    """
-
-    score: float
-    wrong: bool
-    weight: float
-    judged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """A client's report of a wrong hit. `score` is the hit's, `owner` the tenant or team whose threshold rises first.
-
-    `request` identifies the tenant and the request, so that repeated complaints count once.
-    """
-
-    score: float
-    owner: str
-    request: str
-
-
-def complaint_of(tenant: str, request_id: str, score: float, owner: str) -> Complaint:
-    """Return the complaint about a tenant's request; its name in the stream does not contain the request's id."""
-    return Complaint(score, owner, blake2b(orjson.dumps((tenant, request_id)), digest_size=8).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,85 +83,72 @@ class RiskFigures:
     """Tenants and teams whose own threshold is higher now, because of their complaints."""
     error: float
     error_most: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Some requests of a surface: their number, the scores of candidates without a veto, and new labels.
-
-    `asked` is the number of the requests of each owner that had complained before, `withdrawn` names the requests whose
-    complaints, in earlier batches, were no wrong hits.
-    """
-
-    requests: int
-    scores: tuple[float, ...] = ()
-    labels: tuple[Label, ...] = ()
-    complaints: tuple[Complaint, ...] = ()
-    asked: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    withdrawn: tuple[str, ...] = ()
+    groups: tuple[GroupFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """A batch as arrays: the candidates' scores, and the labels, shape (4, labels): score, 1 if wrong, weight,
-    1 if judged.
+    """A batch as arrays: the candidates' scores, and the labels, shape (6, labels): score, 1 if wrong, weight,
+    1 if judged, codes of the language and of the owner.
     """
 
-    requests: int
+    batch: Batch
     scores: Floats
     labels: Floats
-    complaints: tuple[Complaint, ...]
-    asked: Mapping[str, int]
 
     @classmethod
     def of(cls, batch: Batch) -> _Observed:
         """Return the batch as arrays."""
-        labels = np.array([(one.score, one.wrong, one.weight, one.judged) for one in batch.labels], np.float64)
-        scores = np.asarray(batch.scores, np.float64)
-        return cls(batch.requests, scores, labels.reshape(-1, 4).T, batch.complaints, batch.asked)
+        rows = [
+            (one.score, one.wrong, one.weight, one.judged, code_of(one.language), code_of(one.owner))
+            for one in batch.labels
+        ]
+        labels = np.array(rows, np.float64).reshape(-1, 6).T
+        return cls(batch, np.asarray(batch.scores, np.float64), labels)
 
 
-def encode_batch(batch: Batch) -> bytes:
-    """Encode a batch as a line of the stream, JSON.
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The labels of a window, with the groups of their requests."""
 
-    Scores are rounded to six digits, but not those of labels and complaints: a threshold may be set just above one.
-    """
-    line: list[object] = [
-        batch.requests,
-        [round(score, 6) for score in batch.scores],
-        [(label.score, label.wrong, label.weight, label.judged) for label in batch.labels],
-    ]
-    if batch.complaints or batch.asked or batch.withdrawn:
-        line += [[(one.score, one.owner, one.request) for one in batch.complaints], batch.asked]
-    if batch.withdrawn:
-        line.append(batch.withdrawn)
-    return orjson.dumps(line)
+    languages: Labelled
+    owners: Labelled
+    judged: Flags
+
+    @property
+    def scores(self) -> Floats:
+        return self.languages.scores
+
+    @property
+    def wrong(self) -> Flags:
+        return self.languages.wrong
+
+    @property
+    def weights(self) -> Floats:
+        return self.languages.weights
 
 
-def decode_batch(data: bytes) -> Batch:
-    """Decode a line of the stream. Raises CorruptEntry."""
-    try:
-        requests, scores, labels, *rest = orjson.loads(data)
-        complaints, asked, *withdrawn = rest or ((), _NOTHING)
-        batch = Batch(
-            int(requests),
-            tuple(map(float, scores)),
-            tuple(Label(float(s), bool(w), float(h), bool(j)) for s, w, h, j in labels),
-            tuple(Complaint(float(s), str(o), str(r)) for s, o, r in complaints),
-            {str(owner): int(count) for owner, count in dict(asked).items()},
-            tuple(str(request) for several in withdrawn for request in several),
+class _Growth:
+    """How much more often candidates reach a level now than over the whole window; at least 1."""
+
+    def __init__(self, batches: deque[_Observed], requests: int) -> None:
+        recent, count = [], 0
+        for observed in reversed(batches):
+            recent.append(observed.scores)
+            count += observed.batch.requests
+            if count >= _RECENT:
+                break
+        self._share = count / max(1, requests)
+        self._now, self._all = (
+            np.sort(np.concatenate([np.empty(0), *some])) for some in (recent, [one.scores for one in batches])
         )
-    except (ValueError, TypeError) as error:
-        raise CorruptEntry(f"batch: {error}") from None
-    if (
-        batch.requests < 0
-        or not all(map(math.isfinite, batch.scores))
-        or any(label.weight < 1 for label in batch.labels)
-        or not all(math.isfinite(one.score) for one in batch.complaints)
-        or any(count < 0 for count in batch.asked.values())
-    ):
-        raise CorruptEntry("batch: out of range")
-    return batch
+
+    def __call__(self, levels: Floats) -> Floats:
+        """Return the factor for each level."""
+        if not self._share:
+            return np.ones(len(levels))
+        now, all_along = (len(scores) - np.searchsorted(scores, levels) for scores in (self._now, self._all))
+        return np.maximum(1.0, (now + _PRIOR) / (all_along * self._share + _PRIOR))
 
 
 def calibrated(scores: Floats, wrong: Flags, max_error: float) -> float:
@@ -236,6 +187,8 @@ class RiskControl:
     _share: float = field(init=False)
     """Share of the candidates above the threshold that is sampled now."""
     _labels: int = field(init=False, default=0)
+    languages: Groups = field(init=False)
+    tenants: Groups = field(init=False)
     own: Mapping[str, float] = field(init=False, default_factory=dict)
     """For each owner with a complaint in the window, the lowest score it is served at; -inf where any is allowed."""
     _complaints: dict[str, Complaint] = field(init=False, default_factory=dict)
@@ -245,6 +198,7 @@ class RiskControl:
 
     def __post_init__(self) -> None:
         self.threshold = self.strict
+        self.languages, self.tenants = Groups("language", self.max_error), Groups("tenant", self.max_error)
         self._aim = self.max_error
         self._share = max(self.audit, _MANY)
 
@@ -253,15 +207,24 @@ class RiskControl:
         """Number of labels in the window."""
         return self._labels
 
-    def threshold_for(self, owner: str) -> float:
-        """Return the score from which on this owner's requests are served."""
-        own = self.own.get(owner)
-        return self.threshold if own is None else max(own, self.threshold)
+    def threshold_for(self, owner: str, language: str = "") -> float:
+        """Return the score from which on this owner's requests in this language are served."""
+        languages, tenants = self.languages, self.tenants
+        return max(
+            self.threshold,
+            self.own.get(owner, -math.inf),
+            languages.own.get(language, languages.others) if language else -math.inf,
+            tenants.own.get(owner, tenants.others) if owner else -math.inf,
+        )
 
     def figures(self) -> RiskFigures:
         """Return what is known of the threshold in force."""
-        scores, wrong, _, _ = self._known()
-        served = scores >= self.threshold
+        window, growth = self._known(), _Growth(self._batches, self._requests)
+        served = (window.scores >= self.threshold) & ~self._held(window)
+        groups = [
+            *self.languages.figures(window.languages, self._requests, self.threshold, growth),
+            *self.tenants.figures(window.owners, self._requests, self.threshold, growth),
+        ]
         return RiskFigures(
             max_error=self.max_error,
             threshold=self.threshold,
@@ -272,26 +235,28 @@ class RiskControl:
             labels=self._labels,
             fewest=LEAST_LABELS,
             served=int(served.sum()),
-            wrong=int((served & wrong).sum()),
+            wrong=int((served & window.wrong).sum()),
             complaints=len(self._complaints),
             owners=sum(lowest > self.threshold for lowest in self.own.values()),
             error=self._error,
             error_most=self._error_most,
+            groups=tuple(groups),
         )
 
     def has_heard(self, request: str) -> bool:
         """Return whether a complaint about this request is already counted."""
         return request in self._complaints
 
-    def weight(self, score: float, chance: float) -> float:
+    def weight(self, score: float, chance: float, threshold: float | None = None) -> float:
         """Return the label weight of a candidate without a veto if it is sampled for comparison, else 0.0.
 
-        `chance` is uniform in 0..1. A sampled candidate above the threshold is not served.
+        `chance` is uniform in 0..1. A sampled candidate above the threshold is not served. `threshold` is that of the
+        request, else the surface's.
         """
         if not self.audit:
             return 0.0
         share = self._share
-        if score < self.threshold:
+        if score < (self.threshold if threshold is None else threshold):
             share = min(1.0, _FREE * share)
         return 1 / share if chance < share else 0.0
 
@@ -307,10 +272,10 @@ class RiskControl:
             self._complaints.update(new)
             batch = replace(batch, complaints=tuple(new.values()))
         self._batches.append(_Observed.of(batch))
-        self._requests += batch.requests
-        while self._requests - self._batches[0].requests >= WINDOW:
-            gone = self._batches.popleft()
-            self._requests -= gone.requests
+        self._count(batch)
+        while self._requests - self._batches[0].batch.requests >= WINDOW:
+            gone = self._batches.popleft().batch
+            self._count(gone, -1)
             for one in gone.complaints:
                 if self._complaints.get(one.request) is one:  # else it was withdrawn
                     del self._complaints[one.request]
@@ -318,11 +283,20 @@ class RiskControl:
         self.own = self._own(by_owner)
         self._set(by_owner)
 
+    def _count(self, batch: Batch, sign: int = 1) -> None:
+        self._requests += sign * batch.requests
+        self.languages.count(batch.languages, sign)
+        self.tenants.count(batch.owners, sign)
+
     def _adapt(self, batch: Batch) -> None:
         """Move the target level by the excess of these labels at the threshold that was in force."""
         if self._labels < LEAST_LABELS:
             return
-        lost = sum(label.weight for label in batch.labels if label.wrong and label.score >= self.threshold)
+        lost = sum(
+            label.weight
+            for label in batch.labels
+            if label.wrong and label.score >= self.threshold_for(label.owner, label.language)
+        )
         moved = self._aim + _PACE / 100 * (self.max_error * batch.requests - lost)
         self._aim = min(self.max_error, max(_LOWEST_AIM * self.max_error, moved))
 
@@ -338,8 +312,8 @@ class RiskControl:
     def _own(self, by_owner: Mapping[str, list[float]]) -> dict[str, float]:
         """Return the value of `own`. Complaints at the highest scores are covered first."""
         asked = dict.fromkeys(by_owner, 0)
-        for batch in self._batches if by_owner else ():
-            for owner, count in batch.asked.items():
+        for observed in self._batches if by_owner else ():
+            for owner, count in observed.batch.asked.items():
                 if owner in asked:
                     asked[owner] += count
         lowest = {}
@@ -349,28 +323,40 @@ class RiskControl:
         return lowest
 
     def _set(self, by_owner: Mapping[str, list[float]]) -> None:
-        scores, wrong, weights, judged = self._known()
-        self._labels = len(scores)
-        levels, estimate, upper, lowest = self._bounds(by_owner, scores, wrong, weights)
-        if lowest < self.strict:
-            lowest = self.strict
-            if judged.sum() >= LEAST_LABELS:
-                doubtful = wrong | ~judged & (scores < self.strict)
-                lowest = min(lowest, self._bounds(by_owner, scores, doubtful, weights)[-1])
+        window, growth = self._known(), _Growth(self._batches, self._requests)
+        self._labels = len(window.scores)
+        # What was served until now tells of a breach; what the groups' thresholds hold back from now on is no loss.
+        until_now = window.wrong & ~self._held(window)
+        levels, estimate, *_ = self._bounds(by_owner, window, until_now, growth)
         served = _last_served(levels, self.threshold)
         self.breached = served > 0 and float(estimate[served]) > self.max_error
+        self.languages.settle(window.languages, self._requests, self.threshold, growth)
+        self.tenants.settle(window.owners, self._requests, self.threshold, growth)
+        served_now = ~self._held(window)
+        lost = window.wrong & served_now
+        levels, estimate, upper, lowest = self._bounds(by_owner, window, lost, growth)
+        if lowest < self.strict:
+            lowest = self.strict
+            if window.judged.sum() >= LEAST_LABELS:
+                doubtful = lost | served_now & ~window.judged & (window.scores < self.strict)
+                lowest = min(lowest, self._bounds(by_owner, window, doubtful, growth)[-1])
         self.threshold = lowest
         served = _last_served(levels, self.threshold)
         self._error = float(estimate[served])
         self._error_most = None if upper is None else float(upper[served])
         self._share = self._sampled()
 
+    def _held(self, window: _Window) -> Flags:
+        """Return which labels are of candidates that the threshold of their language or tenant holds back."""
+        return self.languages.held(window.languages) | self.tenants.held(window.owners)
+
     def _bounds(
-        self, by_owner: Mapping[str, list[float]], scores: Floats, wrong: Flags, weights: Floats
+        self, by_owner: Mapping[str, list[float]], window: _Window, wrong: Flags, growing: _Growth
     ) -> tuple[Floats, Floats, Floats | None, float]:
         """Return falling levels of the score, the share of wrong hits that serving from each on gives, its upper bound
         (None with few labels), and the lowest threshold that keeps the bound.
         """
+        scores, weights = window.scores, window.weights
         # A complaint is certainly a wrong hit and represents no other, so it is neither scaled nor uncertain.
         most = _ONE_OWNER * self._aim * self._requests
         counted = [(score, min(1.0, most / len(some))) for some in by_owner.values() for score in some]
@@ -379,13 +365,13 @@ class RiskControl:
         levels = np.concatenate([[math.inf], np.concatenate([scores[wrong], reported])[order]])
         lost = np.concatenate([[0.0], np.concatenate([weights[wrong], np.zeros(len(reported))])[order]])
         complained = np.concatenate([[0.0], np.concatenate([np.zeros(int(wrong.sum())), parts])[order]])
-        growth = self._growth(levels) / max(1, self._requests)
+        growth = growing(levels) / max(1, self._requests)
         estimate = np.cumsum(lost) * growth + np.cumsum(complained) / max(1, self._requests)
         few, upper = len(scores) < LEAST_LABELS, None
         if few:
             fits = estimate <= self.max_error
         else:
-            upper = estimate + (weights.max() + _SURE * np.sqrt(np.cumsum(lost**2))) * growth
+            upper = estimate + (weights.max() + SURE * np.sqrt(np.cumsum(lost**2))) * growth
             fits = upper <= self._aim
         # Scores between two levels have the loss of the upper one, so the threshold is just above the first misfit.
         if fits.all():
@@ -403,32 +389,14 @@ class RiskControl:
         expected = above * WINDOW / max(1, self._requests)
         return max(self.audit, min(_MANY, ENOUGH / max(1.0, expected)))
 
-    def _known(self) -> tuple[Floats, Flags, Floats, Flags]:
-        """Return the window's labels: scores, whether wrong, weights, whether judged."""
-        known = np.concatenate([np.empty((4, 0)), *(batch.labels for batch in self._batches)], axis=1)
-        return known[0], known[1].astype(np.bool_), known[2], known[3].astype(np.bool_)
-
-    def _growth(self, levels: Floats) -> Floats:
-        """Return how much more often candidates reach each level recently than over the window; at least 1."""
-        every = [batch.scores for batch in self._batches]
-        recent, count = [], 0
-        for batch, scores in zip(reversed(self._batches), reversed(every), strict=True):
-            recent.append(scores)
-            count += batch.requests
-            if count >= _RECENT:
-                break
-        if count == 0:
-            return np.ones(len(levels))
-        now, all_along = (_reaching(np.concatenate(some), levels) for some in (recent, every))
-        return np.maximum(1.0, (now + _PRIOR) / (all_along * (count / self._requests) + _PRIOR))
+    def _known(self) -> _Window:
+        """Return the window's labels."""
+        known = np.concatenate([np.empty((6, 0)), *(observed.labels for observed in self._batches)], axis=1)
+        scores, wrong, weights = known[0], known[1].astype(np.bool_), known[2]
+        languages, owners = (Labelled(scores, wrong, weights, codes) for codes in known[4:])
+        return _Window(languages, owners, known[3].astype(np.bool_))
 
 
 def _last_served(levels: Floats, threshold: float) -> int:
     """Return the place of the lowest of the falling levels that the threshold serves; the first is infinite."""
     return int(np.searchsorted(-levels, -threshold, side="right")) - 1
-
-
-def _reaching(scores: Floats, levels: Floats) -> Floats:
-    """Return how many of the scores are at each level or above, shape (levels,)."""
-    ordered = np.sort(scores)
-    return (len(ordered) - np.searchsorted(ordered, levels)).astype(np.float64)

@@ -13,7 +13,9 @@ from typing import Final
 
 import orjson
 
-from cache.risk.control import Batch, Complaint, RiskFigures, encode_batch
+from cache.risk.control import RiskFigures
+from cache.risk.groups import GroupFigures
+from cache.risk.observations import Batch, Complaint, encode_batch
 from cache.scopes.scope import SCHEMA
 from cache.store.base import Append, Command, Store
 
@@ -61,8 +63,11 @@ def _decoded(value: bytes) -> PublishedRisk | None:
     try:
         fields = orjson.loads(value)
         figures = fields.pop("figures")
-        if figures["threshold"] is None:  # JSON has no infinity
-            figures["threshold"] = math.inf
-        return PublishedRisk(figures=RiskFigures(**figures), **fields)
+        groups = figures.pop("groups")
+        for one in (figures, *groups):
+            if one["threshold"] is None:  # JSON has no infinity
+                one["threshold"] = math.inf
+        known = RiskFigures(**figures, groups=tuple(GroupFigures(**group) for group in groups))
+        return PublishedRisk(figures=known, **fields)
     except (orjson.JSONDecodeError, LookupError, TypeError):
         return None

@@ -156,19 +156,19 @@ class SemanticMatcher:
 
         `again`: the request was counted with a candidate before this one.
         """
-        surface, owner = self.learned(plan.surface, semantic), "" if plan.scope is None else plan.scope.owner
+        surface, owner, language = self.learned(plan.surface, semantic), plan.owner, plan.language
         near, verdict = best.near, best.verdict
         if surface is None:
             threshold = self._strict(semantic)
         else:
             if not again:
-                surface.count(owner)
-            threshold = surface.control.threshold_for(owner)
+                surface.count(owner, language)
+            threshold = surface.control.threshold_for(owner, language)
         if verdict.refused or near is None:
             return verdict.refused
         compared = None
         if self._audits is not None and surface is not None and not certain:
-            compared = self._audits.drawn(surface, near.key, verdict.score)
+            compared = self._audits.drawn(surface, near.key, verdict.score, threshold, language, owner)
         if compared is not None:
             plan.drawn.append(compared)
         if not verdict.served(threshold):

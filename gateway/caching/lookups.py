@@ -128,8 +128,8 @@ class SemanticLookup:
             )
         if lookup.vetoed:
             hop.attributes[names.VETOED] = lookup.vetoed
-        owner = "" if plan.scope is None else plan.scope.owner
-        if self._cache.audits is not None and (state := self._cache.audits.in_force(plan.surface, owner)):
+        audits = self._cache.audits
+        if audits is not None and (state := audits.in_force(plan.surface, plan.owner, plan.language)):
             hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
             hop.attributes[names.LABELS] = state.labels
             hop.attributes[names.BREACHED] = state.breached

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cache.administration import Administration
-from cache.risk.control import complaint_of
+from cache.risk.observations import complaint_of
 from cache.risk.published import complain, read_published, withdraw
 from cache.scopes.scope import owners_of
 from cache.store.base import Append, Store

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -17,8 +19,10 @@ from cache import shipped_cross_encoder
 from cache.entry import CacheEntry, CorruptEntry, encode
 from cache.response_cache import ResponseCache
 from cache.risk.audit import AuditedSurface, Audits, Sample
-from cache.risk.control import LEAST_LABELS, Batch, Complaint, Label, decode_batch, encode_batch
+from cache.risk.groups import LEAST_LABELS
+from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
 from cache.semantic.cross_encoder import CrossEncoder
+from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
 from policies.caching import AuditJudgeRules, SemanticCache
@@ -135,6 +139,23 @@ async def test_without_a_store_a_worker_learns_for_itself() -> None:
     surface.requests, surface.labels = 10_000, [Label(0.7, False, 2.0, judged=True)] * LEAST_LABELS
     async with Running(audits):
         await eventually(lambda: audits.state()["chat"].threshold == 0.7)
+
+
+@pytest.mark.parametrize("of", ["verifier", "cross-encoder", "nothing"])
+async def test_no_comparison_opens_what_a_models_own_threshold_closes(store: RedisStore, of: str) -> None:
+    """167 good labels of a comparison leave the shipped thresholds where they are, and an infinite one."""
+    shipped = {
+        "verifier": Verifier.load(shipped_verifier("static")).strict,
+        "cross-encoder": CrossEncoder.load(shipped_cross_encoder()).strict or 0.0,
+        "nothing": math.inf,
+    }
+    strict, audits = shipped[of], Audits(store, secrets.token_hex(4))
+    surface = audits.surface("chat", semantic(), strict)
+    surface.requests, surface.labels = 20_000, [Label(0.077 + at / 200, False, 2.0) for at in range(167)]
+    async with Running(audits):
+        await eventually(lambda: audits.state()["chat"].labels == 167)
+    assert strict > 0.5
+    assert audits.state()["chat"].threshold == strict
 
 
 def test_labels_compared_in_another_way_begin_anew(store: RedisStore) -> None:
@@ -285,24 +306,57 @@ def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
     assert decode_batch(encode_batch(batch)) == batch
     told = Batch(7, complaints=(Complaint(0.123456789, "tenant:acme", "ab"),), asked={"tenant:acme": 3})
     assert decode_batch(encode_batch(told)) == told
+    by_group = Batch(2, labels=(Label(0.5, True, 10.0, language="Han", owner="tenant:acme"),), languages={"Han": 2},
+                     owners={"tenant:acme": 1})  # fmt: skip
+    assert decode_batch(encode_batch(by_group)) == by_group
     undone = Batch(0, withdrawn=("ab", "cd"))
     assert decode_batch(encode_batch(undone)) == undone
     for garbage in (
-        b"[1, [], [], [], {}, 3]",
-        b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0, false]]]", b"[1, [], [], []]",
-        b"[1, [], [[0.5, true, 2]]]",
-        b'[1, [], [], [["x", "o", "r"]], {}]', b'[1, [], [], [], {"o": -1}]', b"[1, [], [], [], 3]",
+        b"", b"{}", b"[1]", b"[1, [], []]", b'{"requests": -1}', b'{"requests": 1, "text": "?"}',
+        b'{"requests": 1, "scores": ["x"]}', b'{"requests": 1, "withdrawn": 3}', b'{"requests": 1, "asked": 3}',
+        b'{"requests": 1, "labels": [[0.5, true, 0, false, "", ""]]}', b'{"requests": 1, "labels": [[0.5, true, 2]]}',
+        b'{"requests": 1, "complaints": [["x", "o", "r"]]}', b'{"requests": 1, "owners": {"o": -1}}',
     ):  # fmt: skip
         with pytest.raises(CorruptEntry):
             decode_batch(garbage)
 
 
 def test_a_breach_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With the surface and the new threshold."""
+    """With the surface and the new threshold. It is shown for ten minutes; one of long ago is not told again."""
     surface: AuditedSurface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
-    for _ in range(2):
-        surface.fold(Batch(100, (0.95,) * 9, tuple(Label(0.95, True, 10.0) for _ in range(3))))
+    batch = Batch(100, (0.95,) * 9, tuple(Label(0.95, True, 10.0) for _ in range(3)))
+    surface.fold(batch, 0.0, 601.0)
+    assert not surface.state().breached
+    for now in (1_000.0, 1_002.0):
+        surface.fold(replace(batch, labels=tuple(Label(now, True, 10.0) for _ in range(3))), now, now)
+        surface.fold(Batch(10), now, now)
     assert caplog.text.count("answered wrongly") == 1
+    assert surface.state().breached and surface.state_for("tenant:acme", "Latin").breached
+    assert surface.figures().breached
+    surface.forget_breaches(1_602.0)
+    assert not surface.state().breached and not surface.state_for("tenant:acme", "Latin").breached
+
+
+def test_the_breach_of_a_group_is_told_and_shown_for_it_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """By language and by tenant, in the log, in the state and in the figures."""
+    surface: AuditedSurface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
+    labels = (Label(0.95, True, 10.0, language="Han", owner="tenant:desk"),) * 3
+    languages, owners = {"Latin": 19_600, "Han": 400}, {"tenant:desk": 400, "tenant:acme": 19_600}
+    surface.fold(Batch(20_000, (0.95,) * 9, labels, languages=languages, owners=owners), 0.0, 0.0)
+    assert "surface chat, language Han: more than 0.01 of the requests" in caplog.text
+    assert "surface chat, tenant tenant:desk: more than 0.01" in caplog.text
+    assert "surface chat: more" not in caplog.text
+    state = surface.state()
+    assert (state.threshold, state.breached) == (0.9, False)
+    assert state.languages["Han"] and state.tenants["tenant:desk"]
+    assert not any((*{**state.languages, "Han": False}.values(), *{**state.tenants, "tenant:desk": False}.values()))
+    chinese, other = surface.state_for("tenant:zeta", "Han"), surface.state_for("tenant:acme", "Latin")
+    assert chinese.breached and chinese.threshold > 0.95
+    assert not other.breached and other.threshold == 0.9
+    assert {(one.kind, one.name) for one in surface.figures().groups if one.breached} == {
+        ("language", "Han"),
+        ("tenant", "tenant:desk"),
+    }
 
 
 class Running:
@@ -333,13 +387,13 @@ async def test_a_complaint_is_known_to_every_worker_and_after_a_restart(store: R
         )
         one.complain(idle, complaint)
         assert not idle.complaints
-        served.count("tenant:acme")
-        served.count("tenant:zeta")
+        served.count("tenant:acme", "Latin")
+        served.count("tenant:zeta", "Latin")
         assert (served.requests, served.asked) == (2, {"tenant:acme": 1})
     later, beside = Audits(store, kind), Audits(store, kind).surface("batch", semantic(), 0.8)
     again = later.surface("chat", semantic(), 0.8)
     async with Running(later):
         await eventually(lambda: again.control.threshold_for("tenant:acme") > complaint.score)
-    state = later.in_force("chat", "tenant:zeta")
+    state = later.in_force("chat", "tenant:zeta", "Latin")
     assert state is not None
     assert state.threshold == beside.control.threshold_for("tenant:acme") == 0.8

@@ -9,17 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cache.risk.control import (
-    LEAST_LABELS,
-    WINDOW,
-    Batch,
-    Complaint,
-    Label,
-    RiskControl,
-    calibrated,
-    decode_batch,
-    encode_batch,
-)
+from cache.risk.control import WINDOW, RiskControl, calibrated
+from cache.risk.groups import LEAST_LABELS
+from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
 
 MAX_ERROR = 0.01
 REQUESTS = 60_000
@@ -111,6 +103,23 @@ def test_a_comparison_of_answers_never_lowers_the_threshold_below_the_strict_one
     labels = (*[replace(good, judged=True)] * judged, *[good] * 1_000)
     control.fold(Batch(10_000, (0.5,) * 1_000, labels))
     assert (control.threshold, control.labels) == (0.9, len(labels))
+
+
+@pytest.mark.parametrize("strict", [0.61, 0.774, 0.9, 1.0, math.inf])
+def test_labels_of_a_comparison_never_open_what_was_closed(strict: float) -> None:
+    """Whatever the strict threshold is: after a breach it may be infinite, and 167 good labels bring it back to it."""
+    control = RiskControl(MAX_ERROR, strict)
+    good = tuple(Label(0.077 + number / 200, False, 2.0) for number in range(167))
+    control.fold(Batch(300, tuple(one.score for one in good), good))
+    assert control.threshold >= strict
+    control.fold(Batch(20_000, (0.5,) * 500))
+    assert control.threshold == strict
+    wrong = (Label(0.95, True, 10.0),) * 5
+    control.fold(Batch(10, labels=wrong))
+    for _ in range(2 * WINDOW // 10_000):
+        control.fold(Batch(10_000, (0.5,) * 500, good))
+        assert control.threshold >= strict
+    assert control.threshold == strict
 
 
 def test_a_comparison_of_answers_raises_the_threshold_and_lets_it_fall_back() -> None:

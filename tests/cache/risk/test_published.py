@@ -6,7 +6,8 @@ import math
 import secrets
 
 from cache.risk.audit import Audits
-from cache.risk.control import Batch, Label, RiskControl, complaint_of, decode_batch
+from cache.risk.control import RiskControl
+from cache.risk.observations import Batch, Label, complaint_of, decode_batch
 from cache.risk.published import PUBLISHED, PublishedRisk, complain, publication, read_published
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore

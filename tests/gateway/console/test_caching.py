@@ -17,7 +17,8 @@ import pytest_asyncio
 
 from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
-from cache.risk.control import LEAST_LABELS, Label
+from cache.risk.groups import LEAST_LABELS
+from cache.risk.observations import Label
 from cache.risk.published import PUBLISHED
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore

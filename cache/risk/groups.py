@@ -1,0 +1,180 @@
+"""Thresholds of a surface's languages, and of its tenants: a bound on the mean can hide that one group gets wrong hits.
+
+Each group has its own requests and labels in the window of `cache.risk.control`, and its threshold is the lowest that
+keeps `max_error` of its own requests; it is never below the surface's. Two cases:
+
+    few labels   (under LEAST_LABELS, or of a weight beyond `max_error` of the group's requests) The estimate decides:
+                 the threshold lies above wrong hits that were seen, and nothing is promised of those that were not.
+    enough       An upper bound (90%) on the estimate is kept, as for the surface. That is conformal risk control within
+                 the group: its mean error stays within `max_error` for requests like those in the window. What drifts
+                 is followed by the window alone, not by a falling target level as for the surface.
+
+How often candidates reach a level now is taken from all requests of the surface. The groups with most requests have
+thresholds, the others one together. A group of nearly all requests has none: its bound is the surface's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Kind = Literal["language", "tenant"]
+
+LEAST_LABELS = 100
+"""Fewest labels from which an upper bound is computed, of a surface or of a group."""
+SURE: Final = 1.28
+"""Standard errors: a one-sided upper bound with 90% confidence."""
+MOST: Final = 16
+"""Groups of a kind with a threshold of their own."""
+OTHERS: Final = "other"
+"""Name of all other groups together."""
+_NEARLY_ALL: Final = 0.9
+_LEAST_WRONG: Final = 2
+"""Labels of wrong hits from which a group's breach is reported; the first one moves its threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """What the labels say of one group of requests. `threshold` is the lowest score served to it, `error` the estimated
+    share of its requests that wrongly get another question's answer; `wrong` of its `labels` were, and are not served
+    any more if they are below the threshold.
+    """
+
+    kind: Kind
+    name: str
+    requests: int
+    labels: int
+    wrong: int
+    threshold: float
+    error: float
+    breached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A window's labels, shape (labels,): scores, whether wrong, weights, and the codes of their groups."""
+
+    scores: Floats
+    wrong: Flags
+    weights: Floats
+    codes: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    name: str
+    requests: int
+    mine: Flags
+    """Which labels are the group's."""
+
+
+def code_of(name: str) -> int:
+    """Return the code of a group's name: that of no group is 0."""
+    return crc32(name.encode()) if name else 0
+
+
+@dataclass(slots=True)
+class Groups:
+    """The groups of one kind. `own` has the lowest score served to each that has a threshold of its own, -inf where the
+    surface's is enough, and `others` that of all groups that are not in it.
+    """
+
+    kind: Kind
+    max_error: float
+    own: dict[str, float] = field(default_factory=dict)
+    others: float = -math.inf
+    breached: frozenset[str] = frozenset()
+    _requests: dict[str, int] = field(default_factory=dict)
+
+    def threshold_of(self, name: str) -> float:
+        """Return the lowest score served to a group, -inf if it has none of its own."""
+        return self.own.get(name, self.others) if name else -math.inf
+
+    def count(self, requests: Mapping[str, int], sign: int = 1) -> None:
+        """Add the requests of a batch by group, or with a `sign` of -1 take them away."""
+        for name, number in requests.items():
+            left = self._requests.get(name, 0) + sign * number
+            if left > 0:
+                self._requests[name] = left
+            else:
+                self._requests.pop(name, None)
+
+    def held(self, labelled: Labelled) -> Flags:
+        """Return which labels are below their group's threshold, and are of candidates that are not served."""
+        held = np.zeros(len(labelled.scores), np.bool_)
+        if self.others == -math.inf and all(lowest == -math.inf for lowest in self.own.values()):
+            return held
+        lowest = np.where(labelled.codes > 0, self.others, -math.inf)
+        for name, own in self.own.items():
+            lowest[labelled.codes == code_of(name)] = own
+        np.less(labelled.scores, lowest, out=held)
+        return held
+
+    def settle(self, labelled: Labelled, requests: int, threshold: float, growth: Callable[[Floats], Floats]) -> None:
+        """Set the thresholds by the labels of a window of so many requests.
+
+        `threshold` is the surface's until now; `growth` tells how much more often candidates reach levels now.
+        """
+        own, breached = {}, set()
+        for group in self._groups(labelled.codes, requests):
+            lowest, error, seen = self._lowest(labelled, group, max(threshold, self.threshold_of(group.name)), growth)
+            own[group.name] = lowest
+            if error > self.max_error and seen >= _LEAST_WRONG:
+                breached.add(group.name)
+        self.others = own.pop(OTHERS, -math.inf)
+        self.own, self.breached = own, frozenset(breached)
+
+    def figures(
+        self, labelled: Labelled, requests: int, threshold: float, growth: Callable[[Floats], Floats]
+    ) -> Iterator[GroupFigures]:
+        """Yield the figures of each group; `threshold` is the surface's."""
+        for group in self._groups(labelled.codes, requests):
+            own = self.others if group.name == OTHERS else self.threshold_of(group.name)
+            lowest = max(threshold, own)
+            _, error, _ = self._lowest(labelled, group, lowest, growth)
+            wrong = int((group.mine & labelled.wrong).sum())
+            labels, breached = int(group.mine.sum()), group.name in self.breached
+            yield GroupFigures(self.kind, group.name, group.requests, labels, wrong, lowest, error, breached)
+
+    def _groups(self, codes: Floats, requests: int) -> Iterator[_Group]:
+        """Yield the groups with most requests, and all others together, where there is more than one group."""
+        ranked = sorted(self._requests.items(), key=lambda one: (-one[1], one[0]))[:MOST]
+        named, rest = codes > 0, requests
+        for name, number in ranked:
+            mine = codes == code_of(name)
+            named &= ~mine
+            rest -= number
+            if number < _NEARLY_ALL * requests:
+                yield _Group(name, number, mine)
+        if rest > 0 and len(self._requests) > MOST:
+            yield _Group(OTHERS, rest, named)
+
+    def _lowest(
+        self, labelled: Labelled, group: _Group, served_from: float, growth: Callable[[Floats], Floats]
+    ) -> tuple[float, float, int]:
+        """Return the lowest score that may be served to a group, -inf for any; and the estimated error of serving from
+        `served_from` on, with the number of wrong hits that were seen there.
+        """
+        lost = group.mine & labelled.wrong
+        if not lost.any():
+            return -math.inf, 0.0, 0
+        order = np.argsort(-labelled.scores[lost])
+        levels, weights = labelled.scores[lost][order], labelled.weights[lost][order]
+        grown = growth(levels) / max(1, group.requests)
+        estimate = np.cumsum(weights) * grown
+        largest = float(labelled.weights[group.mine].max())
+        if int(group.mine.sum()) < LEAST_LABELS or largest > self.max_error * group.requests:
+            fits = estimate <= self.max_error
+        else:
+            fits = estimate + (largest + SURE * np.sqrt(np.cumsum(weights**2))) * grown <= self.max_error
+        lowest = -math.inf if fits.all() else math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
+        served = int(np.searchsorted(-levels, -served_from, side="right"))
+        return lowest, float(estimate[served - 1]) if served else 0.0, served
