@@ -32,7 +32,7 @@ import orjson
 from cache.entry import CorruptEntry, decode
 from cache.risk.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
 from cache.risk.control import RiskControl, RiskFigures
-from cache.risk.groups import MOST
+from cache.risk.groups import MOST, group_in_words
 from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
 from cache.risk.statements import Embed, StatementScorer
@@ -98,6 +98,16 @@ class SurfaceState:
     breached: bool
     languages: Mapping[str, bool] = field(default_factory=dict)
     tenants: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def breached_groups(self) -> list[str]:
+        """The languages and tenants whose own bound was breached, in words."""
+        return [
+            group_in_words(kind, name)
+            for kind, groups in (("language", self.languages), ("tenant", self.tenants))
+            for name, breached in groups.items()
+            if breached
+        ]
 
 
 @dataclass(slots=True)
@@ -192,7 +202,7 @@ class AuditedSurface:
                 moved = f"the threshold goes from {threshold:.4f} to {control.threshold:.4f}"
                 if kind:
                     moved = "the threshold rises for these alone"
-                whose = f"surface {self.name}{kind and f', {kind} {name}'}"
+                whose = f"surface {self.name}{kind and f', {group_in_words(kind, name)}'}"
                 log.warning("%s: more than %.2g of the requests were answered wrongly by the semantic cache; %s",
                             whose, control.max_error, moved)  # fmt: skip
             self.breaches[breach] = max(at, self.breaches.get(breach, at))

@@ -85,6 +85,11 @@ class RiskFigures:
     error_most: float | None
     groups: tuple[GroupFigures, ...] = ()
 
+    @property
+    def breached_groups(self) -> list[GroupFigures]:
+        """Those whose own bound is breached."""
+        return [group for group in self.groups if group.breached]
+
 
 @dataclass(frozen=True, slots=True)
 class _Observed:

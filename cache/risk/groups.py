@@ -57,6 +57,11 @@ class GroupFigures:
     error: float
     breached: bool
 
+    @property
+    def words(self) -> str:
+        """What it is called: `language Han`, `tenant acme`."""
+        return group_in_words(self.kind, self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
@@ -69,11 +74,18 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _Members:
     name: str
     requests: int
     mine: Flags
     """Which labels are the group's."""
+
+
+def group_in_words(kind: str, name: str) -> str:
+    """Return what a group is called. A tenant's name is the owner of a scope, `tenant:acme` or `team:sales`."""
+    if name == OTHERS:
+        return f"other {kind}s"
+    return f"language {name}" if kind == "language" else name.replace(":", " ", 1)
 
 
 def code_of(name: str) -> int:
@@ -144,7 +156,7 @@ class Groups:
             labels, breached = int(group.mine.sum()), group.name in self.breached
             yield GroupFigures(self.kind, group.name, group.requests, labels, wrong, lowest, error, breached)
 
-    def _groups(self, codes: Floats, requests: int) -> Iterator[_Group]:
+    def _groups(self, codes: Floats, requests: int) -> Iterator[_Members]:
         """Yield the groups with most requests, and all others together, where there is more than one group."""
         ranked = sorted(self._requests.items(), key=lambda one: (-one[1], one[0]))[:MOST]
         named, rest = codes > 0, requests
@@ -153,12 +165,12 @@ class Groups:
             named &= ~mine
             rest -= number
             if number < _NEARLY_ALL * requests:
-                yield _Group(name, number, mine)
+                yield _Members(name, number, mine)
         if rest > 0 and len(self._requests) > MOST:
-            yield _Group(OTHERS, rest, named)
+            yield _Members(OTHERS, rest, named)
 
     def _lowest(
-        self, labelled: Labelled, group: _Group, served_from: float, growth: Callable[[Floats], Floats]
+        self, labelled: Labelled, group: _Members, served_from: float, growth: Callable[[Floats], Floats]
     ) -> tuple[float, float, int]:
         """Return the lowest score that may be served to a group, -inf for any; and the estimated error of serving from
         `served_from` on, with the number of wrong hits that were seen there.

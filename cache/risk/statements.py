@@ -13,8 +13,9 @@ Nothing is said of what the model cannot read, of answers with code that differs
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from difflib import SequenceMatcher
+from operator import add
 from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -30,8 +31,8 @@ _MOST: Final = 16
 """Statements of an answer: longer ones are not compared."""
 _CANDIDATES: Final = 2
 """Statements of the other answer, the nearest ones, that the model compares one with."""
-_NEAR: Final = 0.75
-"""Share of signs in common from which two statements differ in few of them."""
+_NEAR: Final = 0.7
+"""Share of pairs of signs in common from which two statements differ in few of them."""
 _CONFLICTS: Final = ("negation", "entities", "dates")
 _DIGITS: Final = re.compile(r"\d+")
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -201,4 +202,6 @@ def _differ_in_few_signs(one: Statement, other: Statement) -> bool:
 
 
 def _in_common(one: str, other: str) -> float:
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+    """Return the share of the pairs of neighbouring signs that two texts have in common (Dice's coefficient)."""
+    some, others = (Counter(map(add, text, text[1:])) for text in (one, other))
+    return 2 * (some & others).total() / max(1, some.total() + others.total())

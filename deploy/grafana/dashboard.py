@@ -564,8 +564,8 @@ def _cache() -> list[Panel]:
         ),
         Panel(
             "Wrong hits above the bound",
-            "1 while more hits are wrong than max_error permits.",
-            {"{{surface}}": f"max by (surface) (tierline_cache_breached{{{IN}}})"},
+            "1 for ten minutes from more hits being wrong than max_error permits, by language and of all requests.",
+            {"{{surface}} {{language}}": f"max by (surface, language) (tierline_cache_breached{{{IN}}})"},
             most=1,
         ),
         Panel(

@@ -175,7 +175,7 @@ class StandingReader:
         entries = await self._registry.latest() if states else []
         risks = await read_published(self._store)
         heartbeats = await self._store.latest(STREAM, _RECENT)
-        was, breached = self._known.breached_since, {risk.surface for risk in risks if risk.figures.breached}
+        was, breached = self._known.breached_since, {risk.surface for risk in risks if _breached(risk)}
         pauses = {one.surface: one.at for one in entries if one.action == "pause"}
         late = [state for state in states.values() if now - state.since > _GRACE_S]
         return StoreStanding(
@@ -263,9 +263,10 @@ def chips_of(
         tier = reader.tier_of(one.backend)
         if tier in ladder and tier not in surface["unavailable"] and not is_passing(one.since_s, one.cause):
             yield StandingChip("bad", f"{one.backend} out", one.reason, f"/requests?surface={name}", one.since_s)
-    if any(risk.surface == name and risk.figures.breached for risk in standing.risks):
-        since = standing.breached_since.get(name)
-        yield StandingChip("bad", "cache bound breached", "more wrong hits than its max_error", "/cache", since)
+    for risk in standing.risks:
+        if risk.surface == name and (whose := _breached(risk)):
+            title = f"more wrong hits than its max_error, of {', '.join(whose)}"
+            yield StandingChip("bad", "cache bound breached", title, "/cache", standing.breached_since.get(name))
     if surface["cost_unknown"]:
         title = "a backend's price is not known: cost and saving are too low"
         yield StandingChip("warn", "price unknown", title, f"/requests?surface={name}")
@@ -286,14 +287,7 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
         level = "bad" if one.cause in REFUSALS else "warn"
         yield Need(level, f"Backend {one.backend}{where} is not called: {one.reason}", one.since_s,
                    about + _TODO[one.cause], "/requests?is=failed")  # fmt: skip
-    for risk in standing.risks:
-        if risk.figures.breached:
-            what = (
-                f"{risk.surface}: the cache gives wrong hits to {percent(risk.figures.error, 2)} of requests; "
-                f"its bound is {write_share(risk.figures.max_error)}"
-            )
-            todo = "Its threshold was raised. See what was served wrongly, and take it back."
-            yield Need("bad", what, standing.breached_since.get(risk.surface), todo, "/cache")
+    yield from _breaches(standing)
     for worker, trouble in standing.troubles:
         if worker:
             todo = "It serves what it had. Mend what its log names, or restart it."
@@ -316,6 +310,27 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
             yield Need("warn", what, standing.paused_since.get(name), todo, "/rollout")
 
 
+def _breaches(standing: StoreStanding) -> Iterator[Need]:
+    """Yield whose bound on wrong hits is breached."""
+    for risk in standing.risks:
+        for group in risk.figures.breached_groups:
+            what = f"{risk.surface}: the cache gives more wrong hits to {group.words} than its max_error"
+            todo = "The threshold of these requests was raised. See what was served wrongly, and take it back."
+            yield Need("bad", what, standing.breached_since.get(risk.surface), todo, "/cache")
+        if risk.figures.breached:
+            what = (
+                f"{risk.surface}: the cache gives wrong hits to {percent(risk.figures.error, 2)} of requests; "
+                f"its bound is {write_share(risk.figures.max_error)}"
+            )
+            todo = "Its threshold was raised. See what was served wrongly, and take it back."
+            yield Need("bad", what, standing.breached_since.get(risk.surface), todo, "/cache")
+
+
+def _breached(risk: PublishedRisk) -> list[str]:
+    """Return whose bound is breached, in words: all requests, languages, tenants."""
+    return [*(["all requests"] if risk.figures.breached else []), *(one.words for one in risk.figures.breached_groups)]
+
+
 def _degraded(standing: StoreStanding) -> Iterator[Need]:
     """Yield what `/readyz` says is degraded, but for what is told by figures and by the store."""
     status = standing.readiness.get("status")
@@ -326,7 +341,7 @@ def _degraded(standing: StoreStanding) -> Iterator[Need]:
         yield Need("warn", "The gateway says that it is degraded, and not to whom it may say what.", None,
                    "Ask /readyz with the admin's key.", "/requests")  # fmt: skip
     told = [f"backend {one.backend}:" for one in standing.out]
-    told += [f"semantic cache of {one.surface}:" for one in standing.risks if one.figures.breached]
+    told += [f"semantic cache of {one.surface}{sign}" for one in standing.risks if _breached(one) for sign in ":,"]
     told += ["policies:"] if standing.troubles else []
     for line, since_s in standing.degraded_since.items():
         if line.startswith(tuple(told)) or (line.startswith(_PASSING) and is_passing(since_s)):

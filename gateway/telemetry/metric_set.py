@@ -36,6 +36,8 @@ LENGTH_NAMES: Final = ("0-255", "256-1023", "1024-4095", "4096-16383", "16384+")
 
 MOST: Final[Mapping[type, int]] = {Histogram: 200, Counter: 1000, Gauge: 1000}
 """Most series of one metric in one process. A histogram's has some twenty lines of text."""
+ALL: Final = "all"
+"""Label of what counts all requests, beside the parts that have labels of their own."""
 OTHER: Final = "other"
 """The value of every label of the series that counts what has no series of its own."""
 
@@ -175,7 +177,16 @@ class MetricSet:
         self.compared = self._gauge(
             "cache_labels", "Compared answers from which it is estimated.", "livemax", "surface"
         )
-        self.breached = self._gauge("cache_breached", "1 while wrong hits are above max_error.", "livemax", "surface")
+        self.breached = self._gauge(
+            "cache_breached",
+            f"1 for ten minutes from wrong hits above max_error, of a language or of {ALL} requests.",
+            "livemax",
+            "surface",
+            "language",
+        )
+        self.breached_tenants = self._gauge(
+            "cache_breached_tenants", "Tenants of which the same is true by their own requests.", "livemax", "surface"
+        )
         self.judgements = self._counter(
             "cache_judgements", "Pairs of answers compared by a judge for the cache's audits.", "surface", "outcome"
         )

@@ -44,7 +44,7 @@ from prometheus_client.values import MultiProcessValue
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.ledger import PLAYGROUND, is_good
-from gateway.telemetry.metric_set import CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
+from gateway.telemetry.metric_set import ALL, CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
 from gateway.version import version
 from routing.cascade import REJECTED
 
@@ -237,7 +237,9 @@ class Metrics(MetricSet):
             for surface, state in learned().items():
                 self._child(self.threshold, (surface,)).set(state.threshold)
                 self._child(self.compared, (surface,)).set(state.labels)
-                self._child(self.breached, (surface,)).set(state.breached)
+                for language, breached in {ALL: state.breached, **state.languages}.items():
+                    self._child(self.breached, (surface, language)).set(breached)
+                self._child(self.breached_tenants, (surface,)).set(sum(state.tenants.values()))
 
         self._watched.append(read)
 

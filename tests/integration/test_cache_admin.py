@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,10 @@ import httpx2
 import orjson
 import pytest
 
+from cache.risk.control import RiskFigures
+from cache.risk.groups import GroupFigures
+from cache.risk.published import PublishedRisk, publication
+from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from tests.support.ask import ask
 from tests.support.gateway import CHAT, Gateway, serve
@@ -282,6 +289,29 @@ def test_stats_say_who_keeps_how_much(
     told = orjson.loads(capsys.readouterr().out)
     assert told["index"]["kind"] == "replica"
     assert "chat" in {one["surface"] for one in told["scopes"]} <= {"chat", "meaning"}
+
+
+def test_stats_say_whose_hits_are_wrong(cache_store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """By surface, by language and by tenant."""
+    han = GroupFigures("language", "Han", 400, 9, 6, math.inf, 0.02, True)
+    figures = RiskFigures(0.01, 0.9, 0.8, 0.02, False, 20_000, 300, 100, 40, 1, 0, 0, 0.002, 0.005, (han,))
+    risk = publication(PublishedRisk("chat", "stream", time.time(), figures))
+
+    async def publish() -> None:
+        store = RedisStore.from_url(cache_store.url)
+        await store.ask([risk])
+        await store.aclose()
+
+    asyncio.run(publish())
+    assert command("stats", store=cache_store) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "chat 1.00% 0.20% 0.900 300 20000" in lines
+    assert "language Han 1.00% 2.00% breached none served 9 400" in lines
+    assert command("stats", "--json", store=cache_store) == 0
+    told = {one["surface"]: one for one in orjson.loads(capsys.readouterr().out)["risks"]}
+    assert [(one["words"], one["breached"], one["threshold"]) for one in told["chat"]["groups"]] == [
+        ("language Han", True, None)
+    ]
 
 
 def test_without_a_gateway_the_store_says_which_index_it_carries(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cache.risk.control import RiskFigures
+from cache.risk.groups import GroupFigures
+from cache.risk.published import PublishedRisk
 from gateway.report import printable
 from policies.quantities import byte_size, percent, period
 
@@ -34,6 +38,27 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
         console.print(f"index     {index.get('kind') or 'none'}{held}")
         for name, outcomes in sorted(running["lookups"].items()):
             console.print(f"{name:<9} {_outcomes(outcomes)}")
+
+
+def draw_risks(risks: Sequence[PublishedRisk], console: Console) -> None:
+    """Print how many hits were wrong, by surface, and by the languages and tenants that have compared answers."""
+    if not risks:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("wrong hits of")
+    for name in ("bound", "estimated", "threshold", "compared", "requests"):
+        table.add_column(name, justify="right")
+    for risk in risks:
+        figures = risk.figures
+        rows: list[tuple[str, RiskFigures | GroupFigures]] = [(risk.surface, figures)]
+        rows += [(f"  {group.words}", group) for group in figures.groups if group.labels]
+        for name, one in rows:
+            state = " breached" if one.breached else ""
+            shown = percent(one.error, 2) if one.labels else "not known"
+            lowest = f"{one.threshold:.3f}" if math.isfinite(one.threshold) else "none served"
+            cells = (name, percent(figures.max_error, 2), shown + state, lowest, str(one.labels), str(one.requests))
+            table.add_row(*map(Text, cells), style="red" if one.breached else "")
+    console.print(table)
 
 
 def draw_entry(shown: Mapping[str, Any], console: Console) -> None:

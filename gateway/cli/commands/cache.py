@@ -14,16 +14,17 @@ from typing import Any
 import orjson
 
 from cache.administration import Administration, Purged
+from cache.risk.published import read_published
 from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._cache_tables import draw_entry, draw_stats
+from gateway.cli.commands._cache_tables import draw_entry, draw_risks, draw_stats
 from gateway.cli.commands._flags import Subparsers, add_command
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
 from gateway.report import WIDE, console_of_stdout, print_json
-from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
+from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
 from policies.quantities import byte_size
 
 _EXAMPLES = """examples:
@@ -47,7 +48,8 @@ _STATS = """examples:
                                                     show another store, and the lookups of another gateway
   tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
 
-A scope is what one surface has stored for one tenant or team. Lookups are counted since the gateway started."""
+A scope is what one surface has stored for one tenant or team. Lookups are counted since the gateway started. Wrong hits
+are estimated by surface, by language and by the busiest tenants, from the answers that audits have compared."""
 
 _SHOW = """examples:
   tierline cache show 9f2c41d07a55                  show its question, its answer, who owns it and when it expires
@@ -149,9 +151,12 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
     running = await asyncio.to_thread(_running, args)
     # Without a running gateway, show the index that the store would support.
     stats = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
+    risks = await read_published(store)
     if args.json:
-        return _print({"scopes": scopes, **stats})
-    draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, console_of_stdout(WIDE))
+        return _print({"scopes": scopes, **stats, "risks": [risk_shown(risk) for risk in risks]})
+    console = console_of_stdout(WIDE)
+    draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, console)
+    draw_risks(risks, console)
     return Exit.OK
 
 

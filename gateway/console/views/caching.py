@@ -29,7 +29,7 @@ from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import Action, BadQuery, Page, Sources, form_of, whole_in
 from gateway.console.wrong_hit_desk import WrongHitDesk
 from gateway.telemetry import names
-from gateway.telemetry.cache_view import scope_shown
+from gateway.telemetry.cache_view import risk_shown, scope_shown
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400}
 BUCKETS: Final = 60
@@ -352,20 +352,7 @@ def _risk_shown(risk: PublishedRisk, now: float) -> dict[str, Any]:
         state = "few labels"
     else:
         state = "kept"
-    return {
-        "surface": risk.surface,
-        "state": state,
-        "at": risk.at,
-        "stale": now - risk.at > _STALE_S,
-        "threshold": figures.threshold if math.isfinite(figures.threshold) else None,
-        **{
-            name: getattr(figures, name)
-            for name in (
-                "max_error", "error", "error_most", "strict", "audit", "breached", "requests", "labels", "fewest",
-                "served", "wrong", "complaints", "owners",
-            )
-        },
-    }  # fmt: skip
+    return {**risk_shown(risk), "state": state, "stale": now - risk.at > _STALE_S}
 
 
 def _hit_shown(row: Mapping[str, Any], rating: float | None) -> dict[str, Any]:

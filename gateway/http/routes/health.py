@@ -6,6 +6,7 @@ Whoever watches a gateway asks these every second, so they are served without Fa
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -126,6 +127,11 @@ def readiness(steps: Steps) -> dict[str, Any]:
         for surface, state in learned.items()
         if state.breached
     ]
+    degraded += [
+        f"semantic cache of {surface}, {group}: more wrong hits than its max_error; its own threshold was raised"
+        for surface, state in learned.items()
+        for group in state.breached_groups
+    ]
     configured = any(tier.configured for tier in steps.deployment.tiers)
     status = "unavailable" if not configured else "degraded" if degraded else "ready"
     return {
@@ -136,7 +142,12 @@ def readiness(steps: Steps) -> dict[str, Any]:
         "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},
         "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
         "semantic_thresholds": {
-            surface: {"threshold": round(state.threshold, 4), "labels": state.labels, "breached": state.breached}
+            surface: {
+                "threshold": round(state.threshold, 4) if math.isfinite(state.threshold) else None,
+                "labels": state.labels,
+                "breached": state.breached,
+                "breached_groups": state.breached_groups,
+            }
             for surface, state in learned.items()
         },
         "embedder": steps.embedder.embedder.name,

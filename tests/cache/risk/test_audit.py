@@ -344,7 +344,7 @@ def test_the_breach_of_a_group_is_told_and_shown_for_it_alone(caplog: pytest.Log
     languages, owners = {"Latin": 19_600, "Han": 400}, {"tenant:desk": 400, "tenant:acme": 19_600}
     surface.fold(Batch(20_000, (0.95,) * 9, labels, languages=languages, owners=owners), 0.0, 0.0)
     assert "surface chat, language Han: more than 0.01 of the requests" in caplog.text
-    assert "surface chat, tenant tenant:desk: more than 0.01" in caplog.text
+    assert "surface chat, tenant desk: more than 0.01" in caplog.text
     assert "surface chat: more" not in caplog.text
     state = surface.state()
     assert (state.threshold, state.breached) == (0.9, False)

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from cache.risk.control import RiskFigures
+from cache.risk.groups import GroupFigures
 from cache.risk.published import PublishedRisk, publication
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
@@ -31,7 +32,8 @@ from tests.gateway.telemetry.conftest import server, store
 __all__ = ["server", "store"]
 
 SURFACE = {"surface": "chat", "canary": 12, "unavailable": {}, "cost_unknown": False}
-BREACH = RiskFigures(0.01, 0.9, 0.95, 0.05, True, 1000, 50, 20, 40, 4, 0, 0, 0.021, 0.03)
+THAI = GroupFigures("language", "Thai", 90, 4, 3, 0.97, 0.0, True)
+BREACH = RiskFigures(0.01, 0.9, 0.95, 0.05, True, 1000, 50, 20, 40, 4, 0, 0, 0.021, 0.03, (THAI,))
 
 
 def said(worker: str, cause: str = "", backend: str = "local") -> bytes:
@@ -98,10 +100,12 @@ async def test_chips_say_what_the_registry_and_the_workers_say(store: RedisStore
     assert texts == [
         "canary 2.5%", "paused", "policy drifted on 1 of 2", "hosted out", "cache bound breached", "price unknown",
     ]  # fmt: skip
+    chip = next(one for one in chips_of(surface, ("local", "hosted"), standing, reader) if "bound" in one.text)
+    assert chip.title.endswith("of all requests, language Thai")
     needs = {need.what: need for need in needs_of(standing, reader)}
     words = (
         "Backend hosted of tier hosted is not called", "wrong hits to 2.10%", "b:2 cannot follow", "1 of 2 workers",
-        "stays at 2.5%",
+        "stays at 2.5%", "more wrong hits to language Thai",
     )  # fmt: skip
     found = [next(need for what, need in needs.items() if word in what) for word in words]
     assert all(need.todo and need.href for need in found) and len(needs) == len(words)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client import Counter, Gauge, Histogram
 
+from cache.risk.audit import SurfaceState
 from cache.store.base import StoreState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
@@ -233,12 +234,25 @@ def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, mon
     assert max(map(len, text.splitlines())) < 2000
 
 
+def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: Metrics, read: Read) -> None:
+    """Of all requests and of each language, until it is over; tenants are counted and not named."""
+    tenants = {"tenant:acme": True, "tenant:zeta": False}
+    states = {"chat": SurfaceState(0.9, 7, False, {"Latin": False, "Han": True}, tenants)}
+    metrics.watch_learning(lambda: states)
+    found = [read("cache_breached", surface="chat", language=name) for name in ("all", "Latin", "Han")]
+    assert found == [0, 0, 1]
+    assert read("cache_breached_tenants", surface="chat") == 1
+    states["chat"] = SurfaceState(0.95, 8, True, {"Latin": False, "Han": False}, {})
+    assert read("cache_breached", language="all") == 1 and read("cache_breached", language="Han") == 0
+    assert read("cache_breached_tenants", surface="chat") == 0
+
+
 def test_no_label_is_of_a_client(metrics: Metrics) -> None:
     """No metric has a tenant, a key, a request or a model that was asked for as a label."""
     labels = {label for metric in metrics.defined for label in metric._labelnames}
     assert labels == {
-        "backend", "connection", "direction", "group", "hop", "objective", "outcome", "part", "path", "prompt",
-        "reason", "stage", "state", "status", "surface", "tier", "version",
+        "backend", "connection", "direction", "group", "hop", "language", "objective", "outcome", "part", "path",
+        "prompt", "reason", "stage", "state", "status", "surface", "tier", "version",
     }  # fmt: skip
 
 

@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 import httpx2
 import yaml
 
+from cache.risk.observations import Batch, Label
 from gateway.assembly import build
 from gateway.config.launch import Launch
 from gateway.server.app import App
+from gateway.steps import Steps
+from policies.caching import SemanticCache
 from tests.support.app import in_process
 from tests.support.gateway import CHAT, config, write_policies
 
 
-async def readyz(folder: Path, environ: dict[str, str]) -> httpx2.Response:
-    """Of a gateway whose two tiers both want a key."""
+def steps_of(folder: Path, environ: dict[str, str]) -> Steps:
+    """A gateway whose two tiers both want a key."""
     write_policies(folder / "policies", {"chat": CHAT})
     deployment = config("http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
     deployment["tiers"][0]["backends"][0]["key_env"] = "LOCAL_KEY"
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment))
     launch = Launch(config=folder / "tierline.yaml", policies=folder / "policies")
     loaded = launch.deployment(environ)
-    app = App(build(loaded, launch.policy_source(loaded)))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1") as client:
+    return build(loaded, launch.policy_source(loaded))
+
+
+async def readyz(folder: Path, environ: dict[str, str]) -> httpx2.Response:
+    """What such a gateway says."""
+    return await asked(steps_of(folder, environ))
+
+
+async def asked(steps: Steps) -> httpx2.Response:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=App(steps)), base_url="http://127.0.0.1"
+    ) as client:
         return await client.get("/readyz")
+
+
+async def test_a_breach_of_the_caches_bound_is_said_for_the_language_and_the_tenant(tmp_path: Path) -> None:
+    """Where the surface as a whole keeps it. A threshold that nothing reaches has no number."""
+    steps = steps_of(tmp_path, {"HOSTED_KEY": "k"})
+    audits = steps.cache.audits
+    assert audits is not None
+    surface, now = audits.surface("chat", SemanticCache(ttl="6h"), math.inf), time.time()
+    wrong = (Label(0.95, True, 10.0, language="Han", owner="tenant:desk"),) * 3
+    surface.control.threshold = 0.9
+    languages, owners = {"Latin": 19_600, "Han": 400}, {"tenant:acme": 19_600, "tenant:desk": 400}
+    surface.fold(Batch(20_000, (0.95,) * 9, wrong, languages=languages, owners=owners), now, now)
+    report = (await asked(steps)).json()
+    whose = ["language Han", "tenant desk"]
+    assert [line for line in report["degraded"] if line.startswith("semantic cache")] == [
+        f"semantic cache of chat, {group}: more wrong hits than its max_error; its own threshold was raised"
+        for group in whose
+    ]
+    assert report["semantic_thresholds"] == {
+        "chat": {"threshold": None, "labels": 3, "breached": False, "breached_groups": whose}
+    }
 
 
 async def test_without_a_configured_tier_it_is_not_ready(tmp_path: Path) -> None:
