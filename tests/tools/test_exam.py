@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.fit.datasets import read_pairs
-from tools.exam.questions import ExamPair, languages_of, pairs_of
+from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}
@@ -46,7 +46,33 @@ def test_opposites_are_asked_in_every_language_and_of_every_kind() -> None:
         assert not any(pair.same for pair in of)
 
 
-@pytest.mark.parametrize("part", ["opposites"])
+def test_each_language_has_rewordings_and_as_many_traps() -> None:
+    rows = by_language("rewordings")
+    assert set(rows) == (LISTED | UNLISTED) - {"en"}
+    for language, of in rows.items():
+        same = sum(pair.same for pair in of)
+        assert 2 * same == len(of) >= 2 * (60 if language in LISTED else 40), language
+
+
+def test_english_has_rewordings_and_traps_of_mixed_kinds() -> None:
+    kinds = Counter(pair.kind for pair in pairs("english") if pair.same)
+    traps = Counter(pair.kind for pair in pairs("english") if not pair.same)
+    assert kinds.total() >= 350 and traps.total() >= 350
+    assert set(kinds) == {
+        "abbreviation", "chatty", "close wording", "command vs question", "distant wording", "keyword query", "long",
+        "longer or shorter", "typo",
+    }  # fmt: skip
+    assert traps.keys() >= {
+        "condition", "date", "long, one fact changed", "name", "negation", "neighbour intent", "number", "opposite",
+        "place", "role", "tense", "unit",
+    }  # fmt: skip
+    assert kinds["typo"] >= 40 and kinds["long"] >= 30
+    for pair in pairs("english"):
+        if pair.kind == "long":
+            assert all(60 <= len(text.split()) <= 150 for text in (pair.a, pair.b)), pair
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_no_pair_is_one_text_twice_or_occurs_twice(part: str) -> None:
     assert [pair for pair in pairs(part) if pair.a.casefold() == pair.b.casefold()] == []
     counted = Counter((pair.a, pair.b) for pair in pairs(part))
@@ -59,7 +85,7 @@ def _plain(text: str) -> str:
 
 
 def _exam_texts() -> set[str]:
-    return {_plain(text) for part in ("opposites",) for pair in pairs(part) for text in (pair.a, pair.b)}
+    return {_plain(text) for part in PARTS for pair in pairs(part) for text in (pair.a, pair.b)}
 
 
 def _strings(value: object) -> Iterator[str]:
