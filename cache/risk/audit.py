@@ -344,7 +344,8 @@ class Audits:
         surface, rule, ask = sample.surface, sample.surface.semantic.audit_judge, self._judge
         if stored == fresh:
             return sample.label(wrong=False, judged=rule is not None)
-        contradiction = contradict(stored, fresh, question)
+        async with self._reading:
+            contradiction = await asyncio.to_thread(contradict, stored, fresh, question)
         if contradiction == "different":
             return sample.label(wrong=True)
         if rule is not None and ask is not None and await self._affords(sample, rule):

@@ -31,7 +31,7 @@ _MOST: Final = 16
 """Statements of an answer: longer ones are not compared."""
 _CANDIDATES: Final = 2
 """Statements of the other answer, the nearest ones, that the model compares one with."""
-_NEAR: Final = 0.7
+NEAR: Final = 0.7
 """Share of pairs of signs in common from which two statements differ in few of them."""
 _CONFLICTS: Final = ("negation", "entities", "dates")
 _DIGITS: Final = re.compile(r"\d+")
@@ -99,7 +99,7 @@ class StatementComparer:
                         (
                             at
                             for at, score in zip(order[:_CANDIDATES], scores, strict=True)
-                            if score >= self._least and not _conflict(one.text, others[at].text, english)
+                            if score >= self._least and not conflict(one.text, others[at].text, english)
                         ),
                         None,
                     )
@@ -137,7 +137,7 @@ class StatementComparer:
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Return for each statement of either answer the places of the other's, the nearest first."""
         if self._embed is None:
-            near = np.array([[_in_common(one.text, other.text) for other in theirs] for one in ours])
+            near = np.array([[in_common(one.text, other.text) for other in theirs] for one in ours])
         else:
             vectors = self._embed([one.text for one in (*ours, *theirs)])
             near = vectors[: len(ours)] @ vectors[len(ours) :].T
@@ -184,7 +184,7 @@ def _wording(text: str) -> str:
     return f"{text[:1].lower()}{' '.join(text[1:].split())}".rstrip(".!:;,。！；،।… ")
 
 
-def _conflict(one: str, other: str, english: bool) -> bool:
+def conflict(one: str, other: str, english: bool) -> bool:
     """Return whether two statements differ in their numbers, or in what the guards know of English."""
     if _numbers(one, english) != _numbers(other, english):
         return True
@@ -198,10 +198,10 @@ def _numbers(text: str, english: bool) -> list[str]:
 
 
 def _differ_in_few_signs(one: Statement, other: Statement) -> bool:
-    return _in_common(one.text, other.text) >= _NEAR
+    return in_common(one.text, other.text) >= NEAR
 
 
-def _in_common(one: str, other: str) -> float:
+def in_common(one: str, other: str) -> float:
     """Return the share of the pairs of neighbouring signs that two texts have in common (Dice's coefficient)."""
     some, others = (Counter(map(add, text, text[1:])) for text in (one, other))
     return 2 * (some & others).total() / max(1, some.total() + others.total())

@@ -61,7 +61,7 @@ OTHER_ANSWER: Final = "other_answer"
 """Key of the data sheet: the score up to which two statements in almost the same words say different things."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
-_SURELY_OTHER: Final = 0.25
+SURELY_OTHER: Final = 0.25
 """`other_answer` of a model whose data sheet does not state it."""
 _BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
 _MODELS: Final = ("onnx/model.onnx", "model.onnx")
@@ -313,7 +313,7 @@ class _Stated(NamedTuple):
     scripts: Collection[str] = SCRIPTS
     languages: Collection[str] = _ENGLISH
     same_answer: float | None = None
-    other_answer: float = _SURELY_OTHER
+    other_answer: float = SURELY_OTHER
 
 
 def _stated(sheet: Path, digest: str) -> _Stated:
@@ -324,7 +324,7 @@ def _stated(sheet: Path, digest: str) -> _Stated:
     strict, weights = facts.get("strict"), facts.get(COSINE_WEIGHTS, {})
     if facts.get("sha256") != digest:
         raise CrossEncoderError(f"{sheet}: its sha256 is not that of the graph beside it; install both files again")
-    scores: dict[str, Any] = {SAME_ANSWER: strict, OTHER_ANSWER: _SURELY_OTHER, **facts, "strict": strict}
+    scores: dict[str, Any] = {SAME_ANSWER: strict, OTHER_ANSWER: SURELY_OTHER, **facts, "strict": strict}
     for name in ("strict", SAME_ANSWER, OTHER_ANSWER):
         score = scores[name]
         if not isinstance(score, int | float) or not 0 <= score <= 1:

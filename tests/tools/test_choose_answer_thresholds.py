@@ -1,0 +1,67 @@
+"""`python -m tools.choose_answer_thresholds`: which families it reads, the choice, and what is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache import shipped_cross_encoder
+from cache.semantic.cross_encoder import SHEET, CrossEncoder
+from tools.choose_answer_thresholds import denied_up_to, is_read, main
+from tools.question_families import QuestionFamily
+
+
+def test_families_of_answers_are_read_in_the_models_languages() -> None:
+    """By the name of their file."""
+    model = CrossEncoder.load(shipped_cross_encoder())
+    assert is_read(QuestionFamily("answers: refunds", (), {}), model)
+    assert is_read(QuestionFamily("en/answers: refunds", (), {}), model)
+    assert not is_read(QuestionFamily("billing: answers", (), {}), model)
+    assert not is_read(QuestionFamily("xx/answers: refunds", (), {}, language="xx"), model)
+
+
+def test_few_that_say_the_same_are_denied() -> None:
+    """Two in a hundred, and none at a score from which they are called the same; of few pairs the default is kept."""
+    scores = np.linspace(0.1, 0.9, 101)
+    most = denied_up_to(scores, 0.8)
+    assert int((scores <= most).sum()) == 2
+    assert denied_up_to(scores + 1.0, 0.8) == 0.8
+    assert denied_up_to(scores[:5], 0.8) == 0.25
+
+
+FAMILY = """[[family]]
+name = "{name}"
+[[family.intent]]
+name = "on"
+ask = ["Open the page and switch {name} on.", "Go to the page, then turn {name} on."]
+[[family.intent]]
+name = "off"
+ask = ["Open the page and switch {name} off.", "Go to the page, then turn {name} off."]
+"""
+
+
+def test_the_data_sheet_gets_both_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And keeps everything else. Without enough families nothing is written."""
+    mine, families = tmp_path / "mine", tmp_path / "families"
+    shutil.copytree(shipped_cross_encoder(), mine)
+    families.mkdir()
+    flags = ["--cross-encoder", str(mine), "--families", str(families), "--pairs", "600", "--json"]
+    (families / "other.toml").write_text(FAMILY.replace("{name}", "sound"))
+    before = json.loads((mine / SHEET).read_bytes())
+    assert main(flags) == 2
+    assert "too few families of answers are left out of training" in capsys.readouterr().err
+    assert json.loads((mine / SHEET).read_bytes()) == before
+    (families / "answers.toml").write_text("".join(FAMILY.replace("{name}", f"lamp {at}") for at in range(260)))
+    assert main(flags) == 0
+    chosen = json.loads(capsys.readouterr().out)
+    model = CrossEncoder.load(mine)
+    assert (model.same_answer, model.other_answer) == (chosen["same_answer_strict"], chosen["other_answer"])
+    assert 0.0 <= chosen["other_answer"] <= chosen["same_answer_strict"]
+    assert chosen["called_same"]["wrong"] <= 0.005
+    after = json.loads((mine / SHEET).read_bytes())
+    own = {"same_answer_strict", "other_answer", "answers"}
+    assert {key: value for key, value in after.items() if key not in own} == before

@@ -1,0 +1,159 @@
+"""Choose from which score two statements of answers say the same to a cross-encoder, and up to which one denies the
+other: see `cache.risk.statements`.
+
+They are chosen on families of answers (`families/**/answers.toml`) that the cross-encoder was not trained on, in all
+languages of its data sheet together. A pair gets the lower of its scores in both orders, as an audit reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from cache.risk.statements import NEAR, conflict, in_common
+from cache.semantic.cross_encoder import OTHER_ANSWER, SAME_ANSWER, SHEET, SURELY_OTHER, CrossEncoder
+from gateway.cli.commands._flags import add_json_flag, whole
+from gateway.fit.datasets import DataError
+from gateway.measures.curves import Floats
+from gateway.progress import OnProgress
+from gateway.report import Report, table
+from tools import command
+from tools.cache_stages import read_pairs
+from tools.cross_encoder_data import left_out
+from tools.question_families import FamilyPair, QuestionFamily, add_families_flag, family_pairs, read_families
+from tools.served_shares import least_threshold, served_shares
+
+_ANSWERS = "answers"
+"""Name of the files with families of answers."""
+_MOST_WRONG = 0.005
+"""Share of statements that say different things and may be called the same."""
+_MOST_DENIED = 0.02
+"""Share of statements that say the same in almost the same words and may be called different."""
+_FEWEST = 100  # pairs of either label
+_FEWEST_NEAR = 30  # pairs that say the same in almost the same words
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerThresholds:
+    """The thresholds, and what they call the pairs that they were chosen on, by language."""
+
+    same_answer: float
+    other_answer: float
+    called_same: dict[str, Any]
+    called_different: dict[str, Any]
+
+
+def choose_thresholds(
+    folder: Path, families: Sequence[QuestionFamily], count: int, on_progress: OnProgress
+) -> AnswerThresholds:
+    """Choose the thresholds on about `count` pairs and write them to the data sheet of the cross-encoder in `folder`.
+
+    Raises CrossEncoderError, DataError, OSError.
+    """
+    sheet, model = folder / SHEET, CrossEncoder.load(folder)
+    if model.strict is None:
+        raise DataError(f"{sheet}: not there; it gets the thresholds")
+    aside = [family for family in families if is_read(family, model) and left_out(family.name)]
+    pairs = list(dict.fromkeys(family_pairs(aside, count, Random(0))))  # noqa: S311  (no secret)
+    same = np.array([pair.same_answer for pair in pairs], np.bool_)
+    if min(int(same.sum()), int((~same).sum())) < _FEWEST:
+        raise DataError(f"too few families of answers are left out of training: {len(pairs)} pairs of {len(aside)}")
+    scores = _scores(model, pairs, on_progress)
+    language_of = {family.name: family.language for family in aside}
+    languages = np.array([language_of[pair.family] for pair in pairs])
+    clash = np.array([conflict(pair.a, pair.b, english=language_of[pair.family] == "en") for pair in pairs], np.bool_)
+    near = np.array([in_common(pair.a, pair.b) >= NEAR for pair in pairs], np.bool_)
+    readable = np.where(clash, -1.0, scores)
+    least = least_threshold(readable, same, _MOST_WRONG)
+    most = denied_up_to(scores[near & same & (scores > 0)], least)
+    chosen = AnswerThresholds(
+        least,
+        most,
+        served_shares(readable >= least, same, languages),
+        served_shares(near & (scores > 0) & (scores <= most), same, languages),
+    )
+    facts: dict[str, Any] = json.loads(sheet.read_bytes())
+    facts |= {
+        SAME_ANSWER: least,
+        OTHER_ANSWER: most,
+        "answers": {"called_same": chosen.called_same, "called_different": chosen.called_different},
+    }
+    sheet.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return chosen
+
+
+def is_read(family: QuestionFamily, model: CrossEncoder) -> bool:
+    """Return whether a family is of answers, in a language that the model reads."""
+    return family.name.partition(": ")[0].rpartition("/")[2] == _ANSWERS and family.language in model.languages
+
+
+def denied_up_to(same: Floats, same_answer: float) -> float:
+    """Return the highest score up to which few of the pairs that say the same are, by their scores `same`.
+
+    It stays below `same_answer`. Of few pairs nothing is learned: the default.
+    """
+    if len(same) < _FEWEST_NEAR:
+        return min(SURELY_OTHER, same_answer)
+    lowest = float(np.sort(same)[int(_MOST_DENIED * len(same))])
+    return max(0.0, min(math.nextafter(lowest, 0.0), same_answer))
+
+
+def _scores(model: CrossEncoder, pairs: Sequence[FamilyPair], on_progress: OnProgress) -> Floats:
+    texts = [(pair.a, pair.b) for pair in pairs]
+    read = read_pairs(model, [*texts, *((b, a) for a, b in texts)], on_progress)
+    return np.array([min(read[a, b], read[b, a]) for a, b in texts])
+
+
+_EXAMPLES = """examples:
+  python -m tools.choose_answer_thresholds --cross-encoder mine
+                              after `python -m tools.train_cross_encoder`
+
+An audit compares a stored answer with a fresh one statement by statement. The data sheet in the folder gets the lowest
+score at which at most 0.5% of the statements that say different things are called the same, and the highest one up to
+which at most 2% of those that say the same in almost the same words are called different."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Choose the thresholds, write them into the data sheet and print them."""
+    parser = command.parser(
+        "choose_answer_thresholds", "Choose from which score two statements of answers say the same.", _EXAMPLES
+    )
+    parser.add_argument(
+        "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
+    )
+    add_families_flag(parser)
+    parser.add_argument(
+        "--pairs", type=whole(1), default=6_000, metavar="N", help="pairs of statements to choose on (default: 6000)"
+    )
+    add_json_flag(parser, "a table")
+    return command.run(parser, _choose, argv)
+
+
+def _choose(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    chosen = choose_thresholds(args.cross_encoder, read_families(args.families), args.pairs, on_progress)
+    shown = table("score", "threshold", "of the same", "of others")
+    for name, threshold, shares in (
+        ("the same from", chosen.same_answer, chosen.called_same),
+        ("different up to", chosen.other_answer, chosen.called_different),
+    ):
+        shown.add_row(name, f"{threshold:.3f}", f"{shares['served']:.1%}", f"{shares['wrong']:.1%}")
+    values = {
+        SAME_ANSWER: chosen.same_answer,
+        OTHER_ANSWER: chosen.other_answer,
+        "called_same": chosen.called_same,
+        "called_different": chosen.called_different,
+    }
+    return Report(values, [shown], done=[f"written to {args.cross_encoder}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
