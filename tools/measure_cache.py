@@ -91,6 +91,7 @@ class CacheUnderTest:
     verifier: Verifier | None
     stages: Stages
     threshold: float
+    cross_encoder: CrossEncoder | None
 
 
 def evaluate_cache(
@@ -160,7 +161,7 @@ def load_cache(options: CacheOptions, encoder: str) -> CacheUnderTest:
     if model is not None:
         blend = Blend(strict, model.cosine_weights.get(encoder, 0.0))
         stages = Stages(decide, TurnScorer(model), semantic.cross_encoder.candidates, blend)
-    return CacheUnderTest(policy, semantic, verifier, stages, threshold)
+    return CacheUnderTest(policy, semantic, verifier, stages, threshold, model)
 
 
 def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncoder | None:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cache.risk.comparison import AnswerComparer
 from gateway.fit.datasets import read_pairs
+from gateway.progress import silent
+from tools.exam.answers import answer_pairs, compared
 from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -72,6 +75,24 @@ def test_english_has_rewordings_and_traps_of_mixed_kinds() -> None:
             assert all(60 <= len(text.split()) <= 150 for text in (pair.a, pair.b)), pair
 
 
+def test_answers_are_there_in_six_languages_as_many_the_same_as_others() -> None:
+    rows = answer_pairs()
+    assert len(rows) >= 300 and 2 * sum(row.same for row in rows) == len(rows)
+    assert {row.language for row in rows} == {"ar", "de", "en", "es", "ja", "zh"}
+    assert {row.kind for row in rows} == {"opposite", "other number", "other step"}
+    assert all(row.one.casefold() != row.other.casefold() for row in rows)
+
+
+def test_answers_are_counted_by_verdict() -> None:
+    """An opposite one called the same is the error that counts; a comparer without a model takes most as unknown."""
+    rows = answer_pairs(frozenset({"en"}))
+    values, tables = compared(rows, AnswerComparer(), silent)
+    figures = values["language"]["en"]
+    assert figures["others_called_same"]["n"] == figures["same_unknown"]["n"] == len(rows) // 2
+    assert figures["others_called_same"]["value"] <= 0.1 and figures["same_unknown"]["value"] > 0.2
+    assert values["kind"]["all"] == figures and len(tables) == 4
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_no_pair_is_one_text_twice_or_occurs_twice(part: str) -> None:
     assert [pair for pair in pairs(part) if pair.a.casefold() == pair.b.casefold()] == []
@@ -85,7 +106,8 @@ def _plain(text: str) -> str:
 
 
 def _exam_texts() -> set[str]:
-    return {_plain(text) for part in PARTS for pair in pairs(part) for text in (pair.a, pair.b)}
+    questions = {_plain(text) for part in PARTS for pair in pairs(part) for text in (pair.a, pair.b)}
+    return questions | {_plain(text) for row in answer_pairs() for text in (row.one, row.other)}
 
 
 def _strings(value: object) -> Iterator[str]:

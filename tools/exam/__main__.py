@@ -5,25 +5,28 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from rich.table import Table
 
+from cache.risk.comparison import ALIKE, AnswerComparer
 from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.fit.datasets import DataError
 from gateway.fit.embedding import Remembered
 from gateway.measures.curves import Flags
 from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import WIDE, Report, table
 from policies.loader import SHIPPED
 from routing.embedding.embedder import load_embedder
 from tools import command
 from tools.cache_stages import score_pairs, served_of
+from tools.exam.answers import answer_pairs, compared
 from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
-from tools.measure_cache import CacheOptions, PlannedRequests, load_cache, pair_cosines
+from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
 _EXAMPLES = """examples:
   python -m tools.exam                                the whole exam
@@ -38,46 +41,60 @@ parts:
   opposites     questions that differ in an opposition or in the order of two roles: none may be served
   rewordings    true rewordings and near traps, by language
   english       rewordings and traps of mixed kinds, in English
+  answers       pairs of answers, opposite ones and the same in other words, compared as the audit does
 
 served is the share of true rewordings that the cache answers with the other's answer, wrong the share of the other
 pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
 training or choose a number: see tools/exam/README.md."""
 
-PairDecider = Callable[[Sequence[ExamPair], OnProgress], Flags]
+_ALL: Final = (*PARTS, "answers")
 
 
-def decider(args: argparse.Namespace, on_progress: OnProgress) -> PairDecider:
-    """Return a function that says of each pair whether the cache under test serves it. Raises as `evaluate_cache`."""
+@dataclass(frozen=True, slots=True)
+class Examinee:
+    """The cache under test, with the vectors and the plans of what it is asked."""
+
+    cache: CacheUnderTest
+    embedder: Remembered
+    requests: PlannedRequests
+
+    def serves(self, pairs: Sequence[ExamPair], on_progress: OnProgress) -> Flags:
+        """Return whether the cache answers `b` with the answer to `a`, for each pair."""
+        asked = [(self.requests.asked(pair.a), self.requests.asked(pair.b)) for pair in pairs]
+        scores, _ = score_pairs(asked, pair_cosines(asked, self.embedder), self.cache.stages, on_progress)
+        return scores >= self.cache.threshold
+
+
+def examinee(args: argparse.Namespace, on_progress: OnProgress) -> Examinee:
+    """Load what is examined. Raises as `evaluate_cache`."""
     options = CacheOptions(
         None, None, args.threshold, None, None, args.cross_encoder, args.policy, args.embedding, None, False,
         0, args.seed, args.state,
     )  # fmt: skip
     embedder = Remembered(load_embedder(args.embedding, args.state), on_progress)
     cache = load_cache(options, embedder.name)
-    requests = PlannedRequests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
-
-    def served(pairs: Sequence[ExamPair], on_progress: OnProgress) -> Flags:
-        asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
-        scores, _ = score_pairs(asked, pair_cosines(asked, embedder), cache.stages, on_progress)
-        return scores >= cache.threshold
-
-    return served
+    return Examinee(cache, embedder, PlannedRequests(cache.policy, embedder, by_turns=cache.stages.candidates > 0))
 
 
 def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     """Run the parts that were asked for."""
-    parts = args.part or list(PARTS)
+    parts = args.part or list(_ALL)
     languages = frozenset(filter(None, args.languages.split(",")))
     if unknown := languages.difference(*map(languages_of, PARTS)):
         raise DataError(f"--languages: the exam has no {', '.join(sorted(unknown))}; see --help")
-    served = decider(args, on_progress)
+    examined = examinee(args, on_progress)
     values: dict[str, Any] = {}
     lines: list[str | Table] = []
-    for part in parts:
+    if "answers" in parts:
+        cache, embedder = examined.cache, examined.embedder
+        comparer = AnswerComparer(embedder.embed, cache.cross_encoder, alike=ALIKE[args.embedding])
+        values["answers"], tables = compared(answer_pairs(languages), comparer, on_progress)
+        lines += tables
+    for part in [part for part in parts if part in PARTS]:
         pairs = _limited(pairs_of(part, languages), args.limit, args.seed)
         if not pairs:
             continue
-        out, same = served(pairs, on_progress), np.array([pair.same for pair in pairs])
+        out, same = examined.serves(pairs, on_progress), np.array([pair.same for pair in pairs])
         values[part] = {"all": _values(out, same)}
         for by in ("language", "kind"):
             names = np.array([getattr(pair, by) for pair in pairs])
@@ -88,7 +105,7 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         if args.wrong:
             hits = [pair for pair, hit in zip(pairs, out.tolist(), strict=True) if hit and not pair.same]
             lines += [f"{pair.language}, {pair.kind}: {pair.a} <> {pair.b}" for pair in hits]
-    return Report(values, lines)
+    return Report(values, lines, width=WIDE)
 
 
 def _limited(pairs: list[ExamPair], limit: int, seed: int) -> list[ExamPair]:
@@ -121,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "exam", "Examine the semantic cache on held-out questions in many languages that nothing is trained on.",
         _EXAMPLES,
     )  # fmt: skip
-    parser.add_argument("--part", action="append", choices=PARTS, help="run this part only; may be repeated")
+    parser.add_argument("--part", action="append", choices=_ALL, help="run this part only; may be repeated")
     parser.add_argument("--languages", default="", metavar="CODES", help="run these languages only, such as zh,ja")
     parser.add_argument(
         "--cross-encoder", default="default", metavar="PATH",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 FOLDER: Final = Path(__file__).parent
 PARTS: Final = ("opposites", "rewordings", "english")
+"""Parts whose pairs of questions are decided one by one."""
 BETWEEN: Final = " | "
 
 
@@ -36,23 +37,23 @@ def languages_of(part: str) -> list[str]:
 
 def _every(part: str) -> Iterator[ExamPair]:
     if part == "english":
-        for group in _read(FOLDER / "english.toml")["group"]:
+        for group in read_data(FOLDER / "english.toml")["group"]:
             for row in group["rows"]:
-                yield from _reworded("en", row, group["same"], group["other"])
+                yield from reworded("en", row, group["same"], group["other"])
         return
     for language in languages_of(part):
-        data = _read(FOLDER / part / f"{language}.toml")
+        data = read_data(FOLDER / part / f"{language}.toml")
         if part == "rewordings":
             for row in data["rows"]:
-                yield from _reworded(language, row, "rewording", "trap")
+                yield from reworded(language, row, "rewording", "trap")
         else:
             for group in data["group"]:
                 for a, b in _opposites(group):
                     yield ExamPair(a, b, False, language, group["kind"])
 
 
-def _reworded(language: str, row: list[str], same: str, other: str) -> Iterator[ExamPair]:
-    """Yield a question with its rewording, and with its trap. A trap "old => new" is the question with that change."""
+def reworded(language: str, row: list[str], same: str, other: str) -> Iterator[ExamPair]:
+    """Yield a text with its rewording, and with its trap. A trap "old => new" is the question with that change."""
     question, rewording, *traps = row
     if rewording:
         yield ExamPair(question, rewording, True, language, same)
@@ -84,5 +85,6 @@ def _filled(ask: str, values: Mapping[str, str]) -> str:
     return ask[:1].upper() + ask[1:]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_data(file: Path) -> dict[str, Any]:
+    """Return the content of a file of the exam."""
     return tomllib.loads(file.read_text("utf-8"))
