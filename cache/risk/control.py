@@ -286,7 +286,7 @@ class RiskControl:
                     del self._complaints[one.request]
         by_owner = self._by_owner()
         self.own = self._own(by_owner)
-        self._set(by_owner)
+        self._set(by_owner, batch)
 
     def _count(self, batch: Batch, sign: int = 1) -> None:
         self._requests += sign * batch.requests
@@ -327,7 +327,7 @@ class RiskControl:
             lowest[owner] = math.nextafter(scores[allowed], math.inf) if allowed < len(scores) else -math.inf
         return lowest
 
-    def _set(self, by_owner: Mapping[str, list[float]]) -> None:
+    def _set(self, by_owner: Mapping[str, list[float]], batch: Batch) -> None:
         window, growth = self._known(), _Growth(self._batches, self._requests)
         self._labels = len(window.scores)
         # What was served until now tells of a breach; what the groups' thresholds hold back from now on is no loss.
@@ -335,8 +335,12 @@ class RiskControl:
         levels, estimate, *_ = self._bounds(by_owner, window, until_now, growth)
         served = _last_served(levels, self.threshold)
         self.breached = served > 0 and float(estimate[served]) > self.max_error
-        self.languages.settle(window.languages, self._requests, self.threshold, growth)
-        self.tenants.settle(window.owners, self._requests, self.threshold, growth)
+        wrong = [label for label in batch.labels if label.wrong]
+        for groups, labelled, latest in (
+            (self.languages, window.languages, [(label.language, label.score) for label in wrong]),
+            (self.tenants, window.owners, [(label.owner, label.score) for label in wrong]),
+        ):
+            groups.settle(labelled, self._requests, self.threshold, growth, latest)
         served_now = ~self._held(window)
         lost = window.wrong & served_now
         levels, estimate, upper, lowest = self._bounds(by_owner, window, lost, growth)

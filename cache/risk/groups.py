@@ -16,7 +16,7 @@ thresholds, the others one together. A group of nearly all requests has none: it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from zlib import crc32
@@ -88,6 +88,22 @@ def group_in_words(kind: str, name: str) -> str:
     return f"language {name}" if kind == "language" else name.replace(":", " ", 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The falling scores of a group's wrong hits, the estimated error of serving from each on, and the lowest score
+    that may be served to it, -inf for any.
+    """
+
+    levels: Floats
+    estimate: Floats
+    lowest: float
+
+    def from_(self, score: float) -> tuple[float, int]:
+        """Return the estimated error of serving from this score on, and the number of wrong hits seen there."""
+        served = int(np.searchsorted(-self.levels, -score, side="right"))
+        return float(self.estimate[served - 1]) if served else 0.0, served
+
+
 def code_of(name: str) -> int:
     """Return the code of a group's name: that of no group is 0."""
     return crc32(name.encode()) if name else 0
@@ -105,6 +121,8 @@ class Groups:
     others: float = -math.inf
     breached: frozenset[str] = frozenset()
     _requests: dict[str, int] = field(default_factory=dict)
+    _suspected: set[str] = field(default_factory=set)
+    """Groups whose threshold rose by a single label."""
 
     def threshold_of(self, name: str) -> float:
         """Return the lowest score served to a group, -inf if it has none of its own."""
@@ -130,17 +148,42 @@ class Groups:
         np.less(labelled.scores, lowest, out=held)
         return held
 
-    def settle(self, labelled: Labelled, requests: int, threshold: float, growth: Callable[[Floats], Floats]) -> None:
-        """Set the thresholds by the labels of a window of so many requests.
+    def settle(
+        self,
+        labelled: Labelled,
+        requests: int,
+        threshold: float,
+        growth: Callable[[Floats], Floats],
+        latest: Sequence[tuple[str, float]],
+    ) -> None:
+        """Set the thresholds by the labels of a window of so many requests, and say whose bound is breached.
 
-        `threshold` is the surface's until now; `growth` tells how much more often candidates reach levels now.
+        `threshold` is the surface's until now; `growth` tells how much more often candidates reach levels now; `latest`
+        are the wrong hits of the newest batch: the group's name, and the score.
         """
         own, breached = {}, set()
+        named = {name for name, _ in self._ranked()}
+        wrong: dict[str, list[float]] = {}
+        for name, score in latest:
+            if name and score >= threshold:
+                wrong.setdefault(name if name in named else OTHERS, []).append(score)
         for group in self._groups(labelled.codes, requests):
-            lowest, error, seen = self._lowest(labelled, group, max(threshold, self.threshold_of(group.name)), growth)
-            own[group.name] = lowest
-            if error > self.max_error and seen >= _LEAST_WRONG:
-                breached.add(group.name)
+            lost = self._lost(labelled, group, growth)
+            own[group.name] = lost.lowest
+            scores = wrong.get(group.name)
+            if not scores:
+                continue
+            served_from = max(threshold, self.threshold_of(group.name))
+            error, seen = lost.from_(served_from)
+            if max(scores) < served_from:
+                # Held back already; of a first wrong hit it tells that it was not the label that erred.
+                error, seen = lost.from_(threshold) if group.name in self._suspected else (0.0, 0)
+            if error > self.max_error:
+                if seen < _LEAST_WRONG:
+                    self._suspected.add(group.name)
+                else:
+                    self._suspected.discard(group.name)
+                    breached.add(group.name)
         self.others = own.pop(OTHERS, -math.inf)
         self.own, self.breached = own, frozenset(breached)
 
@@ -151,16 +194,19 @@ class Groups:
         for group in self._groups(labelled.codes, requests):
             own = self.others if group.name == OTHERS else self.threshold_of(group.name)
             lowest = max(threshold, own)
-            _, error, _ = self._lowest(labelled, group, lowest, growth)
+            error, _ = self._lost(labelled, group, growth).from_(lowest)
             wrong = int((group.mine & labelled.wrong).sum())
             labels, breached = int(group.mine.sum()), group.name in self.breached
             yield GroupFigures(self.kind, group.name, group.requests, labels, wrong, lowest, error, breached)
 
+    def _ranked(self) -> list[tuple[str, int]]:
+        """Return the groups with most requests, and how many."""
+        return sorted(self._requests.items(), key=lambda one: (-one[1], one[0]))[:MOST]
+
     def _groups(self, codes: Floats, requests: int) -> Iterator[_Members]:
         """Yield the groups with most requests, and all others together, where there is more than one group."""
-        ranked = sorted(self._requests.items(), key=lambda one: (-one[1], one[0]))[:MOST]
         named, rest = codes > 0, requests
-        for name, number in ranked:
+        for name, number in self._ranked():
             mine = codes == code_of(name)
             named &= ~mine
             rest -= number
@@ -169,15 +215,11 @@ class Groups:
         if rest > 0 and len(self._requests) > MOST:
             yield _Members(OTHERS, rest, named)
 
-    def _lowest(
-        self, labelled: Labelled, group: _Members, served_from: float, growth: Callable[[Floats], Floats]
-    ) -> tuple[float, float, int]:
-        """Return the lowest score that may be served to a group, -inf for any; and the estimated error of serving from
-        `served_from` on, with the number of wrong hits that were seen there.
-        """
+    def _lost(self, labelled: Labelled, group: _Members, growth: Callable[[Floats], Floats]) -> _Lost:
+        """Return what serving a group from each level on loses."""
         lost = group.mine & labelled.wrong
         if not lost.any():
-            return -math.inf, 0.0, 0
+            return _Lost(np.empty(0), np.empty(0), -math.inf)
         order = np.argsort(-labelled.scores[lost])
         levels, weights = labelled.scores[lost][order], labelled.weights[lost][order]
         grown = growth(levels) / max(1, group.requests)
@@ -188,5 +230,4 @@ class Groups:
         else:
             fits = estimate + (largest + SURE * np.sqrt(np.cumsum(weights**2))) * grown <= self.max_error
         lowest = -math.inf if fits.all() else math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
-        served = int(np.searchsorted(-levels, -served_from, side="right"))
-        return lowest, float(estimate[served - 1]) if served else 0.0, served
+        return _Lost(levels, estimate, lowest)

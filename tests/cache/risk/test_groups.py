@@ -68,7 +68,11 @@ def test_one_wrong_hit_moves_a_small_group_and_is_no_breach_yet() -> None:
     fold(control, Batch(0, labels=wrong(0.9, language="Thai")))
     assert control.threshold_for("", "Thai") > 0.9
     assert not control.languages.breached
-    fold(control, Batch(10_000, languages={"Latin": 9_100, "Thai": 900}))
+    fold(control, Batch(0, labels=wrong(0.9, language="Thai")))
+    assert control.languages.breached == {"Thai"}, "a second one, of a candidate that is held back, confirms it"
+    fold(control, Batch(0, labels=wrong(0.9, language="Thai")))
+    assert not control.languages.breached, "what is held back is no breach"
+    fold(control, Batch(30_000, languages={"Latin": 25_000, "Thai": 5_000}))
     assert control.threshold_for("", "Thai") == 0.8
 
 
