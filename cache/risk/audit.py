@@ -414,7 +414,7 @@ class Audits:
                 surface.last = name
                 with contextlib.suppress(CorruptEntry):
                     surface.fold(decode_batch(value), _time_of(name, now), now)
-            await asyncio.sleep(0)
+                await asyncio.sleep(0)  # after a restart there are thousands, of a millisecond or two each
             page = await self._store.after(surface.stream, surface.last, _PAGE, 1) if len(page) == _PAGE else []
         await self._publish(surface)
 

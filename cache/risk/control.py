@@ -93,8 +93,8 @@ class RiskFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """A batch as arrays: the candidates' scores, and the labels, shape (6, labels): score, 1 if wrong, weight,
-    1 if judged, codes of the language and of the owner.
+    """A batch, with its scores and labels as arrays; labels have shape (6, labels): score, 1 if wrong, weight, 1 if
+    judged, codes of the language and of the owner.
     """
 
     batch: Batch
@@ -109,7 +109,7 @@ class _Observed:
             for one in batch.labels
         ]
         labels = np.array(rows, np.float64).reshape(-1, 6).T
-        return cls(batch, np.asarray(batch.scores, np.float64), labels)
+        return cls(replace(batch, scores=(), labels=()), np.asarray(batch.scores, np.float64), labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,10 @@ class _Growth:
         self._now, self._all = (
             np.sort(np.concatenate([np.empty(0), *some])) for some in (recent, [one.scores for one in batches])
         )
+
+    def candidates_from(self, score: float) -> int:
+        """Return how many candidates of the window have this score or a higher one."""
+        return len(self._all) - int(np.searchsorted(self._all, score))
 
     def __call__(self, levels: Floats) -> Floats:
         """Return the factor for each level."""
@@ -353,7 +357,7 @@ class RiskControl:
         served = _last_served(levels, self.threshold)
         self._error = float(estimate[served])
         self._error_most = None if upper is None else float(upper[served])
-        self._share = self._sampled()
+        self._share = self._sampled(growth.candidates_from(self.threshold))
 
     def _held(self, window: _Window) -> Flags:
         """Return which labels are of candidates that the threshold of their language or tenant holds back."""
@@ -389,12 +393,13 @@ class RiskControl:
             lowest = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
         return levels, estimate, upper, max(self.strict, lowest) if few else lowest
 
-    def _sampled(self) -> float:
+    def _sampled(self, above: int) -> float:
         """Return the share of candidates above the threshold to sample, for `ENOUGH` labels of them in a full window.
+
+        `above` of them are in this one.
 
         It changes little from batch to batch: labels of very different weights make a poor estimate.
         """
-        above = sum(int((batch.scores >= self.threshold).sum()) for batch in self._batches)
         expected = above * WINDOW / max(1, self._requests)
         return max(self.audit, min(_MANY, ENOUGH / max(1.0, expected)))
 

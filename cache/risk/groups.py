@@ -74,18 +74,49 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
+class _Falling:
+    """A window's wrong hits, the highest score first: scores, weights, how much more often candidates reach the score
+    now, and codes of their groups; the labels of each group, and the largest weight.
+    """
+
+    levels: Floats
+    weights: Floats
+    growth: Floats
+    codes: Floats
+    labels: Mapping[float, int]
+    largest: float
+
+    @classmethod
+    def of(cls, labelled: Labelled, growth: Callable[[Floats], Floats]) -> _Falling:
+        """Return the wrong hits among these labels."""
+        rows = np.flatnonzero(labelled.wrong)
+        rows = rows[np.argsort(-labelled.scores[rows])]
+        levels = labelled.scores[rows]
+        codes, counts = np.unique(labelled.codes, return_counts=True)
+        labels = dict(zip(codes.tolist(), counts.tolist(), strict=True))
+        largest = float(labelled.weights.max(initial=0.0))
+        return cls(levels, labelled.weights[rows], growth(levels), labelled.codes[rows], labels, largest)
+
+
+@dataclass(frozen=True, slots=True)
 class _Members:
+    """A group: its requests, and the codes that are its own, or with `rest` all but those."""
+
     name: str
     requests: int
-    mine: Flags
-    """Which labels are the group's."""
+    codes: frozenset[int]
+    rest: bool = False
 
+    def of(self, codes: Floats) -> Flags:
+        """Return which of these codes are the group's."""
+        named = np.isin(codes, list(self.codes)) if self.rest else codes == next(iter(self.codes))
+        return (codes > 0) & ~named if self.rest else named
 
-def group_in_words(kind: str, name: str) -> str:
-    """Return what a group is called. A tenant's name is the owner of a scope, `tenant:acme` or `team:sales`."""
-    if name == OTHERS:
-        return f"other {kind}s"
-    return f"language {name}" if kind == "language" else name.replace(":", " ", 1)
+    def count(self, labels: Mapping[float, int]) -> int:
+        """Return the number of its labels, from those of each code."""
+        if not self.rest:
+            return labels.get(next(iter(self.codes)), 0)
+        return sum(count for code, count in labels.items() if code > 0 and code not in self.codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +133,16 @@ class _Lost:
         """Return the estimated error of serving from this score on, and the number of wrong hits seen there."""
         served = int(np.searchsorted(-self.levels, -score, side="right"))
         return float(self.estimate[served - 1]) if served else 0.0, served
+
+
+_NOTHING_LOST: Final = _Lost(np.empty(0), np.empty(0), -math.inf)
+
+
+def group_in_words(kind: str, name: str) -> str:
+    """Return what a group is called. A tenant's name is the owner of a scope, `tenant:acme` or `team:sales`."""
+    if name == OTHERS:
+        return f"other {kind}s"
+    return f"language {name}" if kind == "language" else name.replace(":", " ", 1)
 
 
 def code_of(name: str) -> int:
@@ -139,14 +180,11 @@ class Groups:
 
     def held(self, labelled: Labelled) -> Flags:
         """Return which labels are below their group's threshold, and are of candidates that are not served."""
-        held = np.zeros(len(labelled.scores), np.bool_)
-        if self.others == -math.inf and all(lowest == -math.inf for lowest in self.own.values()):
-            return held
         lowest = np.where(labelled.codes > 0, self.others, -math.inf)
         for name, own in self.own.items():
-            lowest[labelled.codes == code_of(name)] = own
-        np.less(labelled.scores, lowest, out=held)
-        return held
+            if own != self.others:
+                lowest[labelled.codes == code_of(name)] = own
+        return labelled.scores < lowest
 
     def settle(
         self,
@@ -167,8 +205,9 @@ class Groups:
         for name, score in latest:
             if name and score >= threshold:
                 wrong.setdefault(name if name in named else OTHERS, []).append(score)
-        for group in self._groups(labelled.codes, requests):
-            lost = self._lost(labelled, group, growth)
+        falling = _Falling.of(labelled, growth)
+        for group in self._groups(requests):
+            lost = self._lost(falling, group)
             own[group.name] = lost.lowest
             scores = wrong.get(group.name)
             if not scores:
@@ -191,43 +230,40 @@ class Groups:
         self, labelled: Labelled, requests: int, threshold: float, growth: Callable[[Floats], Floats]
     ) -> Iterator[GroupFigures]:
         """Yield the figures of each group; `threshold` is the surface's."""
-        for group in self._groups(labelled.codes, requests):
+        falling = _Falling.of(labelled, growth)
+        for group in self._groups(requests):
             own = self.others if group.name == OTHERS else self.threshold_of(group.name)
             lowest = max(threshold, own)
-            error, _ = self._lost(labelled, group, growth).from_(lowest)
-            wrong = int((group.mine & labelled.wrong).sum())
-            labels, breached = int(group.mine.sum()), group.name in self.breached
+            error, _ = self._lost(falling, group).from_(lowest)
+            wrong, labels = int(group.of(falling.codes).sum()), group.count(falling.labels)
+            breached = group.name in self.breached
             yield GroupFigures(self.kind, group.name, group.requests, labels, wrong, lowest, error, breached)
 
     def _ranked(self) -> list[tuple[str, int]]:
         """Return the groups with most requests, and how many."""
         return sorted(self._requests.items(), key=lambda one: (-one[1], one[0]))[:MOST]
 
-    def _groups(self, codes: Floats, requests: int) -> Iterator[_Members]:
+    def _groups(self, requests: int) -> Iterator[_Members]:
         """Yield the groups with most requests, and all others together, where there is more than one group."""
-        named, rest = codes > 0, requests
-        for name, number in self._ranked():
-            mine = codes == code_of(name)
-            named &= ~mine
-            rest -= number
+        ranked = self._ranked()
+        for name, number in ranked:
             if number < _NEARLY_ALL * requests:
-                yield _Members(name, number, mine)
+                yield _Members(name, number, frozenset((code_of(name),)))
+        rest = requests - sum(number for _, number in ranked)
         if rest > 0 and len(self._requests) > MOST:
-            yield _Members(OTHERS, rest, named)
+            yield _Members(OTHERS, rest, frozenset(code_of(name) for name, _ in ranked), rest=True)
 
-    def _lost(self, labelled: Labelled, group: _Members, growth: Callable[[Floats], Floats]) -> _Lost:
+    def _lost(self, falling: _Falling, group: _Members) -> _Lost:
         """Return what serving a group from each level on loses."""
-        lost = group.mine & labelled.wrong
-        if not lost.any():
-            return _Lost(np.empty(0), np.empty(0), -math.inf)
-        order = np.argsort(-labelled.scores[lost])
-        levels, weights = labelled.scores[lost][order], labelled.weights[lost][order]
-        grown = growth(levels) / max(1, group.requests)
+        mine = group.of(falling.codes)
+        if not mine.any():
+            return _NOTHING_LOST
+        levels, weights = falling.levels[mine], falling.weights[mine]
+        grown = falling.growth[mine] / max(1, group.requests)
         estimate = np.cumsum(weights) * grown
-        largest = float(labelled.weights[group.mine].max())
-        if int(group.mine.sum()) < LEAST_LABELS or largest > self.max_error * group.requests:
+        if group.count(falling.labels) < LEAST_LABELS or falling.largest > self.max_error * group.requests:
             fits = estimate <= self.max_error
         else:
-            fits = estimate + (largest + SURE * np.sqrt(np.cumsum(weights**2))) * grown <= self.max_error
+            fits = estimate + (falling.largest + SURE * np.sqrt(np.cumsum(weights**2))) * grown <= self.max_error
         lowest = -math.inf if fits.all() else math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
         return _Lost(levels, estimate, lowest)
