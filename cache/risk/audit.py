@@ -346,15 +346,15 @@ class Audits:
             return sample.label(wrong=False, judged=rule is not None)
         async with self._reading:
             contradiction = await asyncio.to_thread(contradict, stored, fresh, question)
-        if contradiction == "different":
+            verdict = await asyncio.to_thread(self._comparer.read, stored, fresh, question, contradiction)
+        if verdict == "different":
             return sample.label(wrong=True)
         if rule is not None and ask is not None and await self._affords(sample, rule):
             judged = await ask(surface.name, rule, question, stored, fresh)
             if judged is not None:
                 return sample.label(wrong=not judged, weight=surface.paid(sample), judged=True)
         else:
-            async with self._reading:
-                verdict = await asyncio.to_thread(self._comparer.settle, stored, fresh, question, contradiction)
+            verdict = await asyncio.to_thread(self._comparer.settle, stored, fresh, verdict, contradiction)
             if verdict != "unknown":
                 return sample.label(wrong=verdict == "different")
         if rule is not None:

@@ -2,12 +2,12 @@
 
     guards      what a vector does not show: yes or no, a negation, most of the numbers and names in the shorter answer.
                 A difference there decides. What the question itself names is ignored.
-    judge       where the policy names one, a model that reads the question and both answers
-    words       else, two answers agree when one says nothing that the other does not say too: `Canberra.` and
-                `Canberra, a compromise between two larger cities.`
-    statements  else, where a cross-encoder can read both, when it finds a counterpart to each statement of either;
-                and they differ when one denies the other (`cache.risk.statements`)
-    vectors     else, they differ when the cosine of their vectors is low. A high one proves nothing.
+    words       Two answers agree when one says nothing that the other does not say too: `Canberra.` and `Canberra, a
+                compromise between two larger cities.`
+    statements  Where a cross-encoder can read both, they agree when it finds a counterpart to each statement of either,
+                and differ when one denies the other (`cache.risk.statements`).
+    judge       Where the policy names one, a model reads the question and both answers, unless they differ already.
+    vectors     Else they differ when the cosine of their vectors is low. A high one proves nothing.
     unknown     What is left gives no label, and moves nothing.
 
 All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. So they may raise a
@@ -76,15 +76,20 @@ class AnswerComparer:
         if stored == fresh:
             return "same"
         contradiction = contradict(stored, fresh, question)
-        return "different" if contradiction == "different" else self.settle(stored, fresh, question, contradiction)
+        verdict = self.read(stored, fresh, question, contradiction)
+        return self.settle(stored, fresh, verdict, contradiction)
 
-    def settle(self, stored: str, fresh: str, question: str, contradiction: Contradiction) -> Verdict:
-        """Return whether answers agree that differ so by the guards; see `contradict`."""
-        included = contradiction != "unreadable" and includes(stored, fresh, question)
-        if included and not contradiction:
+    def read(self, stored: str, fresh: str, question: str, contradiction: Contradiction) -> Verdict:
+        """Return whether answers agree by their words and by what each says; see `contradict`."""
+        if contradiction == "different":
+            return "different"
+        if not contradiction and includes(stored, fresh, question):
             return "same"
-        verdict = "unknown" if self._statements is None else self._statements.compare(stored, fresh, question)
-        if verdict != "unknown" or included or contradiction == "unreadable" or self._embed is None:
+        return "unknown" if self._statements is None else self._statements.compare(stored, fresh, question)
+
+    def settle(self, stored: str, fresh: str, verdict: Verdict, contradiction: Contradiction) -> Verdict:
+        """Return the verdict, or where that is unknown, whether their vectors show that they differ."""
+        if verdict != "unknown" or contradiction == "unreadable" or self._embed is None:
             return verdict
         vectors = self._embed((stored, fresh))
         return "different" if float(vectors[0] @ vectors[1]) < self._alike else "unknown"

@@ -27,6 +27,7 @@ from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
 from policies.caching import AuditJudgeRules, SemanticCache
 from policies.model import Policy
+from tests.cache.risk.test_statements import Reader
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.wait import eventually
 
@@ -236,6 +237,14 @@ async def test_a_judge_reads_what_a_comparison_cannot_tell(store: RedisStore) ->
     labels = await labelled(audits, surface, UNREAD, UNREAD)
     assert labels == [Label(0.95, True, 10.0, judged=True)]
     assert surface.owed == [0.0, 10.0]
+
+
+async def test_a_judge_is_not_asked_where_one_answer_denies_the_other(store: RedisStore) -> None:
+    """The pair model has found that; a judge that would call them the same is not asked."""
+    audits = Audits(store, "kind", near, scorer=Reader(), judge=Judge())
+    rules = semantic().model_copy(update={"audit_judge": AuditJudgeRules(backend="hosted")})
+    labels = await labelled(audits, audits.surface("chat", rules, 0.9), UNREAD)
+    assert labels == [Label(0.95, True, 10.0)]
 
 
 def judged_by(store: RedisStore, judge: Judge, per_hour: int = 60, hour: int = 0) -> tuple[Audits, AuditedSurface]:
