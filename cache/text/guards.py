@@ -28,7 +28,7 @@ from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
-from cache.text.pair_features import Leftover, leftover
+from cache.text.pair_features import ADJUNCTS, Leftover, leftover
 from cache.text.reading import FAINT, LISTS, QuestionReading, groups_of, read, word_set
 from policies.caching import Guard
 
@@ -63,7 +63,9 @@ _JOINING: Final = word_set("and or that but if then whether because so")
 """Links without a role in who does what to whom."""
 _SYMMETRIC: Final = frozenset(
     gist(f"they are {word}").words[0].sense
-    for word in word_set("related married engaged dating friends siblings connected similar identical equal different")
+    for word in word_set(
+        "related married engaged dating friends siblings connected similar identical equal different compare comparison"
+    )
 )
 """Symmetric relations: they hold in both directions."""
 _AGAINST: Final = {
@@ -78,6 +80,9 @@ _FEW: Final = 3
 """Words from which two questions differ in more than a `not`."""
 _SHORT: Final = 7
 """Letters from which a name is no abbreviation."""
+_STORY: Final = 35
+"""Words from which a text tells a story around its question."""
+_LACKING: Final = frozenset(word.sense for one in word_set(LISTS["lacking"]) for word in gist(f"they {one}").words)
 _TURNED: Final = 2
 """Two words swap places in many paraphrases (`damaged item`, `the item is damaged`); three in the opposite order mean
 that roles are swapped."""
@@ -212,8 +217,23 @@ def _any_other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     return bool(a.asked and b.asked) and not (a.asked | b.asked <= _WAYS or a.asked & b.asked)
 
 
-def _other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+def _any_other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     return a.numbers != b.numbers or a.symbols != b.symbols
+
+
+def _other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    """Return whether they count or calculate other things.
+
+    One is said with an article as well. A number in only one of them may belong to its story, if that is long.
+    """
+    if not _any_other_numbers(a, b):
+        return False
+    if max(a.length, b.length) >= _STORY:
+        one, other = {*a.numbers, *a.symbols} - {"1"}, {*b.numbers, *b.symbols} - {"1"}
+        return not (one <= other or other <= one)
+    if a.symbols != b.symbols or a.symbols:
+        return True
+    return [number for number in a.numbers if number != "1"] != [number for number in b.numbers if number != "1"]
 
 
 def _other_times(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
@@ -254,7 +274,11 @@ def _negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bo
     if opposites:
         return (opposites + lessened + turned) % 2 == 1
     few = min(len(rest.left), len(rest.right)) == 0 and len(rest.left) + len(rest.right) < _FEW
-    return _other_sides(a, b) or ((turned or lessened) and few)
+    if _other_sides(a, b):
+        return True
+    # What one says with a `not`, the other may say with a word of its own.
+    plain = rest.right if len(a.negations) % 2 else rest.left
+    return few and (lessened or (turned and not any(word.sense in _LACKING for word in plain)))
 
 
 def _is_less(words: Sequence[Word]) -> bool:
@@ -295,11 +319,14 @@ def _opposites(left: Sequence[Word], right: Sequence[Word]) -> int:
     """Return the number of words on the left whose opposite is on the right."""
     if not left or not right:
         return 0
-    texts = {word.text for word in right}
+    texts = {form for word in right for form in (word.text, word.root)}
     senses = {sense for word in right for sense in word.senses}
     negated = {other for word in right for other in word.negated}
     return sum(
-        not word.opposed.isdisjoint(senses) or not word.negated.isdisjoint(texts) or word.text in negated
+        not word.opposed.isdisjoint(senses)
+        or not word.negated.isdisjoint(texts)
+        or word.text in negated
+        or word.root in negated
         for word in left
     )
 
@@ -342,7 +369,9 @@ def _shortens(name: str, text: str) -> bool:
 
 
 def _other_quotes(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Return whether one quotes what does not occur in the other."""
+    """Return whether one quotes what does not occur in the other. In a long text it may belong to the story."""
+    if max(a.length, b.length) >= _STORY and not (a.quotes and b.quotes):
+        return False
     return any(quote not in other.plain for one, other in ((a, b), (b, a)) for quote in one.quotes)
 
 
@@ -351,15 +380,26 @@ def _other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -
     if _is_symmetric(a, rest):
         return False
     few = len(rest.left) + len(rest.right) < 2
-    if few and a.passive != b.passive and not rest.inversions:
+    matched = rest.exact + rest.inflected + rest.synonyms
+    if few and a.passive != b.passive and not rest.inversions and matched > 1:
+        return True
+    if few and a.passive == b.passive and rest.inversions and _subject(a) != _subject(b) != 0 != _subject(a):
         return True
     if few and a.passive == b.passive and rest.turned > _TURNED:
         return True
-    names = {word.text for word in a.words if word.name} & {word.text for word in b.words if word.name}
+    named = [{(word.text, word.link) for word in one.words if word.name} for one in (a, b)]
+    moving = {text for text, link in named[0] & named[1] if link in ADJUNCTS}
+    names = {text for text, _ in named[0]} & {text for text, _ in named[1]} - moving
     if len(names) > 1 and a.passive == b.passive:
         order = [[word.text for word in gist.words if word.text in names] for gist in (a, b)]
         return order[0] != order[1]
     return False
+
+
+def _subject(question: NormalizedQuestion) -> int:
+    """Return 1 for a question with `I` and no `me`, -1 for one with `me` and no `I`: who acts. 0 for others."""
+    words = question.plain.split()
+    return ("i" in words) - ("me" in words or "me?" in words)
 
 
 def _is_symmetric(a: NormalizedQuestion, rest: Leftover) -> bool:
@@ -373,7 +413,11 @@ def _foreign_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover)
 
 
 def _other_pronouns(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    return a.others != b.others
+    """Return whether others do what, or others than in the other. Only one of them may name somebody in its story."""
+    one, other = {*a.others}, {*b.others}
+    if not one or not other:
+        return False
+    return one.isdisjoint(other) or (len(a.others) == len(b.others) and a.others != b.others)
 
 
 def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -424,7 +468,8 @@ _STRICT: Final = frozenset({"strict"})
 _TURN: Final = frozenset({"turn"})
 _EARLIER: Final = frozenset({"earlier"})
 _ALONE: Final = frozenset({"alone", "answers"})
-_BOTH: Final = _ALONE | {"screened"}
+_SCREENED: Final = frozenset({"screened"})
+_BOTH: Final = _ALONE | _SCREENED
 _BOUNDED: Final = frozenset({"strict", "alone", "screened"})
 RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("wording", "empty", "wording", _STRICT, _no_content),
@@ -439,7 +484,8 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("order", "in turns", "wording", _TURN, _topics_moved),
     ("wording", "every", "wording", _STRICT, _any_other_word),
     ("wording", "empty", "question", frozenset({"alone", "screened"}), _no_words),
-    ("numbers", "other", "question", _BOTH, _other_numbers),
+    ("numbers", "any", "question", _ALONE, _any_other_numbers),
+    ("numbers", "other", "question", _SCREENED, _other_numbers),
     ("negation", "in one", "question", _ALONE, _not_in_one),
     ("dates", "other", "question", _BOTH, _other_times),
     ("dates", "any", "question", _ALONE, _any_other_times),

@@ -48,9 +48,13 @@ _BEST = (
     r"efficient|possible|different|common|some|various|main|only|safest|cheapest)\s++){0,3}"
 )
 _USED_FOR: Final = re.compile(r"\b(?:is|are|be)\s++used\s++(?:to|for)\b", re.IGNORECASE)
+_KEEP_FROM: Final = re.compile(r"\bkeep(?=\s++(?:\w++\s++){1,4}?from\s++\w+ing\b)", re.IGNORECASE)
+_ANYWHERE: Final = {_USED_FOR: "used", _KEEP_FROM: "keep"}
+"""Frames that may stand anywhere in a question, each with a word without which it does not."""
 _FRAMES: Final = (
     (re.compile(r"^\s*+(?:do|would)\s++you\s++(?:think|say|believe)\s++(?:that\s++)?(?=\w)", re.IGNORECASE), ""),
     (_USED_FOR, "for"),
+    (_KEEP_FROM, "stop"),
     (
         re.compile(
             r"^\s*+(?:can|could|would|will)\s++you\s++(?:please\s++|kindly\s++)?(?=(?:confirm|check|verify|explain|describe|list|give|provide|"
@@ -61,6 +65,14 @@ _FRAMES: Final = (
         "",
     ),
     (re.compile(r"^\s*+is\s++it\s++true\s++that\s++", re.IGNORECASE), ""),
+    (
+        re.compile(
+            r"^\s*+(?:does|do|has|have)\s++(?:anyone|anybody|someone|somebody|you)\s++(?:here\s++)?(?:got|have|has)\s++"
+            r"(?:(?:an?|any|some)\s++)?(?=(?:good\s++|great\s++)?(?:tips?|advice|ideas?|suggestions?|recommendations?|tricks?)\b)",
+            re.IGNORECASE,
+        ),
+        "",
+    ),
     (
         re.compile(
             rf"^\s*+(?:(?:what|which)(?:\s++is|\s++are|'s|\s++would\s++be)?\s++|(?:are|is)\s++there\s++(?:any\s++)?)?(?:the\s++|a\s++|an\s++|any\s++)?"
@@ -181,11 +193,9 @@ def rephrased(text: str) -> str:
         text = _FULL_HOUR.sub(r"\1", text)
     text = unwrap(text)
     for pattern, instead in _FRAMES:
-        # All but one are about a question's beginning, where a match is found without trying every other place.
-        if pattern is not _USED_FOR:
-            found = pattern.match(text)
-        else:
-            found = pattern.search(text) if "used" in text.casefold() else None
+        # Most are about a question's beginning, where a match is found without trying every other place.
+        word = _ANYWHERE.get(pattern)
+        found = pattern.match(text) if word is None else pattern.search(text) if word in text.casefold() else None
         if found is not None:
             text = f"{text[: found.start()]}{found.expand(instead)}{text[found.end() :]}"
     return text
@@ -335,12 +345,23 @@ def _word(token: str, link: str, name: bool) -> Word:
 
 
 def _negated_by(word: str) -> frozenset[str]:
-    """Return the words of which this is the negation, if they are words."""
+    """Return the words of which this is the negation or the other side, if they are words: `happy` for `unhappy`,
+    `hypotension` for `hypertension`, `lessee` for `lessor`.
+    """
     bare = {word[len(prefix) :] for prefix in _NEGATING if word.startswith(prefix)}
+    long = {form for rest in bare if len(rest) >= _SHORTEST_NEGATED for form in (rest, root_of(rest))}
     without = {word[:-4], word[:-4] + "ful"} if word.endswith("less") else set()
-    return frozenset({rest for rest in bare if len(rest) >= _SHORTEST_NEGATED} | without)
+    turned = {f"{other}{word[len(one) :]}" for one, other in _PREFIXES if word.startswith(one)}
+    turned |= {f"{word[: -len(one)]}{other}" for one, other in _SUFFIXES if word.endswith(one)}
+    return frozenset(long | without | {one for one in turned if len(one) > _SHORTEST_NEGATED})
 
 
+def _both_ways(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return (*pairs, *(pair[::-1] for pair in pairs))
+
+
+_PREFIXES: Final = _both_ways(thesaurus.PREFIXES)
+_SUFFIXES: Final = _both_ways(thesaurus.SUFFIXES)
 _VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, stem(word)))
 
 

@@ -20,6 +20,10 @@ _KEYS: Final[tuple[Callable[[Word], str], ...]] = (attrgetter("text"), attrgette
 """What makes words equal, the plainest first."""
 
 
+ADJUNCTS: Final = frozenset({"in", "at", "on", "for", "with", "during", "within", "of"})
+"""Prepositions whose words may move about without another sense."""
+
+
 class WordTable(Protocol):
     """Rarity of words, and similarity of pairs of words."""
 
@@ -43,7 +47,8 @@ class Leftover:
     inversions: int
     """Minimum number of matched words that must move to get the same order."""
     turned: int
-    """Length of the longest run of matched words in the opposite order."""
+    """Length of the longest run of matched words in the opposite order, without those that follow the same preposition
+    in both (`in Rome` may stand at either end)."""
 
 
 def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
@@ -85,6 +90,11 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
     pairs.sort()
     order = [there for _, there in pairs]
     in_order = order == sorted(order)
+    acting = [
+        there
+        for here, there in pairs
+        if a.words[here].link not in ADJUNCTS or a.words[here].link != b.words[there].link
+    ]
     return Leftover(
         tuple(a.words[place] for place in waiting),
         tuple(b.words[place] for place in free),
@@ -92,7 +102,7 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
         counts[1],
         counts[2],
         0 if in_order else len(order) - _rising(order),
-        min(len(order), 1) if in_order else _rising([-place for place in order]),
+        min(len(order), 1) if in_order else _rising([-place for place in acting]),
     )
 
 

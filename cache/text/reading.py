@@ -23,6 +23,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from cache.text.spelling import spelled_out
+
 _READ_CHARS: Final = 200
 _WORDS: Final = re.compile(r"[^\W\d_]+")
 SCRIPTS: Final = frozenset({"Latin"})
@@ -80,6 +82,7 @@ _WRAPPING = re.compile(
         (?:hi|hello|hey|ok|okay|so|well)(?:\s++there)?(?:\s*+[,!.:]++|
             \s++(?=(?:what|who|where|when|why|how|which|can|could|would|will|do|does|is|are|please|i|tell|show)\b))|
         (?:
+            (?:(?:do|does)\s++)?(?:anyone|anybody|someone|somebody)\s++(?:here\s++)?knows?|
             (?:can|could|would|will)\s++(?:you|u|someone|anyone)\s++(?:please\s++)?(?:kindly\s++)?
                 (?:tell|explain\s++to|show|help)\s++me|
             (?:can|could)\s++(?:you|someone)\s++(?:please\s++)?(?:explain|describe)|
@@ -118,6 +121,7 @@ def unwrap(text: str) -> str:
     """Return `text` without greetings and polite phrases, with every way to ask for a method as `howto`."""
     if "’" in text:
         text = text.replace("’", "'")
+    text = spelled_out(text) if FOREIGN.isdisjoint(text.lower().split()) else text
     if "'" in text:
         text = text.replace("can't", "can not").replace("won't", "will not")
         text = _CONTRACTIONS.sub(lambda match: _EXPANDED[match[0].lower()], text)
@@ -210,6 +214,15 @@ _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CODE = re.compile(r"[^\W_]\d|\w_|^[a-z]++[A-Z]|^[A-Z]{2}")
 """In a token: a digit after a letter, an underscore within, `camelCase`, two capitals in front."""
 _NUMBER, _TIME = "#", "@"
+_BETWEEN: Final = re.compile(r"[ -]?")
+"""What may stand between the parts of a number."""
+_TEN, _HUNDRED = 10, 100
+_MAY_JOIN: Final = frozenset({"who", "when", "where"})
+"""What may join a clause instead of asking: `a man who snores`, `what helps when I snore`."""
+_ASKS_AFTER: Final = word_set(LISTS["asks_after"])
+_ASKS_BEFORE: Final = word_set(LISTS["asks_before"])
+_NEAREST: Final = re.compile(r"([^\W_]++)\s++\Z")
+_NEXT: Final = re.compile(r"\s++([^\W_]++)")
 
 
 _HALVES: Final = ("AM", "PM")
@@ -293,22 +306,30 @@ def read(text: str) -> QuestionReading:
     content, names, poles = list[str](), set[str](), set[int]()
     negations = list[tuple[int, str]]()
     found: dict[str, list[str]] = {"number": [], "time": [], "asked": [], "modal": []}
-    clauses = 0
+    clauses = ended = 0
     for match in _TOKEN.finditer(text):
         token = _token(match[0])
+        if token.kind == "number":
+            joined = _BETWEEN.fullmatch(text, ended, match.start()) and _joined(found["number"], match[0], token.value)
+            ended = match.end()
+            if joined:
+                continue
         if token.content:
             content.append(token.content)
         if not token.also:
             continue
         kind = token.kind
+        # A letter that is a name, and a word that joins a clause, are told only by what is around them.
+        around = (kind == "name" and _is_name(token.named, text, match)) or (
+            kind == "asked" and token.value in _MAY_JOIN and _joins(text, match)
+        )
+        if around and not token.content:
+            content.append(token.value)
         if kind == "name":
-            if _is_name(token.named, text, match):
-                names.add(token.value)
-                if not token.content:
-                    content.append(token.value)
+            names.update({token.value} if around else ())
         elif kind == "negation":
             negations.append((clauses, token.value))
-        elif kind:
+        elif kind and not around:
             found[kind].append(token.value)
         if token.clause:
             clauses += 1
@@ -324,6 +345,28 @@ def read(text: str) -> QuestionReading:
         content=tuple(content),
         stems=frozenset(content),
     )
+
+
+def _joined(numbers: list[str], word: str, value: str) -> bool:
+    """Multiply or add a number word to the last number, if both are one: `5 million`, `twenty-two`."""
+    if not numbers or word[0].isdecimal():
+        return False
+    one, other = float(numbers[-1].replace(",", ".")), float(value)
+    if other >= _HUNDRED and 0 < one < other:
+        numbers[-1] = f"{one * other:.0f}"
+    elif 1 < other < _TEN < one < _HUNDRED and one % _TEN == 0:
+        numbers[-1] = f"{one + other:.0f}"
+    else:
+        return False
+    return True
+
+
+def _joins(text: str, word: re.Match[str]) -> bool:
+    """Return whether `who`, `when` or `where` begins a clause about what is before it, and asks for nothing."""
+    before, after = _NEAREST.search(text, max(0, word.start() - 30), word.start()), _NEXT.match(text, word.end())
+    if before is None or after is None or before[1].lower() in _ASKS_AFTER:
+        return False
+    return word[0].lower().startswith("who") or after[1].lower() not in _ASKS_BEFORE
 
 
 def _is_name(named: str, text: str, token: re.Match[str]) -> bool:

@@ -35,5 +35,8 @@ PHRASES: Final = {
 ROOTS: Final[dict[str, str]] = dict(entry.split() for entry in _LISTS["roots"].split(";"))
 """Maps an irregular form to its base form."""
 ANTONYMS: Final = tuple((left, right) for left, right in groups_of(_LISTS["antonyms"]))
+PREFIXES: Final = tuple((left, right) for left, right in groups_of(_LISTS["prefixes"]))
+SUFFIXES: Final = tuple((left, right) for left, right in groups_of(_LISTS["suffixes"]))
+"""Beginnings, and endings, that make opposites of the same word."""
 TOWARDS: Final = word_set(_LISTS["towards"])
 AWAY: Final = word_set(_LISTS["away"])
