@@ -80,7 +80,7 @@ _FEW: Final = 3
 """Words from which two questions differ in more than a `not`."""
 _SHORT: Final = 7
 """Letters from which a name is no abbreviation."""
-_STORY: Final = 35
+_STORY: Final = 20
 """Words from which a text tells a story around its question."""
 _LACKING: Final = frozenset(word.sense for one in word_set(LISTS["lacking"]) for word in gist(f"they {one}").words)
 _TURNED: Final = 2
