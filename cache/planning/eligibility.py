@@ -18,7 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from cache.text.reading import FAINT, LISTS, groups_of, word_set
+from cache.text.reading import FAINT, LISTS
+from cache.text.thesaurus import groups_of, word_set
 
 if TYPE_CHECKING:
     from policies.caching import CachePolicy

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from cache.risk.statements import Embed, StatementComparer, StatementScorer, Verdict
 from cache.text.guards import Pair
-from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read, word_set
+from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
+from cache.text.thesaurus import word_set
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules

@@ -29,7 +29,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
 from cache.text.pair_features import ADJUNCTS, Leftover, leftover
-from cache.text.reading import FAINT, LISTS, QuestionReading, groups_of, read, word_set
+from cache.text.reading import FAINT, LISTS, QuestionReading, read
+from cache.text.thesaurus import groups_of, word_set
 from policies.caching import Guard
 
 Where = Literal["strict", "alone", "screened", "turn", "earlier", "answers"]

@@ -14,7 +14,8 @@ from itertools import product
 from typing import Final
 
 from cache.text import thesaurus
-from cache.text.reading import FAINT, FOREIGN, FUNCTION, LINKS, NEGATIONS, QuestionReading, read, stem, unwrap, word_set
+from cache.text.reading import FAINT, FOREIGN, FUNCTION, LINKS, NEGATIONS, QuestionReading, read, stem, unwrap
+from cache.text.thesaurus import word_set
 
 
 def _phrases() -> dict[str, tuple[tuple[str, ...], re.Pattern[str]]]:

@@ -14,16 +14,14 @@ one of SCRIPTS it detects words, names, numbers and order.
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from cache.text.spelling import spelled_out
+from cache.text.thesaurus import groups_of, spelled_out, word_list, word_set
 
 _READ_CHARS: Final = 200
 _WORDS: Final = re.compile(r"[^\W\d_]+")
@@ -135,21 +133,6 @@ def unwrap(text: str) -> str:
         text = _FILLER.sub("", text)
     match = _HOW.match(text)
     return text if match is None else f"howto {text[match.end() :]}"
-
-
-def word_set(words: str) -> frozenset[str]:
-    """Split a string of words."""
-    return frozenset(words.split())
-
-
-def groups_of(text: str, separator: str = ";") -> list[tuple[str, ...]]:
-    """Split a string of groups of words."""
-    return [tuple(group.split()) for group in text.split(separator)]
-
-
-def word_list(name: str) -> dict[str, Any]:
-    """Read a file of words in this folder. Its lists are strings, to be split with `word_set` or `groups_of`."""
-    return tomllib.loads(Path(__file__).with_name(name).read_text("utf-8"))
 
 
 def _by_word(table: Mapping[str, str]) -> dict[str, str]:
