@@ -7,7 +7,7 @@ from then on (the back-fill). So a threshold affects later requests, which isola
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,19 +87,26 @@ def halves(outcome: StreamOutcome) -> tuple[Rates, Rates]:
 class StreamGate:
     """The threshold for serving candidates: constant, or set by `control`, which learns during the stream.
 
-    It learns as in a gateway: a random sample of candidates is answered by a model and compared.
+    It learns as in a gateway: a random sample of candidates is answered by a model and compared. `judged`: its labels
+    are a judge's. `breached` is set once a breach was shown.
     """
 
-    def __init__(self, threshold: float, control: RiskControl | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, threshold: float, control: RiskControl | None = None, seed: int = 0, *, judged: bool = True
+    ) -> None:
+        self.breached = False
         self._threshold = threshold
         self._control = control
+        self._judged = judged
         self._generator = random.Random(seed)  # noqa: S311
         self._requests = 0
         self._scores: list[float] = []
         self._labels: list[Label] = []
 
-    def serves(self, score: float | None, wrong: bool) -> bool:
-        """Return whether the best candidate, with this score, is served; `wrong` is its label."""
+    def serves(self, score: float | None, label: Callable[[], bool | None]) -> bool:
+        """Return whether the best candidate, with this score, is served; `label` says whether that would be wrong, and
+        None where the comparison does not know.
+        """
         if self._control is None:
             return score is not None and score >= self._threshold
         compared, serves = 0.0, False
@@ -107,12 +114,13 @@ class StreamGate:
             compared = self._control.weight(score, self._generator.random())
             serves = score >= self._control.threshold and not compared
             self._scores.append(score)
-        if score is not None and compared:
-            self._labels.append(Label(score, wrong, compared, judged=True))
+        if score is not None and compared and (wrong := label()) is not None:
+            self._labels.append(Label(score, wrong, compared, judged=self._judged))
         self._requests += 1
         if self._requests == _BATCH:
             self._control.fold(Batch(self._requests, tuple(self._scores), tuple(self._labels)))
             self._requests, self._scores, self._labels = 0, [], []
+            self.breached |= self._control.breached
         return serves
 
 
@@ -170,6 +178,8 @@ class Stream:
     texts: Sequence[int]
     neighbours: Neighbours
     truth: Truth
+    audit: Callable[[int, int], bool | None] | None = None
+    """Whether the stored answer to one request would be wrong for another, None if not known; without it the truth."""
 
     def served_by(self, stages: Stages, gate: StreamGate, on_progress: OnProgress) -> StreamOutcome:
         """Simulate our cache, deciding like a lookup, at the threshold that `gate` has at the time."""
@@ -194,8 +204,12 @@ class Stream:
     def _found(self, kept: _Kept, row: int, stages: Stages, gate: StreamGate) -> int | None:
         """Return the request whose answer is served for this one; None if there is none."""
         best, score = self._best(kept, row, stages)
-        serves = gate.serves(score, best is not None and not self._same(best, row))
-        return best if serves else None
+        return best if gate.serves(score, lambda: self._label(best, row)) else None
+
+    def _label(self, best: int | None, row: int) -> bool | None:
+        if best is None:
+            return None
+        return not self._same(best, row) if self.audit is None else self.audit(best, row)
 
     def _best(self, kept: _Kept, row: int, stages: Stages) -> tuple[int | None, float | None]:
         """Return the best candidate without a veto, and its score."""

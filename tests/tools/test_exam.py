@@ -15,7 +15,8 @@ from cache.risk.comparison import AnswerComparer
 from gateway.fit.datasets import read_pairs
 from gateway.progress import silent
 from tools.exam.answers import answer_pairs, compared
-from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
+from tools.exam.desk import desk_languages, desk_requests
+from tools.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}
@@ -26,6 +27,8 @@ KINDS = {
 }  # fmt: skip
 _SLOT = re.compile(r"\{(\w+)\}")
 _GRAM = 4
+_SHORT = 20
+"""Shorter wordings of a desk, such as `password change`, may be anybody's."""
 
 
 @cache
@@ -93,6 +96,31 @@ def test_answers_are_counted_by_verdict() -> None:
     assert values["kind"]["all"] == figures and len(tables) == 4
 
 
+def test_six_desks_have_eighty_intents_with_five_wordings_and_two_answers() -> None:
+    assert desk_languages() == ["ar", "de", "en", "es", "ja", "zh"]
+    for language in desk_languages():
+        data = read_data(FOLDER / "desk" / f"{language}.toml")
+        assert len(data["intents"]) >= 80, language
+        asked = [ask for asks, _ in data["intents"] for ask in asks]
+        assert [ask for ask, count in Counter(asked).items() if count > 1] == []
+        for asks, answers in data["intents"]:
+            assert len(asks) == 5 and len({*answers}) == 2, asks
+            slots = [{*_SLOT.findall(text)} for text in (*asks, *answers)]
+            assert all(one == slots[0] <= data["slots"].keys() for one in slots), asks
+
+
+def test_a_desk_repeats_itself_in_few_intents_and_many_words() -> None:
+    """Equal numbers want the same; a text wants one thing; the same seed makes the same requests."""
+    requests = desk_requests("en", 2_000, 1)
+    assert requests == desk_requests("en", 2_000, 1) != desk_requests("en", 2_000, 2)
+    wants: dict[str, set[int]] = defaultdict(set)
+    for request in requests:
+        wants[request.text].add(request.wants)
+    assert {len(numbers) for numbers in wants.values()} == {1}
+    counted = Counter(request.wants for request in requests)
+    assert counted.most_common(1)[0][1] > 200 and len(counted) >= 60 and len(wants) > 700
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_no_pair_is_one_text_twice_or_occurs_twice(part: str) -> None:
     assert [pair for pair in pairs(part) if pair.a.casefold() == pair.b.casefold()] == []
@@ -107,6 +135,9 @@ def _plain(text: str) -> str:
 
 def _exam_texts() -> set[str]:
     questions = {_plain(text) for part in PARTS for pair in pairs(part) for text in (pair.a, pair.b)}
+    for language in desk_languages():
+        for asks, _ in read_data(FOLDER / "desk" / f"{language}.toml")["intents"]:
+            questions |= {_plain(ask) for ask in asks if len(ask) > _SHORT}
     return questions | {_plain(text) for row in answer_pairs() for text in (row.one, row.other)}
 
 

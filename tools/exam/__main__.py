@@ -25,6 +25,7 @@ from routing.embedding.embedder import load_embedder
 from tools import command
 from tools.cache_stages import score_pairs, served_of
 from tools.exam.answers import answer_pairs, compared
+from tools.exam.desk import REQUESTS, desk_languages, run_desks
 from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
 from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
@@ -42,12 +43,13 @@ parts:
   rewordings    true rewordings and near traps, by language
   english       rewordings and traps of mixed kinds, in English
   answers       pairs of answers, opposite ones and the same in other words, compared as the audit does
+  desk          5,000 requests of a support desk by language, with the controller at 1% and the audit of answers
 
 served is the share of true rewordings that the cache answers with the other's answer, wrong the share of the other
 pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
 training or choose a number: see tools/exam/README.md."""
 
-_ALL: Final = (*PARTS, "answers")
+_ALL: Final = (*PARTS, "answers", "desk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,17 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     examined = examinee(args, on_progress)
     values: dict[str, Any] = {}
     lines: list[str | Table] = []
+    cache, embedder = examined.cache, examined.embedder
+    comparer = AnswerComparer(embedder.embed, cache.cross_encoder, alike=ALIKE[args.embedding])
     if "answers" in parts:
-        cache, embedder = examined.cache, examined.embedder
-        comparer = AnswerComparer(embedder.embed, cache.cross_encoder, alike=ALIKE[args.embedding])
         values["answers"], tables = compared(answer_pairs(languages), comparer, on_progress)
+        lines += tables
+    if "desk" in parts:
+        desks = [one for one in desk_languages() if not languages or one in languages]
+        count = args.limit or REQUESTS
+        values["desk"], tables = run_desks(
+            desks, count, args.seed, cache, examined.requests, embedder, comparer, on_progress
+        )
         lines += tables
     for part in [part for part in parts if part in PARTS]:
         pairs = _limited(pairs_of(part, languages), args.limit, args.seed)
@@ -152,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--wrong", action="store_true", help="list the pairs that are wrongly served")
     parser.add_argument(
         "--limit", type=whole(0), default=0, metavar="N",
-        help="use N random pairs of each language and kind; 0 for all (default: 0)",
+        help="use N random pairs of each language and kind, and N requests of a desk; 0 for all (default: 0)",
     )  # fmt: skip
     add_embedding_flag(parser)
     add_seed_flag(parser, " of samples")
