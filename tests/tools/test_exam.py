@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections import Counter, defaultdict
@@ -14,8 +15,10 @@ import pytest
 from cache.risk.comparison import AnswerComparer
 from gateway.fit.datasets import read_pairs
 from gateway.progress import silent
+from tools.exam.__main__ import main
 from tools.exam.answers import answer_pairs, compared
 from tools.exam.desk import desk_languages, desk_requests
+from tools.exam.public import unselected_pairs
 from tools.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -119,6 +122,27 @@ def test_a_desk_repeats_itself_in_few_intents_and_many_words() -> None:
     assert {len(numbers) for numbers in wants.values()} == {1}
     counted = Counter(request.wants for request in requests)
     assert counted.most_common(1)[0][1] > 200 and len(counted) >= 60 and len(wants) > 700
+
+
+def test_unselected_pairs_are_drawn_from_files_and_named_by_them(tmp_path: Path) -> None:
+    rows = [{"a": f"a{n}", "b": f"b{n}", "same_answer": n % 2 == 0, "group": "g"} for n in range(20)]
+    file = tmp_path / "zh.own.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = unselected_pairs([file], 5, 1)
+    assert len(drawn) == 5 and {(pair.language, pair.kind) for pair in drawn} == {("zh", "g")}
+    assert {pair.a for pair in drawn} != {pair.a for pair in unselected_pairs([file], 5, 2)}
+    assert len(unselected_pairs([file], 0, 1)) == 20
+
+
+def test_the_command_prints_a_part_and_refuses_a_language_it_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the cross-encoder, and on a sample, it takes a second."""
+    options = ["--cross-encoder", "none", "--limit", "2", "--json"]
+    assert main(["--part", "opposites", "--part", "english", "--languages", "en,de", *options]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert set(values) == {"opposites", "english"} and set(values["opposites"]["language"]) == {"de", "en"}
+    assert values["english"]["kind"]["typo"]["served"]["n"] == 2
+    assert main(["--languages", "xx", *options]) == 2
+    assert "the exam has no xx" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -26,6 +26,7 @@ from tools import command
 from tools.cache_stages import score_pairs, served_of
 from tools.exam.answers import answer_pairs, compared
 from tools.exam.desk import REQUESTS, desk_languages, run_desks
+from tools.exam.public import unselected_pairs
 from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
 from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
@@ -36,6 +37,8 @@ _EXAMPLES = """examples:
   python -m tools.exam --part english --json          English rewordings and traps, as JSON
   python -m tools.exam --cross-encoder none --limit 50
                                                       at most 50 pairs of each kind and language, without the model
+  python -m tools.exam --pairs zh.lcqmc.jsonl ar.nsurl.jsonl
+                                                      random pairs of public sets
   python -m tools.exam --cross-encoder /tmp/new       with a cross-encoder that was just trained
 
 parts:
@@ -44,6 +47,9 @@ parts:
   english       rewordings and traps of mixed kinds, in English
   answers       pairs of answers, opposite ones and the same in other words, compared as the audit does
   desk          5,000 requests of a support desk by language, with the controller at 1% and the audit of answers
+
+  unselected    with --pairs: random pairs of public sets, as they come; a file is JSON lines as those of
+                tools.measure_cache, and its name up to the first dot is shown as their language
 
 served is the share of true rewordings that the cache answers with the other's answer, wrong the share of the other
 pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
@@ -80,7 +86,7 @@ def examinee(args: argparse.Namespace, on_progress: OnProgress) -> Examinee:
 
 def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     """Run the parts that were asked for."""
-    parts = args.part or list(_ALL)
+    parts = args.part or ([] if args.pairs else list(_ALL))
     languages = frozenset(filter(None, args.languages.split(",")))
     if unknown := languages.difference(*map(languages_of, PARTS)):
         raise DataError(f"--languages: the exam has no {', '.join(sorted(unknown))}; see --help")
@@ -99,22 +105,33 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
             desks, count, args.seed, cache, examined.requests, embedder, comparer, on_progress
         )
         lines += tables
-    for part in [part for part in parts if part in PARTS]:
-        pairs = _limited(pairs_of(part, languages), args.limit, args.seed)
-        if not pairs:
-            continue
-        out, same = examined.serves(pairs, on_progress), np.array([pair.same for pair in pairs])
-        values[part] = {"all": _values(out, same)}
-        for by in ("language", "kind"):
-            names = np.array([getattr(pair, by) for pair in pairs])
-            groups = {str(name): names == name for name in dict.fromkeys(names.tolist())}
-            if len(groups) > 1:
-                lines += [_shown(f"{part} by {by}", out, same, groups), ""]
-                values[part][by] = {name: _values(out[own], same[own]) for name, own in groups.items()}
-        if args.wrong:
-            hits = [pair for pair, hit in zip(pairs, out.tolist(), strict=True) if hit and not pair.same]
-            lines += [f"{pair.language}, {pair.kind}: {pair.a} <> {pair.b}" for pair in hits]
+    asked = {part: _limited(pairs_of(part, languages), args.limit, args.seed) for part in parts if part in PARTS}
+    if args.pairs:
+        asked["unselected"] = unselected_pairs(args.pairs, args.limit, args.seed)
+    for part, pairs in asked.items():
+        if pairs:
+            values[part], tables = _questions(part, pairs, examined.serves(pairs, on_progress), wrong=args.wrong)
+            lines += tables
     return Report(values, lines, width=WIDE)
+
+
+def _questions(
+    part: str, pairs: Sequence[ExamPair], out: Flags, *, wrong: bool
+) -> tuple[dict[str, Any], list[str | Table]]:
+    """Return the figures of a part by language and by kind, as JSON values and as tables."""
+    same = np.array([pair.same for pair in pairs])
+    values: dict[str, Any] = {"all": _values(out, same)}
+    lines: list[str | Table] = []
+    for by in ("language", "kind"):
+        names = np.array([getattr(pair, by) for pair in pairs])
+        groups = {str(name): names == name for name in dict.fromkeys(names.tolist())}
+        if len(groups) > 1 or part == "unselected":
+            lines += [_shown(f"{part} by {by}", out, same, groups), ""]
+            values[by] = {name: _values(out[own], same[own]) for name, own in groups.items()}
+    if wrong:
+        hits = [pair for pair, hit in zip(pairs, out.tolist(), strict=True) if hit and not pair.same]
+        lines += [f"{pair.language}, {pair.kind}: {pair.a} <> {pair.b}" for pair in hits]
+    return values, lines
 
 
 def _limited(pairs: list[ExamPair], limit: int, seed: int) -> list[ExamPair]:
@@ -148,6 +165,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _EXAMPLES,
     )  # fmt: skip
     parser.add_argument("--part", action="append", choices=_ALL, help="run this part only; may be repeated")
+    parser.add_argument(
+        "--pairs", type=Path, nargs="+", default=[], metavar="FILE",
+        help="decide 1,500 random pairs of each of these public sets too, and nothing else unless --part is given",
+    )  # fmt: skip
     parser.add_argument("--languages", default="", metavar="CODES", help="run these languages only, such as zh,ja")
     parser.add_argument(
         "--cross-encoder", default="default", metavar="PATH",
