@@ -199,14 +199,16 @@ def texts_within(texts: set[str], trained_on: Iterable[tuple[str, Mapping[str, l
     found = set()
     for written_string, slots in trained_on:
         string = _plain(written_string)
-        found |= {string} & texts
-        written = max(_SLOT.split(string)[::2], key=len)
-        if written == string or len(written) < _GRAM:
+        if string in texts:
+            found.add(string)
+        pieces = _SLOT.split(string)[::2]
+        longest = max(pieces, key=len)
+        if longest == string or len(longest) < _GRAM:
             continue
-        parts = [grams.get(written[at : at + _GRAM], set()) for at in range(len(written) - _GRAM + 1)]
-        if rarest := min(parts, key=len):
+        near = grams.get(longest[:_GRAM], set())
+        if near := {text for text in near if all(piece in text for piece in pieces)}:
             pattern = _pattern(string, slots)
-            found |= {text for text in rarest if pattern.fullmatch(text)}
+            found |= {text for text in near if pattern.fullmatch(text)}
     return found
 
 
