@@ -57,6 +57,11 @@ _CLOSE_S: Final = 1.0
 _AGAIN_S: Final = 60.0
 """Seconds after which figures that have not changed are published again."""
 _MOST_OWED: Final = 20
+_NEW: Final = 20
+"""Would-be hits of a language in this worker of which the share _SHARE_OF_NEW is compared: where all are wrong, ten
+would be served before the first of those that are drawn at random, and a language that hardly asks has no thousand
+requests to make up for them."""
+_SHARE_OF_NEW: Final = 0.5
 SHOWN_S: Final = 600.0
 """Seconds for which a breach is shown: its threshold moves at once, and who watches looks every minute or so."""
 Breach = tuple[str, str]
@@ -126,6 +131,8 @@ class AuditedSurface:
     asked: dict[str, int] = field(default_factory=dict)
     languages: dict[str, int] = field(default_factory=dict)
     owners: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+    """Would-be hits by language, while they are few: of these more are compared."""
     breaches: dict[Breach, float] = field(default_factory=dict)
     """When the bound was last breached, in seconds since 1970, for SHOWN_S."""
     owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -159,6 +166,10 @@ class AuditedSurface:
         self.owners[owner] = self.owners.get(owner, 0) + 1
         if owner in self.control.own:
             self.asked[owner] = self.asked.get(owner, 0) + 1
+
+    def is_new(self, language: str) -> bool:
+        """Return whether few would-be hits were seen in a language that is not that of nearly all requests."""
+        return self.control.languages.main not in (None, language) and self.seen.get(language, 0) < _NEW
 
     def taken(self) -> Batch:
         """Return what was observed since the last call, and reset it."""
@@ -307,7 +318,11 @@ class Audits:
         `threshold` is the request's.
         """
         surface.scores.append(score)
-        weight = surface.control.weight(score, random.random(), threshold)  # noqa: S311
+        least = 0.0
+        if score >= threshold and surface.is_new(language):
+            least = _SHARE_OF_NEW
+            surface.seen[language] = surface.seen.get(language, 0) + 1
+        weight = surface.control.weight(score, random.random(), threshold, least)  # noqa: S311
         return Sample(surface, key, score, weight, language, owner) if weight else None
 
     def compare(self, sample: Sample, fresh: Mapping[str, Any], question: str = "") -> None:

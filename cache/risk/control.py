@@ -256,15 +256,15 @@ class RiskControl:
         """Return whether a complaint about this request is already counted."""
         return request in self._complaints
 
-    def weight(self, score: float, chance: float, threshold: float | None = None) -> float:
+    def weight(self, score: float, chance: float, threshold: float | None = None, least: float = 0.0) -> float:
         """Return the label weight of a candidate without a veto if it is sampled for comparison, else 0.0.
 
         `chance` is uniform in 0..1. A sampled candidate above the threshold is not served. `threshold` is that of the
-        request, else the surface's.
+        request, else the surface's, and `least` the smallest share that is sampled.
         """
         if not self.audit:
             return 0.0
-        share = self._share
+        share = max(least, self._share)
         if score < (self.threshold if threshold is None else threshold):
             share = min(1.0, _FREE * share)
         return 1 / share if chance < share else 0.0

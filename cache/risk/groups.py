@@ -37,6 +37,7 @@ MOST: Final = 16
 OTHERS: Final = "other"
 """Name of all other groups together."""
 _NEARLY_ALL: Final = 0.9
+_LEAST_REQUESTS: Final = 100
 _LEAST_WRONG: Final = 2
 """Labels of wrong hits from which a group's breach is reported; the first one moves its threshold."""
 
@@ -161,6 +162,8 @@ class Groups:
     own: dict[str, float] = field(default_factory=dict)
     others: float = -math.inf
     breached: frozenset[str] = frozenset()
+    main: str | None = None
+    """The group of nearly all requests, '' if there is none; None while there are too few requests to tell."""
     _requests: dict[str, int] = field(default_factory=dict)
     _suspected: set[str] = field(default_factory=set)
     """Groups whose threshold rose by a single label."""
@@ -223,6 +226,9 @@ class Groups:
                 else:
                     self._suspected.discard(group.name)
                     breached.add(group.name)
+        self.main = next((name for name, number in self._ranked() if number >= _NEARLY_ALL * requests), "")
+        if requests < _LEAST_REQUESTS:
+            self.main = None
         self.others = own.pop(OTHERS, -math.inf)
         self.own, self.breached = own, frozenset(breached)
 

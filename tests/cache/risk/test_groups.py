@@ -76,6 +76,17 @@ def test_one_wrong_hit_moves_a_small_group_and_is_no_breach_yet() -> None:
     assert control.threshold_for("", "Thai") == 0.8
 
 
+def test_the_main_group_is_known_once_there_are_requests_enough() -> None:
+    """It is that of nearly all requests, where there is one."""
+    control = RiskControl(MAX_ERROR, strict=0.8)
+    fold(control, Batch(99, languages={"Latin": 99}))
+    assert control.languages.main is None
+    fold(control, Batch(11, languages={"Han": 11}))
+    assert control.languages.main == "Latin"
+    fold(control, Batch(100, languages={"Han": 100}))
+    assert control.languages.main == ""
+
+
 def test_a_group_never_has_a_threshold_below_the_surfaces() -> None:
     """However good its labels are."""
     control = RiskControl(MAX_ERROR, strict=0.8)

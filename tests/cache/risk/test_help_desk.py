@@ -64,7 +64,7 @@ def asked(question: str, desk: int) -> dict[str, Any]:
 async def test_wrong_hits_of_a_minority_are_seen_and_end(store: RedisStore, caplog: pytest.LogCaptureFixture) -> None:
     """Its answers are compared by what they say, its threshold rises, its breach is told, and English hits go on.
 
-    One in ten hits is answered afresh, so some ten are wrong before the first is found out; all 180 would be.
+    Of the first 20 would-be hits every other one is answered afresh, so few are wrong before that; all 180 would be.
     """
     name, vector = secrets.token_hex(4), np.array([1, 0, 0, 0], np.float32)
     audits = Audits(store, name, alike, cross_encoder=name, scorer=Reader())
@@ -90,6 +90,7 @@ async def test_wrong_hits_of_a_minority_are_seen_and_end(store: RedisStore, capl
             surface.requests += 20_000
             surface.languages["Latin"] += 20_000
             surface.owners["tenant:acme"] = surface.owners.get("tenant:acme", 0) + 20_000
+            await eventually(lambda: surface.control.languages.main == "Latin")
             wrong = 0
             for desk, (thing, way) in enumerate(itertools.product(THINGS * 3, WAYS)):
                 for verb in way:
@@ -97,9 +98,9 @@ async def test_wrong_hits_of_a_minority_are_seen_and_end(store: RedisStore, capl
                     wrong += await ask(f"请告诉我{verb}{thing}的方法。", text, "desk", desk) == "hit"
             await eventually(lambda: audits.state()["chat"].languages.get("Han", False))
         assert "hit" in english
-        assert wrong <= 90
+        assert wrong <= 20
         state = audits.state()["chat"]
-        assert not state.breached and state.threshold == 0.8
+        assert not state.breached and state.threshold <= 0.95
         assert state.tenants["tenant:desk"] and not state.tenants.get("tenant:acme")
         assert caplog.text.count("surface chat, language Han: more than 0.01") == 1
         again = [await ask(question, "Open Settings.", "acme", -1) for question in ENGLISH * 10]
