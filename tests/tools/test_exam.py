@@ -28,7 +28,7 @@ KINDS = {
     "adjective", "before or after", "buy or sell", "condition", "direction", "male or female", "most or least",
     "negation", "neighbour", "noun", "on or off", "prefix", "roles", "tense", "units", "verb",
 }  # fmt: skip
-_SLOT = re.compile(r"\{(\w+)\}")
+_SLOT = re.compile(r"\{(\w+?)(?:_\d+)?\}")
 _GRAM = 4
 _SHORT = 20
 """Shorter wordings of a desk, such as `password change`, may be anybody's."""
@@ -206,19 +206,15 @@ def texts_within(texts: set[str], trained_on: Iterable[tuple[str, Mapping[str, l
         if longest == string or len(longest) < _GRAM:
             continue
         near = grams.get(longest[:_GRAM], set())
-        if near := {text for text in near if all(piece in text for piece in pieces)}:
-            pattern = _pattern(string, slots)
-            found |= {text for text in near if pattern.fullmatch(text)}
+        if near := {text for text in near if text.startswith(pieces[0]) and text.endswith(pieces[-1])}:
+            pattern = re.compile("(.+)".join(map(re.escape, pieces)))
+            values = [{one.casefold() for one in slots.get(name, [])} for name in _SLOT.findall(string)]
+            found |= {text for text in near if _fits(pattern.fullmatch(text), values)}
     return found
 
 
-def _pattern(string: str, slots: Mapping[str, list[str]]) -> re.Pattern[str]:
-    made, end = "", 0
-    for match in _SLOT.finditer(string):
-        values = slots.get(re.sub(r"_\d+$", "", match[1]), [])
-        made += re.escape(string[end : match.start()]) + f"(?:{'|'.join(re.escape(one.casefold()) for one in values)})"
-        end = match.end()
-    return re.compile(made + re.escape(string[end:]))
+def _fits(match: re.Match[str] | None, values: list[set[str]]) -> bool:
+    return match is not None and all(one in known for one, known in zip(match.groups(), values, strict=True))
 
 
 def test_nothing_of_the_exam_occurs_in_what_is_trained_on_or_chosen_by() -> None:
