@@ -48,14 +48,13 @@ _BEST = (
     r"(?:(?:very|most|single|best|good|great|easiest|easy|fastest|quickest|quick|simplest|right|proper|correct|effective|"
     r"efficient|possible|different|common|some|various|main|only|safest|cheapest)\s++){0,3}"
 )
-_USED_FOR: Final = re.compile(r"\b(?:is|are|be)\s++used\s++(?:to|for)\b", re.IGNORECASE)
-_KEEP_FROM: Final = re.compile(r"\bkeep(?=\s++(?:\w++\s++){1,4}?from\s++\w+ing\b)", re.IGNORECASE)
-_ANYWHERE: Final = {_USED_FOR: "used", _KEEP_FROM: "keep"}
-"""Frames that may stand anywhere in a question, each with a word without which it does not."""
+_ANYWHERE: Final = (
+    ("used", re.compile(r"\b(?:is|are|be)\s++used\s++(?:to|for)\b", re.IGNORECASE), "for"),
+    ("keep", re.compile(r"\bkeep(?=\s++(?:\w++\s++){1,4}?from\s++\w+ing\b)", re.IGNORECASE), "stop"),
+)
+"""Frames that may stand anywhere in a question, each after a word without which it does not."""
 _FRAMES: Final = (
     (re.compile(r"^\s*+(?:do|would)\s++you\s++(?:think|say|believe)\s++(?:that\s++)?(?=\w)", re.IGNORECASE), ""),
-    (_USED_FOR, "for"),
-    (_KEEP_FROM, "stop"),
     (
         re.compile(
             r"^\s*+(?:can|could|would|will)\s++you\s++(?:please\s++|kindly\s++)?(?=(?:confirm|check|verify|explain|describe|list|give|provide|"
@@ -193,12 +192,14 @@ def rephrased(text: str) -> str:
     if ":00" in text:
         text = _FULL_HOUR.sub(r"\1", text)
     text = unwrap(text)
+    # These are about a question's beginning, where a match is found without trying every other place.
     for pattern, instead in _FRAMES:
-        # Most are about a question's beginning, where a match is found without trying every other place.
-        word = _ANYWHERE.get(pattern)
-        found = pattern.match(text) if word is None else pattern.search(text) if word in text.casefold() else None
-        if found is not None:
-            text = f"{text[: found.start()]}{found.expand(instead)}{text[found.end() :]}"
+        if (found := pattern.match(text)) is not None:
+            text = f"{found.expand(instead)}{text[found.end() :]}"
+    folded = text.casefold()
+    for word, pattern, instead in _ANYWHERE:
+        if word in folded:
+            text = pattern.sub(instead, text, count=1)
     return text
 
 
