@@ -122,7 +122,7 @@ def _questions(
     same = np.array([pair.same for pair in pairs])
     values: dict[str, Any] = {"all": _values(out, same)}
     lines: list[str | Table] = []
-    for by in ("language", "kind"):
+    for by in ("language", "script", "kind"):
         names = np.array([getattr(pair, by) for pair in pairs])
         groups = {str(name): names == name for name in dict.fromkeys(names.tolist())}
         if len(groups) > 1 or part == "unselected":

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cache.text.reading import is_written_in
+
 FOLDER: Final = Path(__file__).parent
 PARTS: Final = ("opposites", "rewordings", "english")
 """Parts whose pairs of questions are decided one by one."""
@@ -23,6 +25,11 @@ class ExamPair:
     same: bool
     language: str
     kind: str
+
+    @property
+    def script(self) -> str:
+        """Whether both texts are written in Latin letters alone."""
+        return "Latin" if is_written_in(self.a + self.b, ("Latin",)) else "other"
 
 
 def pairs_of(part: str, languages: frozenset[str] = frozenset()) -> list[ExamPair]:
