@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import orjson
@@ -157,38 +159,74 @@ _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
 _SHORT: Final = 24
-"""Characters up to which a message in a conversation hangs on what was said before: `yes`, `go on`, `why?`."""
+"""Width up to which a message in a conversation hangs on what was said before: `yes`, `go on`, `why?`."""
 _REFERS: Final = 160
 """Characters up to which a message that refers to what was said before hangs on it; a longer one says enough itself."""
-_REFERRING: Final = re.compile(
-    r"""^\W*(?:and|but|so|then|also|or|now|ok|okay|yes|yeah|no|sure|right|thanks|great|what\ about|how\ about|same)\b
-    | \b(?:that|this|it|those|these|them|they)(?=\W*$|[?.!,;])
-    | \b(?:above|previous|earlier|former|latter|again|instead|continue
-        |(?:first|second|third|last|next)\ (?:step|part|point|one|case|line|example|option|paragraph)|step\ \d)\b""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_BACK: Final = 8
+_BACK: Final = 16
 """Most user messages that are looked through for the one that the last one hangs on."""
+_SPACELESS: Final = r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+"""Thai, Japanese, Chinese and Korean: words follow each other, or take endings, without a space."""
+
+
+def _word_lists() -> dict[str, str]:
+    """Return each list of `follow_ups.toml` as alternatives of a regular expression.
+
+    They are grouped by the first letter, which halves the time of a search, the longest first.
+    """
+    alternatives = {}
+    for name, words in tomllib.loads((Path(__file__).parent / "follow_ups.toml").read_text("utf-8")).items():
+        groups: dict[str, list[str]] = {}
+        for word in sorted(words, key=len, reverse=True):
+            end = "" if re.match(_SPACELESS, word[-1]) else r"\b"
+            groups.setdefault(word[0], []).append(re.escape(word[1:]) + end)
+        alternatives[name] = "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in groups.items())
+    return alternatives
+
+
+_WORD_LISTS: Final = _word_lists()
+_ASKS_NOTHING: Final = re.compile(r"(?:\W*(?:{asks_nothing}))+\W*".format_map(_WORD_LISTS))
+_INTERJECTIONS: Final = re.compile(r"\W*(?:(?:{interjections})\W*)*".format_map(_WORD_LISTS))
+_OPENING: Final = re.compile(r"(?P<refers>{openers})|{new_topic}".format_map(_WORD_LISTS))
+_REFERRING: Final = re.compile(
+    rf"(?:\b|(?<={_SPACELESS}))"
+    r"(?:{referring}|(?:{pronouns})(?=\W*$|[?.!,;。?!,؟،])|(?:{ordinals}) (?:{parts})|step \d)".format_map(_WORD_LISTS)
+)
 
 
 def hangs(text: str) -> bool:
-    """Return whether a message in a conversation says too little by itself: a short one, or one that refers back."""
-    return len(text) <= _SHORT or (len(text) <= _REFERS and _REFERRING.search(text) is not None)
+    """Return whether a message in a conversation says too little by itself: a short one, or one that refers back.
+
+    Interjections in front of what it says do not count: `ok, now what is the capital of Peru?` says enough.
+    """
+    if len(text) > _REFERS:
+        return False
+    lower = text.lower()
+    interjections = _INTERJECTIONS.match(lower)
+    start = interjections.end() if interjections else 0
+    opening = _OPENING.match(lower, start)
+    if (opening and opening["refers"]) or _REFERRING.search(lower, start):
+        return True
+    return not opening and _width(lower) - start <= _SHORT and not _ASKS_NOTHING.fullmatch(lower)
+
+
+def _width(text: str) -> int:
+    """Return a text's length, with 3 for each character where most are Chinese, Japanese, Korean or the like."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return size if size > 2 * len(text) else len(text)
 
 
 def text_in_context(turns: Sequence[str]) -> str:
     """Return the text whose difficulty is that of the last of these user messages; '' where that is its own.
 
     A message that hangs on what was said before is as hard as what it hangs on: the latest message before it that says
-    enough itself goes in front of it, or else the longest, at most _BACK messages back. What was asked before that has
-    no part in it.
+    enough itself, or else the longest, at most _BACK messages back, is rated in its place. (Joined, they are like no
+    text that the classifier was fitted to.) What was asked before that has no part in it.
     """
-    last = turns[-1]
-    if not hangs(last):
+    if not hangs(turns[-1]):
         return ""
     earlier = turns[-2 : -_BACK - 2 : -1]
     before = next((turn for turn in earlier if not hangs(turn)), max(earlier, key=len, default=""))
-    return f"{before}\n{last}" if len(before) > _SHORT else ""
+    return before if _width(before) > _SHORT else ""
 
 
 class Features(NamedTuple):

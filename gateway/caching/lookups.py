@@ -175,7 +175,7 @@ class QuestionEmbedder:
         try:
             vector = await self.vector(request.features.rated_text, request.budget_s())
             # The semantic cache compares a conversation by its user turns; else by the last message alone, which the
-            # classifier reads behind the message that it hangs on.
+            # classifier rates as the message that it hangs on.
             own = plan.keys and (plan.keys.user_turns or (request.features.in_context and request.features.text))
             if own and not plan.why_not_semantic():
                 plan.own_vector = await self.vector(own, request.budget_s())

@@ -1,0 +1,43 @@
+"""`python -m tools.measure_conversations`: follow-ups of a hard turn do not start small, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools.measure_conversations import conversations_of, main
+
+PARTS = Path(__file__).parents[2] / "tools" / "conversations" / "conversations.toml"
+
+
+def test_follow_ups_of_hard_turns_do_not_start_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 126 conversations in seven languages, by the shipped rules of `chat` and `batch`; easy topics mostly do."""
+    assert main(["--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["conversations"] == 126
+    for surface in ("chat", "batch"):
+        alone, figures = printed[surface]["last message alone"], printed[surface]["its conversation"]
+        assert figures["follow_ups_small"]["value"] <= min(0.05, alone["follow_ups_small"]["value"])
+        assert figures["follow_ups_small"]["n"] >= 40
+    assert printed["batch"]["its conversation"]["topics_big"]["value"] <= 0.2
+
+
+def test_the_conversations_are_half_hard_first_turns() -> None:
+    """Each with three follow-ups; the others change their topic or are easy throughout."""
+    made = list(conversations_of(tomllib.loads(PARTS.read_text("utf-8"))))
+    assert [sum(what == kind for what, _ in made) for kind in ("hard", "change", "easy")] == [63, 35, 28]
+    assert {len(turns) for what, turns in made if what == "hard"} == {4}
+
+
+@pytest.mark.parametrize(
+    "text", ["[en]\nhard = ['a']\n", "not toml", "[en]\nhard = ['a']\nfollow_ups = []\ntopics = []\n"]
+)
+def test_a_file_without_parts_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the name of the file."""
+    file = tmp_path / "parts.toml"
+    file.write_text(text)
+    assert main(["--conversations", str(file)]) == 2
+    assert "parts.toml is not a file of parts of conversations" in capsys.readouterr().err
