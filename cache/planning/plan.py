@@ -40,7 +40,7 @@ from cache.text.reading import language_of
 
 if TYPE_CHECKING:
     from cache.index import Vector
-    from cache.risk.audit import Sample
+    from cache.risk.audited_surface import Sample
     from policies.caching import CachePolicy
     from policies.model import Policy
 

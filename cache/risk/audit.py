@@ -11,29 +11,26 @@ have labelled is added to its next labels (at most doubling each).
 Complaints of clients about hits (`complain`) are processed in the same way.
 
 The batches of all workers are on one stream of the store per surface and kind of score, so that replicas have the same
-thresholds and a restart keeps them. They contain scores and verdicts and no text; a tenant is named only if it has
-complained. Without a store each worker learns alone.
+thresholds and a restart keeps them. They contain scores and verdicts and no text; languages are named, and the tenants
+that ask most or have complained. Without a store each worker learns alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from cache.entry import CorruptEntry, decode
+from cache.risk.audited_surface import AuditedSurface, Sample, SurfaceState
 from cache.risk.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
-from cache.risk.control import RiskControl, RiskFigures
-from cache.risk.groups import MOST, group_in_words
-from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
+from cache.risk.control import RiskControl
+from cache.risk.observations import Complaint, Label, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
 from cache.risk.statements import Embed, StatementScorer
 from cache.scopes.scope import SCHEMA
@@ -41,8 +38,6 @@ from cache.store.base import Append, Command, Store, StoreUnavailable
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules, SemanticCache
-
-log = logging.getLogger("tierline.cache")
 
 _EVERY_S: Final = 2.0
 _PAGE: Final = 100
@@ -56,193 +51,12 @@ _ASK_S: Final = 1.0
 _CLOSE_S: Final = 1.0
 _AGAIN_S: Final = 60.0
 """Seconds after which figures that have not changed are published again."""
-_MOST_OWED: Final = 20
-_NEW: Final = 20
-"""Would-be hits of a language in this worker of which the share _SHARE_OF_NEW is compared: where all are wrong, ten
-would be served before the first of those that are drawn at random, and a language that hardly asks has no thousand
-requests to make up for them."""
-_SHARE_OF_NEW: Final = 0.5
-SHOWN_S: Final = 600.0
-"""Seconds for which a breach is shown: its threshold moves at once, and who watches looks every minute or so."""
-Breach = tuple[str, str]
-"""Whose bound: (kind of group, its name), or _WHOLE."""
-_WHOLE: Final[Breach] = ("", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A sampled candidate: the key of its entry, its score, and the number of such requests that it represents."""
-
-    surface: AuditedSurface
-    key: str
-    score: float
-    weight: float
-    language: str = ""
-    owner: str = ""
-
-    @property
-    def above(self) -> bool:
-        """Whether the candidate would be served now."""
-        return self.score >= self.surface.control.threshold_for(self.owner, self.language)
-
-    def label(self, *, wrong: bool, weight: float | None = None, judged: bool = False) -> Label:
-        """Return the label that a comparison gives."""
-        return Label(self.score, wrong, weight or self.weight, judged, self.language, self.owner)
-
-
-@dataclass(frozen=True, slots=True)
-class SurfaceState:
-    """The state of a surface in `/readyz`: the threshold in force, and the number of labels behind it.
-
-    `breached`: the bound was, within SHOWN_S, for the surface as a whole; by language and by tenant it says the same.
-    For one request it says whether the bound of any of these was that it belongs to.
-    """
-
-    threshold: float
-    labels: int
-    breached: bool
-    languages: Mapping[str, bool] = field(default_factory=dict)
-    tenants: Mapping[str, bool] = field(default_factory=dict)
-
-    @property
-    def breached_groups(self) -> list[str]:
-        """The languages and tenants whose own bound was breached, in words."""
-        return [
-            group_in_words(kind, name)
-            for kind, groups in (("language", self.languages), ("tenant", self.tenants))
-            for name, breached in groups.items()
-            if breached
-        ]
-
-
-@dataclass(slots=True)
-class AuditedSurface:
-    """Audit state of one surface: all that was learned, and this worker's observations since its last batch."""
-
-    name: str
-    stream: str
-    control: RiskControl
-    semantic: SemanticCache
-    """The rules it was learned under. Reloading a policy gives an equal object, not the same one."""
-    requests: int = 0
-    scores: list[float] = field(default_factory=list)
-    labels: list[Label] = field(default_factory=list)
-    complaints: list[Complaint] = field(default_factory=list)
-    asked: dict[str, int] = field(default_factory=dict)
-    languages: dict[str, int] = field(default_factory=dict)
-    owners: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
-    """Would-be hits by language, while they are few: of these more are compared."""
-    breaches: dict[Breach, float] = field(default_factory=dict)
-    """When the bound was last breached, in seconds since 1970, for SHOWN_S."""
-    owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Weights of samples that a judge should have labelled: [below the threshold, above it]."""
-    last: str = "0"
-    quiet_s: float = 0.0
-    published: RiskFigures | None = None
-    published_at: float = 0.0
-
-    def state(self) -> SurfaceState:
-        """Return the threshold in force, and what is known by language and by tenant."""
-        control, breaches = self.control, self.breaches
-        languages, tenants = (
-            {name: (groups.kind, name) in breaches for name in (*groups.own, *_named(breaches, groups.kind))}
-            for groups in (control.languages, control.tenants)
-        )
-        return SurfaceState(control.threshold, control.labels, _WHOLE in breaches, languages, tenants)
-
-    def state_for(self, owner: str, language: str) -> SurfaceState:
-        """Return the threshold in force for a request of this owner in this language."""
-        control, breaches = self.control, self.breaches
-        breached = bool(breaches) and not breaches.keys().isdisjoint(
-            (_WHOLE, ("language", language), ("tenant", owner))
-        )
-        return SurfaceState(control.threshold_for(owner, language), control.labels, breached)
-
-    def count(self, owner: str, language: str) -> None:
-        """Count a request of this owner in this language."""
-        self.requests += 1
-        self.languages[language] = self.languages.get(language, 0) + 1
-        self.owners[owner] = self.owners.get(owner, 0) + 1
-        if owner in self.control.own:
-            self.asked[owner] = self.asked.get(owner, 0) + 1
-
-    def is_new(self, language: str) -> bool:
-        """Return whether few would-be hits were seen in a language that is not that of nearly all requests."""
-        return self.control.languages.main not in (None, language) and self.seen.get(language, 0) < _NEW
-
-    def taken(self) -> Batch:
-        """Return what was observed since the last call, and reset it."""
-        batch = Batch(
-            self.requests,
-            tuple(self.scores),
-            tuple(self.labels),
-            tuple(self.complaints),
-            self.asked,
-            languages=_most(self.languages),
-            owners=_most(self.owners),
-        )
-        self.requests, self.scores, self.labels, self.complaints = 0, [], [], []
-        self.asked, self.languages, self.owners = {}, {}, {}
-        self.quiet_s = 0.0
-        return batch
-
-    def owe(self, sample: Sample) -> None:
-        """Record a sample without a label, so that its weight goes to the judge's next labels."""
-        above = sample.above
-        self.owed[above] = min(self.owed[above] + sample.weight, _MOST_OWED * sample.weight)
-
-    def paid(self, sample: Sample) -> float:
-        """Return the weight of a label by the judge: the sample's own, plus at most as much of the recorded weight."""
-        above = sample.above
-        beside = min(self.owed[above], sample.weight)
-        self.owed[above] -= beside
-        return sample.weight + beside
-
-    def fold(self, batch: Batch, at: float, now: float) -> None:
-        """Process a batch of the time `at`, and log a warning when the bound on wrong hits begins to be exceeded."""
-        control, threshold = self.control, self.control.threshold
-        control.fold(batch)
-        breached: list[Breach] = [_WHOLE] if control.breached else []
-        breached += [(groups.kind, name) for groups in (control.languages, control.tenants) for name in groups.breached]
-        if now - at >= SHOWN_S:
-            return
-        for breach in breached:
-            if breach not in self.breaches:
-                kind, name = breach
-                moved = f"the threshold goes from {threshold:.4f} to {control.threshold:.4f}"
-                if kind:
-                    moved = "the threshold rises for these alone"
-                whose = f"surface {self.name}{kind and f', {group_in_words(kind, name)}'}"
-                log.warning("%s: more than %.2g of the requests were answered wrongly by the semantic cache; %s",
-                            whose, control.max_error, moved)  # fmt: skip
-            self.breaches[breach] = max(at, self.breaches.get(breach, at))
-
-    def forget_breaches(self, now: float) -> None:
-        """Forget breaches that are no longer shown."""
-        for breach in [one for one, at in self.breaches.items() if now - at >= SHOWN_S]:
-            del self.breaches[breach]
-
-    def figures(self) -> RiskFigures:
-        """Return what is known, with breaches as long as they are shown."""
-        found = self.control.figures()
-        groups = tuple(replace(one, breached=(one.kind, one.name) in self.breaches) for one in found.groups)
-        return replace(found, breached=_WHOLE in self.breaches, groups=groups)
 
 
 def _time_of(name: str, now: float) -> float:
     """Return when an entry was appended to a stream, in seconds since 1970, from its name `milliseconds-number`."""
     milliseconds = name.partition("-")[0]
     return int(milliseconds) / 1000 if milliseconds.isdecimal() else now
-
-
-def _named(breaches: Mapping[Breach, float], kind: str) -> list[str]:
-    return [name for one, name in breaches if one == kind]
-
-
-def _most(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest counts: twice as many as groups have thresholds."""
-    return dict(sorted(counts.items(), key=lambda one: -one[1])[: 2 * MOST])
 
 
 class Audits:
@@ -317,12 +131,7 @@ class Audits:
 
         `threshold` is the request's.
         """
-        surface.scores.append(score)
-        least = 0.0
-        if score >= threshold and surface.is_new(language):
-            least = _SHARE_OF_NEW
-            surface.seen[language] = surface.seen.get(language, 0) + 1
-        weight = surface.control.weight(score, random.random(), threshold, least)  # noqa: S311
+        weight = surface.weight_of(score, threshold, language)
         return Sample(surface, key, score, weight, language, owner) if weight else None
 
     def compare(self, sample: Sample, fresh: Mapping[str, Any], question: str = "") -> None:

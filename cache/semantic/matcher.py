@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from cache.index import ChosenIndex, Neighbour, Vector
     from cache.planning.plan import CachePlan, Fingerprint
-    from cache.risk.audit import AuditedSurface, Audits
+    from cache.risk.audit import Audits
+    from cache.risk.audited_surface import AuditedSurface
     from policies.caching import CachePolicy, SemanticCache
 
 _NEIGHBOURS: Final = 5

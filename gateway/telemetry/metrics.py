@@ -49,7 +49,7 @@ from gateway.version import version
 from routing.cascade import REJECTED
 
 if TYPE_CHECKING:
-    from cache.risk.audit import SurfaceState
+    from cache.risk.audited_surface import SurfaceState
     from cache.store.base import StoreState
     from gateway.config.policy_reload import Policies
     from gateway.telemetry.ledger import CallAccount, Ledger

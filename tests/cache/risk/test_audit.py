@@ -7,7 +7,6 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -16,11 +15,12 @@ import pytest_asyncio
 from numpy.typing import NDArray
 
 from cache import shipped_cross_encoder
-from cache.entry import CacheEntry, CorruptEntry, encode
+from cache.entry import CacheEntry, encode
 from cache.response_cache import ResponseCache
-from cache.risk.audit import AuditedSurface, Audits, Sample
+from cache.risk.audit import Audits
+from cache.risk.audited_surface import AuditedSurface, Sample
 from cache.risk.groups import LEAST_LABELS
-from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
+from cache.risk.observations import Complaint, Label
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Write
@@ -307,65 +307,6 @@ async def test_closing_does_not_wait_for_a_judge_that_takes_its_time(store: Redi
         await asked.wait()
         await audits.aclose()
     assert not surface.labels
-
-
-def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
-    """What is on a stream may be anything."""
-    batch = Batch(7, (0.5, 0.25), (Label(0.5, True, 10.0), Label(0.25, False, 2.0, judged=True)))
-    assert decode_batch(encode_batch(batch)) == batch
-    told = Batch(7, complaints=(Complaint(0.123456789, "tenant:acme", "ab"),), asked={"tenant:acme": 3})
-    assert decode_batch(encode_batch(told)) == told
-    by_group = Batch(2, labels=(Label(0.5, True, 10.0, language="Han", owner="tenant:acme"),), languages={"Han": 2},
-                     owners={"tenant:acme": 1})  # fmt: skip
-    assert decode_batch(encode_batch(by_group)) == by_group
-    undone = Batch(0, withdrawn=("ab", "cd"))
-    assert decode_batch(encode_batch(undone)) == undone
-    for garbage in (
-        b"", b"{}", b"[1]", b"[1, [], []]", b'{"requests": -1}', b'{"requests": 1, "text": "?"}',
-        b'{"requests": 1, "scores": ["x"]}', b'{"requests": 1, "withdrawn": 3}', b'{"requests": 1, "asked": 3}',
-        b'{"requests": 1, "labels": [[0.5, true, 0, false, "", ""]]}', b'{"requests": 1, "labels": [[0.5, true, 2]]}',
-        b'{"requests": 1, "complaints": [["x", "o", "r"]]}', b'{"requests": 1, "owners": {"o": -1}}',
-    ):  # fmt: skip
-        with pytest.raises(CorruptEntry):
-            decode_batch(garbage)
-
-
-def test_a_breach_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With the surface and the new threshold. It is shown for ten minutes; one of long ago is not told again."""
-    surface: AuditedSurface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
-    batch = Batch(100, (0.95,) * 9, tuple(Label(0.95, True, 10.0) for _ in range(3)))
-    surface.fold(batch, 0.0, 601.0)
-    assert not surface.state().breached
-    for now in (1_000.0, 1_002.0):
-        surface.fold(replace(batch, labels=tuple(Label(now, True, 10.0) for _ in range(3))), now, now)
-        surface.fold(Batch(10), now, now)
-    assert caplog.text.count("answered wrongly") == 1
-    assert surface.state().breached and surface.state_for("tenant:acme", "Latin").breached
-    assert surface.figures().breached
-    surface.forget_breaches(1_602.0)
-    assert not surface.state().breached and not surface.state_for("tenant:acme", "Latin").breached
-
-
-def test_the_breach_of_a_group_is_told_and_shown_for_it_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """By language and by tenant, in the log, in the state and in the figures."""
-    surface: AuditedSurface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
-    labels = (Label(0.95, True, 10.0, language="Han", owner="tenant:desk"),) * 3
-    languages, owners = {"Latin": 19_600, "Han": 400}, {"tenant:desk": 400, "tenant:acme": 19_600}
-    surface.fold(Batch(20_000, (0.95,) * 9, labels, languages=languages, owners=owners), 0.0, 0.0)
-    assert "surface chat, language Han: more than 0.01 of the requests" in caplog.text
-    assert "surface chat, tenant desk: more than 0.01" in caplog.text
-    assert "surface chat: more" not in caplog.text
-    state = surface.state()
-    assert (state.threshold, state.breached) == (0.9, False)
-    assert state.languages["Han"] and state.tenants["tenant:desk"]
-    assert not any((*{**state.languages, "Han": False}.values(), *{**state.tenants, "tenant:desk": False}.values()))
-    chinese, other = surface.state_for("tenant:zeta", "Han"), surface.state_for("tenant:acme", "Latin")
-    assert chinese.breached and chinese.threshold > 0.95
-    assert not other.breached and other.threshold == 0.9
-    assert {(one.kind, one.name) for one in surface.figures().groups if one.breached} == {
-        ("language", "Han"),
-        ("tenant", "tenant:desk"),
-    }
 
 
 class Running:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client import Counter, Gauge, Histogram
 
-from cache.risk.audit import SurfaceState
+from cache.risk.audited_surface import SurfaceState
 from cache.store.base import StoreState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
