@@ -28,7 +28,7 @@ from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
-from cache.text.pair_features import ADJUNCTS, Leftover, leftover
+from cache.text.pair_features import Leftover, leftover, roaming_links
 from cache.text.reading import FAINT, LISTS, QuestionReading, read
 from cache.text.thesaurus import groups_of, word_set
 from policies.caching import Guard
@@ -389,7 +389,8 @@ def _other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -
     if few and a.passive == b.passive and rest.turned > _TURNED:
         return True
     named = [{(word.text, word.link) for word in one.words if word.name} for one in (a, b)]
-    moving = {text for text, link in named[0] & named[1] if link in ADJUNCTS}
+    roaming = roaming_links(a, b)
+    moving = {text for text, link in named[0] & named[1] if link in roaming}
     names = {text for text, _ in named[0]} & {text for text, _ in named[1]} - moving
     if len(names) > 1 and a.passive == b.passive:
         order = [[word.text for word in gist.words if word.text in names] for gist in (a, b)]

@@ -20,8 +20,8 @@ _KEYS: Final[tuple[Callable[[Word], str], ...]] = (attrgetter("text"), attrgette
 """What makes words equal, the plainest first."""
 
 
-ADJUNCTS: Final = frozenset({"in", "at", "on", "for", "with", "during", "within", "of"})
-"""Prepositions whose words may move about without another sense."""
+_ADJUNCTS: Final = frozenset({"in", "at", "on", "for", "with", "during", "within", "of"})
+"""Prepositions whose words may stand at either end of a question."""
 
 
 class WordTable(Protocol):
@@ -47,8 +47,8 @@ class Leftover:
     inversions: int
     """Minimum number of matched words that must move to get the same order."""
     turned: int
-    """Length of the longest run of matched words in the opposite order, without those that follow the same preposition
-    in both (`in Rome` may stand at either end)."""
+    """Length of the longest run of matched words in the opposite order, without those after a preposition that
+    may move about."""
 
 
 def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
@@ -90,11 +90,8 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
     pairs.sort()
     order = [there for _, there in pairs]
     in_order = order == sorted(order)
-    acting = [
-        there
-        for here, there in pairs
-        if a.words[here].link not in ADJUNCTS or a.words[here].link != b.words[there].link
-    ]
+    roaming = frozenset() if in_order else roaming_links(a, b)
+    acting = [at for here, at in pairs if not (a.words[here].link == b.words[at].link in roaming)]
     return Leftover(
         tuple(a.words[place] for place in waiting),
         tuple(b.words[place] for place in free),
@@ -104,6 +101,12 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
         0 if in_order else len(order) - _rising(order),
         min(len(order), 1) if in_order else _rising([-place for place in acting]),
     )
+
+
+def roaming_links(a: NormalizedQuestion, b: NormalizedQuestion) -> frozenset[str]:
+    """Return the prepositions whose words may move about: those that occur once in both, else two may be exchanged."""
+    links = [[word.link for word in one.words] for one in (a, b)]
+    return frozenset(link for link in _ADJUNCTS if links[0].count(link) == links[1].count(link) == 1)
 
 
 def _share_a_sense(one: Word, other: Word) -> bool:
