@@ -85,8 +85,8 @@ def run_desks(
     """Run the desk of each language by itself; return the figures as JSON values and as a table."""
     values: dict[str, Any] = {}
     shown = table(
-        "desk", "requests", "error", "by meaning", "exact hits", "threshold", "called same: right + wrong",
-        "different: right + wrong", "breach",
+        f"desk of {count:,}", "error", "by meaning", "exact hits", "threshold", "called same", "called other",
+        "breach",
     )  # fmt: skip
     for language in languages:
         requests = desk_requests(language, count, seed)
@@ -97,10 +97,10 @@ def run_desks(
         outcome = stream.served_by(cache.stages, gate, on_progress)
         found = rates(outcome)
         shown.add_row(
-            language, f"{count:,}", str(found.error), str(found.by_meaning), str(found.repeats),
-            f"{cache.threshold:.3f} -> {control.threshold:.3f}",
-            f"{labels[True, 'same']:,} + {labels[False, 'same']:,}",
-            f"{labels[False, 'different']:,} + {labels[True, 'different']:,}",
+            language, str(found.error), str(found.by_meaning), str(found.repeats),
+            f"{cache.threshold:.2f}, {control.threshold:.2f}",
+            f"{labels[True, 'same']:,}, {labels[False, 'same']:,} wrongly",
+            f"{labels[False, 'different']:,}, {labels[True, 'different']:,} wrongly",
             "yes" if gate.breached else "no",
         )  # fmt: skip
         values[language] = {
