@@ -88,6 +88,7 @@ class Audits:
         self._kind = kind
         self._cross_encoder = cross_encoder
         self._cosine_weight = cosine_weight
+        self._statements = "" if scorer is None else f"{scorer.same_answer}/{scorer.other_answer}"
         self._comparer = AnswerComparer(embed, scorer, alike=alike)
         self._reading = asyncio.Lock()
         self._surfaces: dict[str, AuditedSurface] = {}
@@ -114,7 +115,7 @@ class Audits:
 
     def _stream_of(self, name: str, semantic: SemanticCache, strict: float) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
-        rules.append(COMPARISON)
+        rules += [COMPARISON, self._statements]
         if self._cross_encoder and semantic.verify == "default":
             rules += [self._cross_encoder, str(semantic.cross_encoder.ask_from)]
             if self._cosine_weight:  # the score then depends on the strict threshold too: see `decision.Blend`

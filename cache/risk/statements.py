@@ -188,7 +188,11 @@ def conflict(one: str, other: str, english: bool) -> bool:
     """Return whether two statements differ in their numbers, or in what the guards know of English."""
     if _numbers(one, english) != _numbers(other, english):
         return True
-    return english and bool(Pair(one, other).refusal(_CONFLICTS, "screened"))
+    if not english:
+        return False
+    # Of questions, a cross-encoder may read more opposites than an audit leaves to it.
+    pair = Pair(one, other)
+    return bool(pair.refusal(_CONFLICTS, "screened") or pair.refusal(("negation",), "answers"))
 
 
 def _numbers(text: str, english: bool) -> list[str]:

@@ -169,6 +169,12 @@ def test_labels_compared_in_another_way_begin_anew(store: RedisStore) -> None:
     assert len({stream(0.5), stream(0.6), stream(0.5, "small"), stream(0.5, "large")}) == 4
     assert stream(0.5) == stream(0.5)
 
+    def reading(least: float) -> str:
+        audits = Audits(store, "kind", scorer=Reader(same_answer=least))
+        return audits.surface("chat", semantic(), 0.9).stream
+
+    assert len({reading(0.8), reading(0.9), stream(0.5)}) == 3
+
     def blended(weight: float, strict: float = 0.9) -> str:
         audits = Audits(store, "kind", cross_encoder="model", cosine_weight=weight)
         return audits.surface("chat", semantic(), strict).stream

@@ -105,6 +105,23 @@ def test_answers_in_other_scripts_and_languages_are_unreadable(one: str, other: 
     assert contradict(one, one) == ""
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ("可以，当天就能退货。", "不可以退货。", "different"),
+        ("はい、持ち込めます。", "いいえ、持ち込めません。", "different"),
+        ("네, 됩니다.", "아니요, 안 됩니다.", "different"),
+        ("Да, можно.", "Нет, нельзя.", "different"),
+        ("Sí, se puede.", "No, no se puede.", "different"),
+        ("可以在设置里关闭。", "不同的手机步骤不同。", "unreadable"),
+        ("Si llueve, se cancela.", "No se cancela.", "unreadable"),
+    ],
+)
+def test_a_yes_and_a_no_differ_in_many_languages(one: str, other: str, found: str) -> None:
+    """At the beginning of an answer, and not as the beginning of another word."""
+    assert contradict(one, other) == found
+
+
 def test_other_words_for_the_same_are_compared_by_their_vectors() -> None:
     """Where nothing looks like an opposite."""
     one = "Press the small button at the back with a pin until the lights blink."
