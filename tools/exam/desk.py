@@ -82,7 +82,10 @@ def run_desks(
     comparer: AnswerComparer,
     on_progress: OnProgress,
 ) -> tuple[dict[str, Any], list[str | Table]]:
-    """Run the desk of each language by itself; return the figures as JSON values and as a table."""
+    """Run the desk of each language by itself; return the figures as JSON values and as a table.
+
+    `fixed` is the same stream at the threshold that holds at first, without a controller.
+    """
     values: dict[str, Any] = {}
     shown = table(
         f"desk of {count:,}", "error", "by meaning", "exact hits", "threshold", "called same", "called other",
@@ -95,7 +98,7 @@ def run_desks(
         labels: Labels = Counter()
         stream = _stream(requests, cache, planned, embedder, _audit(requests, comparer, labels), on_progress)
         outcome = stream.served_by(cache.stages, gate, on_progress)
-        found = rates(outcome)
+        found, fixed = rates(outcome), rates(stream.served_by(cache.stages, StreamGate(cache.threshold), on_progress))
         shown.add_row(
             language, str(found.error), str(found.by_meaning), str(found.repeats),
             f"{cache.threshold:.2f}, {control.threshold:.2f}",
@@ -103,6 +106,7 @@ def run_desks(
             f"{labels[False, 'different']:,}, {labels[True, 'different']:,} wrongly",
             "yes" if gate.breached else "no",
         )  # fmt: skip
+        shown.add_row(f"{language}, fixed", str(fixed.error), str(fixed.by_meaning), str(fixed.repeats))
         values[language] = {
             "error": found.error.as_json(),
             "by_meaning": found.by_meaning.as_json(),
@@ -113,6 +117,7 @@ def run_desks(
                 f"{'same' if same else 'other'}_called_{verdict}": count for (same, verdict), count in labels.items()
             },
             "breach_shown": gate.breached,
+            "fixed": {"error": fixed.error.as_json(), "by_meaning": fixed.by_meaning.as_json()},
         }
     return values, [shown, ""]
 
