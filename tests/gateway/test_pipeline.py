@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
+from cache.risk.observations import Batch, Label
 from cache.semantic.cross_encoder import CrossEncoder, Pair
 from gateway.caching.lookups import ExactLookup
 from gateway.telemetry import reader
@@ -91,6 +93,37 @@ async def test_the_secret_of_the_cache_hides_its_keys(
     assert not await kept("another")
     assert not await kept("")
     assert await kept("one")
+
+
+async def test_a_breach_of_the_caches_bound_is_in_the_traces_of_whom_it_is_about(
+    upstream: Upstream, store: LocalStore, tmp_path: Path
+) -> None:
+    """Requests in a language whose hits are too often wrong say so, with the threshold that holds for them."""
+    policies = {"chat": SEMANTIC}
+    async with in_process(tmp_path, upstream.url, store_url=store.url, policies=policies) as app:
+
+        async def lookup(question: str) -> dict[str, Any]:
+            reply = await app.ask(question)
+            async with asyncio.timeout(30):
+                while (record := await reader.find(app.steps.store, reply.headers["x-request-id"])) is None:
+                    await asyncio.sleep(0.002)
+            (hop,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.semantic"]
+            found: dict[str, Any] = hop["attributes"]
+            return found
+
+        before = await lookup("怎么关闭手机通知？")
+        assert not before["tierline.cache.breached"]
+        audits = app.steps.cache.audits
+        assert audits is not None
+        surface, now = audits._surfaces["chat"], time.time()
+        wrong = (Label(0.95, True, 10.0, language="Han"),) * 3
+        surface.fold(Batch(20_000, labels=wrong, languages={"Latin": 19_000, "Han": 1_000}), now, now)
+        chinese, english = await lookup("怎么打开手机通知？"), await lookup("How do I mute the bell?")
+        assert chinese["tierline.cache.breached"] and chinese["tierline.cache.threshold"] >= 0.95
+        assert not english["tierline.cache.breached"]
+        assert english["tierline.cache.threshold"] == before["tierline.cache.threshold"] < 0.95
+        shown = (await app.get("/metrics")).text
+        assert 'tierline_cache_breached{language="Han",surface="chat"} 1.0' in shown
 
 
 async def test_a_hit_found_after_the_lookup_is_in_the_trace(
