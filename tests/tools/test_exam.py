@@ -19,7 +19,7 @@ from tools.exam.__main__ import main
 from tools.exam.answers import answer_pairs, compared
 from tools.exam.desk import desk_languages, desk_requests
 from tools.exam.public import unselected_pairs
-from tools.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data
+from tools.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data, volatile_questions
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}
@@ -99,6 +99,13 @@ def test_answers_are_counted_by_verdict() -> None:
     assert values["kind"]["all"] == figures and len(tables) == 4
 
 
+def test_as_many_questions_change_as_stay() -> None:
+    counted = Counter((language, changes) for language, _, changes in volatile_questions())
+    assert {language for language, _ in counted} == {"ar", "de", "en", "es", "ja", "zh"}
+    assert all(counted[language, True] == counted[language, False] >= 16 for language, _ in counted)
+    assert counted["en", True] == 50 and len({text for _, text, _ in volatile_questions()}) == counted.total()
+
+
 def test_six_desks_have_eighty_intents_with_five_wordings_and_two_answers() -> None:
     assert desk_languages() == ["ar", "de", "en", "es", "ja", "zh"]
     for language in desk_languages():
@@ -162,6 +169,7 @@ def _exam_texts() -> set[str]:
     for language in desk_languages():
         for asks, _ in read_data(FOLDER / "desk" / f"{language}.toml")["intents"]:
             questions |= {_plain(ask) for ask in asks if len(ask) > _SHORT}
+    questions |= {_plain(text) for _, text, _ in volatile_questions()}
     return questions | {_plain(text) for row in answer_pairs() for text in (row.one, row.other)}
 
 
@@ -178,7 +186,7 @@ def _strings(value: object) -> Iterator[str]:
 
 def _trained_on() -> Iterator[tuple[str, Mapping[str, list[str]]]]:
     """Yield each string of the training data and of tools/pairs, with the values of the {slots} in it."""
-    for file in [*TOOLS.glob("*.toml"), *TOOLS.glob("families/**/*.toml")]:
+    for file in [*TOOLS.glob("*.toml"), *TOOLS.glob("families/**/*.toml"), *TOOLS.glob("volatile/**/*.toml")]:
         data = tomllib.loads(file.read_text("utf-8"))
         slots = {name: re.split(r" \| | <> ", " | ".join(values)) for name, values in data.get("slots", {}).items()}
         for text in _strings(data):

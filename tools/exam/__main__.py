@@ -23,11 +23,11 @@ from gateway.report import WIDE, Report, table
 from policies.loader import SHIPPED
 from routing.embedding.embedder import load_embedder
 from tools import command
-from tools.cache_stages import score_pairs, served_of
+from tools.cache_stages import score_pairs, served_of, share
 from tools.exam.answers import answer_pairs, compared
 from tools.exam.desk import REQUESTS, desk_languages, run_desks
 from tools.exam.public import unselected_pairs
-from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of
+from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of, volatile_questions
 from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
 _EXAMPLES = """examples:
@@ -45,6 +45,7 @@ parts:
   opposites     questions that differ in an opposition or in the order of two roles: none may be served
   rewordings    true rewordings and near traps, by language
   english       rewordings and traps of mixed kinds, in English
+  volatile      questions whose answer stays, kept from both caches, and questions whose answer changes, let in
   answers       pairs of answers, opposite ones and the same in other words, compared as the audit does
   desk          5,000 requests of a support desk by language, with the controller at 1% and the audit of answers
 
@@ -55,7 +56,7 @@ served is the share of true rewordings that the cache answers with the other's a
 pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
 training or choose a number: see tools/exam/README.md."""
 
-_ALL: Final = (*PARTS, "answers", "desk")
+_ALL: Final = (*PARTS, "volatile", "answers", "desk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     lines: list[str | Table] = []
     cache, embedder = examined.cache, examined.embedder
     comparer = AnswerComparer(embedder.embed, cache.cross_encoder, alike=ALIKE[args.embedding])
+    if "volatile" in parts:
+        values["volatile"], tables = _volatile(examined.requests, languages)
+        lines += tables
     if "answers" in parts:
         values["answers"], tables = compared(answer_pairs(languages), comparer, on_progress)
         lines += tables
@@ -132,6 +136,22 @@ def _questions(
         hits = [pair for pair, hit in zip(pairs, out.tolist(), strict=True) if hit and not pair.same]
         lines += [f"{pair.language}, {pair.kind}: {pair.a} <> {pair.b}" for pair in hits]
     return values, lines
+
+
+def _volatile(requests: PlannedRequests, languages: frozenset[str]) -> tuple[dict[str, Any], list[str | Table]]:
+    """Return how many questions whose answer stays are kept from both caches, and how many that change are not."""
+    rows = [(name, changes, not requests.asked(text).key) for name, text, changes in volatile_questions(languages)]
+    shown = table("volatile by language", "stay", "barred", "change", "served")
+    values: dict[str, Any] = {}
+    for name in [*dict.fromkeys(name for name, _, _ in rows), "all"]:
+        stay, change = (
+            [barred for one, changes, barred in rows if name in (one, "all") and changes == wanted]
+            for wanted in (False, True)
+        )
+        barred, served = share(sum(stay), len(stay)), share(len(change) - sum(change), len(change))
+        shown.add_row(name, f"{barred.n:,}", str(barred), f"{served.n:,}", str(served))
+        values[name] = {"barred": barred.as_json(), "served": served.as_json()}
+    return values, [shown, ""]
 
 
 def _limited(pairs: list[ExamPair], limit: int, seed: int) -> list[ExamPair]:

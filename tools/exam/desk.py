@@ -88,7 +88,7 @@ def run_desks(
     """
     values: dict[str, Any] = {}
     shown = table(
-        f"desk of {count:,}", "error", "by meaning", "exact hits", "threshold", "called same", "called other",
+        f"desk of {count:,}", "error", "by meaning", "exact hits", "threshold", "same (wrongly)", "other (wrongly)",
         "breach",
     )  # fmt: skip
     for language in languages:
@@ -102,8 +102,8 @@ def run_desks(
         shown.add_row(
             language, str(found.error), str(found.by_meaning), str(found.repeats),
             f"{cache.threshold:.2f}, {control.threshold:.2f}",
-            f"{labels[True, 'same']:,}, {labels[False, 'same']:,} wrongly",
-            f"{labels[False, 'different']:,}, {labels[True, 'different']:,} wrongly",
+            f"{labels[True, 'same']:,} ({labels[False, 'same']:,})",
+            f"{labels[False, 'different']:,} ({labels[True, 'different']:,})",
             "yes" if gate.breached else "no",
         )  # fmt: skip
         shown.add_row(f"{language}, fixed", str(fixed.error), str(fixed.by_meaning), str(fixed.repeats))

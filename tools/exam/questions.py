@@ -37,6 +37,17 @@ def pairs_of(part: str, languages: frozenset[str] = frozenset()) -> list[ExamPai
     return [pair for pair in _every(part) if not languages or pair.language in languages]
 
 
+def volatile_questions(languages: frozenset[str] = frozenset()) -> list[tuple[str, str, bool]]:
+    """Return (language, question, whether its answer changes within days) in these languages; in all for none."""
+    return [
+        (group["language"], question, changes)
+        for group in read_data(FOLDER / "volatile.toml")["group"]
+        if not languages or group["language"] in languages
+        for changes in (True, False)
+        for question in group["changes" if changes else "stays"]
+    ]
+
+
 def languages_of(part: str) -> list[str]:
     """Return the codes of the languages of a part."""
     return ["en"] if part == "english" else sorted(file.stem for file in (FOLDER / part).glob("*.toml"))
