@@ -70,6 +70,8 @@ _CASCADE = f"""examples:
                                                     fit on other files only
   tierline eval cascade --data a.jsonl.gz b.jsonl.gz --group-out --plot curve.png
                                                     hold out whole groups, draw the curves
+  tierline eval cascade --data a.jsonl.gz b.jsonl.gz c.jsonl.gz --set-out
+                                                    hold out one data set at a time: is the head worth it there?
 
 The small model is always asked first, and its cost is counted for every prompt; answers of low confidence are replaced
 by the large model's. `raw logprob` uses the answer's mean log-probability as the confidence. --calibration draws its
@@ -146,6 +148,11 @@ def _add_cascade(subparsers: Subparsers) -> None:
         "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
     )
     parser.add_argument("--group-out", action="store_true", help="hold out whole groups, in at most ten parts")
+    parser.add_argument(
+        "--set-out",
+        action="store_true",
+        help="hold out one whole data set at a time, and print the head minus the raw log-probability on each",
+    )
     parser.add_argument(
         "--calibration", type=whole(20), metavar="N", help="fit on N random labels, at least 20; test on the others"
     )

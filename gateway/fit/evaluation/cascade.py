@@ -14,6 +14,7 @@ from gateway.fit.datasets import DataError, Example, LabelledAnswer, LabelledPro
 from gateway.fit.embedding import Remembered
 from gateway.fit.evaluation.picture import draw_picture
 from gateway.fit.evaluation.prompts import PromptOptions, named, report_on
+from gateway.fit.evaluation.set_out import evaluate_set_out
 from gateway.fit.figures import Draw, Method, Outcomes
 from gateway.fit.folds import NEVER_HELD, Round, calibrations, whole
 from gateway.fit.metrics import bounds, by_length, by_table
@@ -31,10 +32,14 @@ DRAWS = 5
 
 @dataclass(frozen=True, slots=True)
 class CascadeOptions(PromptOptions):
-    """`calibration`: fit on so many random labels, test on the others. `prefix`: also judge by the first tokens."""
+    """`calibration`: fit on so many random labels, test on the others. `prefix`: also judge by the first tokens.
+
+    `set_out`: hold out one whole data set at a time.
+    """
 
     calibration: int | None
     prefix: bool
+    set_out: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,16 @@ def evaluate_cascade(options: CascadeOptions, on_progress: OnProgress) -> Report
     options.require_libraries()
     if options.group_out and (options.fit or options.calibration):
         raise DataError("--group-out holds out parts of --data; remove it with --fit or --calibration")
+    if options.set_out and (options.fit or options.calibration or options.group_out or options.plot or options.prefix):
+        raise DataError("--set-out stands alone; remove --fit, --calibration, --group-out, --prefix and --plot")
     data, others = options.read()
     for some in (data, others):
         _check_confidence(some)
     embedder = Remembered(load_embedder(options.embedding or "static", options.state), on_progress)
+    if options.set_out:
+        table = _tabulated(data.examples, embedder)
+        title = f"{named(data)}; each data set left out"
+        return evaluate_set_out(title, table.examples, table.vectors, options.seed, on_progress)
     tables = _tabulated(data.examples, embedder), _tabulated(others.examples, embedder)
     draws = list(_draws(options, *tables, on_progress))
     prefixes = {

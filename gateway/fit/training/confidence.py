@@ -2,10 +2,12 @@
 
 Answers are ranked by the expected gain of calling the large model, P(large right) - P(small right), given the small
 answer's evidence and the prompt's vector. Each data set is a kind of task of its own, because the same log-probability
-means different things in each. Three rules keep the ranking from being worse than that of the raw log-probability:
+means different things in each. Four rules keep the ranking from being worse than that of the raw log-probability:
   - within a task, what learned heads add is weighted by how reliably it helps (`gateway.fit.training.gain`);
   - with few labels, only the probabilities change, not the ranking;
-  - nor does it for answers outside the fitted data: vectors far from the task's, or evidence beyond its range.
+  - nor does it for answers outside the fitted data: vectors far from the task's, or evidence beyond its range;
+  - answers of a data set without labels keep its order whatever they look like, and their probabilities rise with it:
+    prompts that look like a task's need not be like it in what makes them hard.
 """
 
 from __future__ import annotations
@@ -60,12 +62,17 @@ def fit_and_judge(
     fit_vectors: NDArray[Any],
     test_examples: Sequence[Example],
     test_vectors: NDArray[Any],
+    *,
+    carried: bool = False,
 ) -> JudgedPair:
     """Judge the test examples by a fit to the others, whose answers may be few or of other data sets.
 
+    With `carried` heads of other data sets judge them too, to see what that would do.
     Vectors are unit vectors, shape (n, dimension), all of one encoder. Raises DataError or LibraryMissing.
     """
-    return _fitted(GainTable.of(fit_examples, fit_vectors)).judge(GainTable.of(test_examples, test_vectors))
+    return _fitted(GainTable.of(fit_examples, fit_vectors)).judge(
+        GainTable.of(test_examples, test_vectors), carried=carried
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,8 @@ class _Fit:
     """Shape (dimension, tasks): a prompt belongs to the task whose column has the largest product with its vector."""
     scale: Scale
     plain: Floats
+    alone: Floats
+    """Coefficients of the log-probability alone, for data sets without labels."""
     level: float
     line: GainLine
     tasks: dict[str, GainTask]
@@ -96,9 +105,10 @@ class _Fit:
             some = table.take(rows)
             shrunk = (some.gain.sum() + _LEVEL_LABELS * level) / (len(rows) + _LEVEL_LABELS)
             tasks[name] = GainTask.of(some, float(shrunk))
-        unfitted = cls(names, likeness, Scale.of(table.evidence), np.zeros(0), level, GainLine.of(table), tasks)
-        plain = logistic(unfitted._plain_inputs(table), table.small)
-        return cls(names, likeness, unfitted.scale, plain, level, unfitted.line, tasks)
+        scale, line, none = Scale.of(table.evidence), GainLine.of(table), np.zeros(0)
+        inputs = cls(names, likeness, scale, none, none, level, line, tasks)._plain_inputs(table)
+        plain, alone = logistic(inputs, table.small), logistic(inputs[:, :1], table.small)
+        return cls(names, likeness, scale, plain, alone, level, line, tasks)
 
     def _plain_inputs(self, table: GainTable) -> Floats:
         """Return the log-probability, one-hot columns of the likeliest task, and their products."""
@@ -111,8 +121,11 @@ class _Fit:
     def _nearest(self, table: GainTable) -> NDArray[np.intp]:
         return np.asarray((table.vectors @ self.likeness).argmax(axis=1))
 
-    def judge(self, table: GainTable) -> JudgedPair:
-        p_right = applied(self.plain, self._plain_inputs(table))
+    def judge(self, table: GainTable, *, carried: bool = False) -> JudgedPair:
+        """Judge the answers; with `carried` also those of unlabelled data sets by the heads of what they are like."""
+        inputs, own = self._plain_inputs(table), np.array(table.task)
+        familiar = np.isin(own, self.names) | carried
+        p_right = np.where(familiar, applied(self.plain, inputs), applied(self.alone, inputs[:, :1]))
         gain = self.level + self.line(table.logprob)
         nearest = self._nearest(table)
         for name, task in self.tasks.items():
@@ -121,6 +134,7 @@ class _Fit:
             if len(rows) < _PRESENT * len(like):
                 # Most answers that look like the task lie outside its domain, so they belong to some other task.
                 continue
+            rows = rows[(own[rows] == name) | carried]
             judged = task.judge(table.take(rows))
             p_right[rows], gain[rows] = judged.p_right, judged.gain
         # Ties in the line's value are broken by the log-probability.

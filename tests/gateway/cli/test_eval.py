@@ -162,6 +162,24 @@ def test_calibration_takes_few_labels_and_tests_on_the_rest(evaluate: Run, answe
     assert any("means over 5 draws" in note for note in report["notes"])
 
 
+def test_a_cascade_is_measured_on_data_sets_left_out(
+    evaluate: Run, answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each in turn, by a fit to the others: the head keeps the raw order. One alone, or other flags, are refused."""
+    rows = [json.loads(line) | {"dataset": "other"} for line in answers.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["prompt"] += f" ({number})"
+    both = (answers, written(tmp_path / "other.jsonl", rows))
+    report = evaluate("cascade", "--data", *both, "--small", "little", "--large", "great", "--set-out")
+    assert len(report["sets"]) == 2
+    for one in report["sets"].values():
+        assert one["minus_raw"]["head"] == {"value": 0.0, "lo": 0.0, "hi": 0.0}
+        assert set(one["ece"]) == {"raw_logprob", "head", "carried"}
+    assert report["worst_minus_raw"]["head"] == 0
+    assert "two or more" in refusal(capsys, "cascade", "--data", answers, "--set-out")
+    assert "stands alone" in refusal(capsys, "cascade", "--data", *both, "--set-out", "--group-out")
+
+
 def test_a_cascade_may_be_fitted_on_other_files(evaluate: Run, answers: Path, tmp_path: Path) -> None:
     """With no label of the data's own."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,18 @@ def test_another_domain_keeps_the_order_of_the_raw_logprob() -> None:
     judged = fit_and_judge(fitted, vectors, others, elsewhere)
     assert worth(others, judged.gain) == pytest.approx(0.0, abs=0.003)
     assert ((judged.p_right > 0) & (judged.p_right < 1)).all()
+
+
+def test_a_data_set_without_labels_keeps_the_raw_order_however_like_it_looks() -> None:
+    """Its prompts lie among those of a fitted one, but what makes them hard is the reverse: carried heads lose."""
+    fitted, vectors = answers(900, topic=0.35)
+    reverse, alike = answers(900, seed=1, topic=-0.35)
+    unknown = [replace(example, dataset="law") for example in reverse]
+    judged = fit_and_judge(fitted, vectors, unknown, alike)
+    raw = np.array([-(example.answers[0].confidence or 0.0) for example in unknown])
+    assert (np.argsort(judged.gain, kind="stable") == np.argsort(raw, kind="stable")).all()
+    assert (np.diff(judged.p_right[np.argsort(-raw)]) >= 0).all()
+    assert worth(unknown, fit_and_judge(fitted, vectors, unknown, alike, carried=True).gain) < -0.02
 
 
 def test_each_task_has_a_log_probability_scale_of_its_own() -> None:
