@@ -258,20 +258,20 @@ def read_labelled(
     return read
 
 
-def read_answers(paths: Sequence[Path], model: str) -> tuple[list[tuple[str, LabelledAnswer]], list[Json]]:
-    """Return all answers of a model with their prompts, and for each file its name, SHA-256, answers and share right.
+def read_answers(paths: Sequence[Path], model: str) -> tuple[list[tuple[str, str, LabelledAnswer]], list[Json]]:
+    """Return all answers of a model, each behind its prompt and data set, and what is known of each file.
 
-    Raises DataError.
+    That is its name, SHA-256, number of answers and share right. Raises DataError.
     """
-    answers: list[tuple[str, LabelledAnswer]] = []
+    answers: list[tuple[str, str, LabelledAnswer]] = []
     sources: list[Json] = []
     for path in paths:
         rows = read_rows(path)
-        some = [(row.prompt, row.answers[model]) for row in rows if model in row.answers]
+        some = [(row.prompt, row.dataset, row.answers[model]) for row in rows if model in row.answers]
         if not some:
             models = sorted({name for row in rows for name in row.answers})
             raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(models) or 'no model'}")
-        right = round(sum(answer.correct for _, answer in some) / len(some), 4)
+        right = round(sum(answer.correct for *_, answer in some) / len(some), 4)
         sources.append({"file": path.name, "sha256": digest_of(path), "answers": len(some), "right": right})
         answers += some
     return answers, sources

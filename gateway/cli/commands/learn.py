@@ -255,6 +255,7 @@ def _head_values(head: OwnHead) -> dict[str, Any]:
         "held_out": head.held,
         "other": head.other,
         "log_loss_saved": asdict(head.loss_saved),
+        "order": {name: part["order"] for name, part in head.head.metrics["parts"].items()},
     }
 
 
@@ -266,6 +267,8 @@ def _title(surface: str, figures: Measured, labels: int) -> str:
 
 
 def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) -> list[str | Table | Any]:
+    from gateway.fit.training.answer_heads import orders_of
+
     made = table("classifier", "APGR", "AUROC, small adequate", "calibration error", "abstains")
     made.add_row("in use", *_cells(figures.other))
     made.add_row("own", *_cells(figures.own))
@@ -280,6 +283,7 @@ def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) 
             f"confidence head of {head.tier} ({head.model}), {head.answers} answers: {judged} {head.other}; "
             f"log-loss on {head.held} later answers lower by {head.loss_saved}"
         )
+        lines += orders_of(head.head.metrics)
     lines.append(agreement_line(people))
     return lines
 

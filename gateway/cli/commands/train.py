@@ -27,7 +27,7 @@ from gateway.exit_codes import Exit
 from gateway.fit.datasets import DataError, read_answers, read_labelled
 from gateway.fit.embedding import Remembered
 from gateway.fit.libraries import LibraryMissing
-from gateway.fit.training.answer_heads import fit_head, save_head, table_of_parts
+from gateway.fit.training.answer_heads import fit_head, orders_of, save_head, table_of_parts
 from gateway.fit.training.difficulty import Recipe, save, table_of_apgr, train
 from gateway.fit.training.sheet import Remade, data_sheet, trained_on
 from gateway.progress import OnProgress, progress
@@ -247,14 +247,14 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
             raise DataError(f"--calibration asks for {args.calibration} labels, but there are {len(answered)}")
         chosen = np.random.default_rng(args.seed).permutation(len(answered))[: args.calibration]
         answered = [answered[row] for row in np.sort(chosen).tolist()]
-    priors = _priors(args, [prompt for prompt, _ in answered], on_progress)
-    head = fit_head([answer for _, answer in answered], args.model, args.seed, on_progress, priors)
+    prompts, sets, answers = zip(*answered, strict=True)
+    head = fit_head(answers, args.model, args.seed, on_progress, _priors(args, prompts, on_progress), sets)
     what = f"confidence: P(an answer of {args.model} is right), from the evidence it leaves"
     calibration = ("--calibration", str(args.calibration)) if args.calibration else ()
     facts: dict[str, Any] = {"trained_on": sources, "labels": len(answered)}
     notes: list[str] = []
     prior: tuple[str, ...] = ()
-    lines: list[str | Text | Table] = [table_of_parts(head.metrics)]
+    lines: list[str | Text | Table] = [table_of_parts(head.metrics), *orders_of(head.metrics)]
     if args.classifier is not None:
         prior = ("--classifier", args.classifier.name, "--embedding", args.embedding)
         facts["classifier"] = version_in(args.classifier)

@@ -49,15 +49,21 @@ class OwnHead:
 def own_heads(rows: Sequence[Mapping[str, Any]], held: NDArray[np.bool_], seed: int) -> Iterator[OwnHead]:
     """Yield the heads of the tiers with enough judged answers; `held` masks the rows that are measured on."""
     for role in ("small", "strong"):
-        found = [(row[role], out) for row, out in zip(rows, held, strict=True) if row[role]["evidence"]]
-        models = {answer["model"] for answer, _ in found}
+        found = [
+            (row[role], out, str(row.get("kind") or ""))
+            for row, out in zip(rows, held, strict=True)
+            if row[role]["evidence"]
+        ]
+        models = {answer["model"] for answer, *_ in found}
         if len(found) < _FEWEST or len(models) != 1:
             continue
         [model] = models
-        answers, later = [_answer(answer) for answer, _ in found], np.array([out for _, out in found])
+        answers, later = [_answer(answer) for answer, *_ in found], np.array([out for _, out, _ in found])
+        kinds = [kind for *_, kind in found]
+        earlier = np.flatnonzero(~later).tolist()
         try:
             measured_on = fit_head(
-                [one for one, out in zip(answers, later, strict=True) if not out], model, seed, silent
+                [answers[row] for row in earlier], model, seed, silent, sets=[kinds[row] for row in earlier]
             )
         except DataError:  # hardly any right, or hardly any wrong answers: there is nothing to tell apart
             continue
@@ -75,7 +81,7 @@ def own_heads(rows: Sequence[Mapping[str, Any]], held: NDArray[np.bool_], seed: 
             len(tests),
             "the mean log-probability" if other is None else f"the shipped head {other.version}",
             saving,
-            fit_head(answers, model, seed, silent) if saving.lo > 0 else measured_on,
+            fit_head(answers, model, seed, silent, sets=kinds) if saving.lo > 0 else measured_on,
         )
 
 

@@ -18,7 +18,8 @@ from rich.table import Table
 from gateway.fit.datasets import DataError, LabelledAnswer
 from gateway.fit.folds import folds_of
 from gateway.fit.libraries import one_thread
-from gateway.fit.training.scorers import ScorerPart, log_losses, scorers_of
+from gateway.fit.training.left_out import by_length, judged_by, left_out, proven
+from gateway.fit.training.scorers import FEW_LABELS, ScorerPart, log_losses, scorers_of
 from gateway.fit.training.sheet import write_artefact
 from gateway.measures.curves import Floats, auroc, calibration_error
 from gateway.progress import OnProgress
@@ -55,24 +56,33 @@ def fit_head(
     seed: int,
     on_progress: OnProgress,
     priors: Sequence[float | None] | None = None,
+    sets: Sequence[str] = (),
 ) -> FittedHead:
     """Fit the head of `model` to these answers. Equal inputs give equal numbers.
 
+    `sets` name for each answer its data set or kind of request. What is learned beyond the raw value is used only if it
+    is better on sets and lengths of answers left out (`gateway.fit.training.left_out`); else its order is the raw one.
     `priors` are, for each answer, the classifier's probability that this model would be right, None where it abstains;
     without any the head ignores the classifier. Raises DataError or LibraryMissing.
     """
-    parts = list(_parts(answers))
+    parts = list(_parts(answers, sets or [""] * len(answers)))
     scorers: dict[str, list[dict[str, Any]]] = {}
     measured: dict[str, Any] = {}
     prior = {"weight": 0.0, "centre": 0.0}
     with one_thread():
         for done, part in enumerate(parts):
             on_progress("fitting", done, len(parts))
-            predicted = _held_out(part, seed)
-            measured[part.name] = _figures(part, predicted, seed)
+            fitted = scorers_of(part, seed)
+            without = left_out(part, seed) if len(fitted) > 1 else {}
+            may_learn = proven(without)
+            if len(fitted) > 1 and not may_learn:
+                fitted = fitted[-1:]
+            predicted = _held_out(part, seed, may_learn)
+            order = "head" if len(fitted) > 1 else "raw"
+            measured[part.name] = {**_figures(part, predicted, seed), "order": order, "left_out": without}
             if part.name == WHOLE and priors is not None:
                 prior = _prior(predicted, part.right, [p for p, a in zip(priors, answers, strict=True) if _usable(a)])
-            scorers[part.name] = [scorer.numbers() for scorer in scorers_of(part, seed)]
+            scorers[part.name] = [scorer.numbers() for scorer in fitted]
     on_progress("fitting", len(parts), len(parts))
     numbers = {
         "alternatives": _alternatives(answers) if _uses_alternatives(scorers) else 0,
@@ -90,7 +100,7 @@ def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
     return digest
 
 
-def _parts(answers: Sequence[LabelledAnswer]) -> Iterator[ScorerPart]:
+def _parts(answers: Sequence[LabelledAnswer], sets: Sequence[str]) -> Iterator[ScorerPart]:
     """Yield the parts that can be fitted. Raises DataError when there are none."""
     usable = [answer for answer in answers if _usable(answer)]
     agreeing = [answer for answer in answers if answer.agreement is not None]
@@ -102,24 +112,29 @@ def _parts(answers: Sequence[LabelledAnswer]) -> Iterator[ScorerPart]:
             f"a head needs at least {_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
         )
     if _tells(usable):
-        yield from _parts_by_logprobs(usable, _alternatives(answers))
+        lengths = by_length(np.array([len(answer.logprobs or ()) for answer in usable]))
+        names = [name for name, answer in zip(sets, answers, strict=True) if _usable(answer)]
+        yield from _parts_by_logprobs(usable, list(zip(names, lengths, strict=True)), _alternatives(answers))
     if _tells(agreeing):
         values = tuple({"agreement": answer.agreement or 0.0} for answer in agreeing)
         yield ScorerPart(AGREEMENT, values, _right(agreeing), raw="agreement")
 
 
-def _parts_by_logprobs(usable: Sequence[LabelledAnswer], alternatives: int) -> Iterator[ScorerPart]:
+def _parts_by_logprobs(
+    usable: Sequence[LabelledAnswer], kinds: Sequence[tuple[str, ...]], alternatives: int
+) -> Iterator[ScorerPart]:
     tokens = all(answer.logprobs for answer in usable)
     whole = [
         features_of(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
         for answer in usable
     ]
-    yield ScorerPart(WHOLE, tuple(whole), _right(usable))
+    yield ScorerPart(WHOLE, tuple(whole), _right(usable), kinds=tuple(kinds))
     for count in PREFIXES if tokens else ():
-        long = [answer for answer in usable if len(answer.logprobs or ()) >= count]
+        rows = [row for row, answer in enumerate(usable) if len(answer.logprobs or ()) >= count]
+        long = [usable[row] for row in rows]
         if _tells(long):
             values = (features_of(_evidence(answer), count, alternatives) for answer in long)
-            yield ScorerPart(str(count), tuple(values), _right(long))
+            yield ScorerPart(str(count), tuple(values), _right(long), kinds=tuple(kinds[row] for row in rows))
 
 
 def _right(answers: Sequence[LabelledAnswer]) -> Floats:
@@ -155,16 +170,13 @@ def _alternatives(answers: Sequence[LabelledAnswer]) -> int:
     return min((len(token) for answer in answers for token in answer.top_logprobs or ((),)), default=0)
 
 
-def _held_out(part: ScorerPart, seed: int) -> Floats:
+def _held_out(part: ScorerPart, seed: int, may_learn: bool) -> Floats:
     """Return each answer's probability by scorers that were fitted, chosen and calibrated without its fold."""
     fold = folds_of(len(part.right), _FOLDS, seed + 2)
     predicted = np.zeros(len(fold))
     for number in np.unique(fold):
-        scorers = scorers_of(part.take(np.flatnonzero(fold != number)), seed)
-        for row in np.flatnonzero(fold == number):
-            values = part.values[row]
-            chosen = next((scorer for scorer in scorers[:-1] if scorer.knows(values)), scorers[-1])
-            predicted[row] = chosen.p_right(values)
+        scorers = scorers_of(part.take(np.flatnonzero(fold != number)), seed, learned_too=may_learn)
+        predicted[fold == number] = judged_by(scorers, part.take(np.flatnonzero(fold == number)))
     return predicted
 
 
@@ -208,9 +220,22 @@ def _prior(predicted: Floats, right: Floats, priors: Sequence[float | None]) -> 
 
 def table_of_parts(metrics: Mapping[str, Any]) -> Table:
     """Return the measurements of a head by part of the answer: the raw value beside the head's probability."""
-    made = table("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head")
+    made = table("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head", "order")
     for name, part in metrics["parts"].items():
         shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
         figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
-        made.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures)
+        made.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures, part["order"])
     return made
+
+
+def orders_of(metrics: Mapping[str, Any]) -> list[str]:
+    """Return a line for each part with labels enough for an order of its own: what is used, and why."""
+    lines = []
+    for name, part in metrics["parts"].items():
+        if sets := part["left_out"]:
+            shown = ", ".join(f"{one} {found['minus_raw']:+.3f}" for one, found in sets.items())
+            used = "used" if part["order"] == "head" else "not used: the raw order is kept"
+            lines.append(f"{name}: AUROC minus the raw one on answers left out: {shown}; the head's order is {used}")
+        elif part["n"] > FEW_LABELS:
+            lines.append(f"{name}: the raw order is kept: nothing that was learned is better on held-out answers")
+    return lines

@@ -40,9 +40,13 @@ class ScorerPart:
     right: Floats
     raw: str = "mean"
     """The feature that the last scorer ranks by."""
+    kinds: tuple[tuple[str, ...], ...] = ()
+    """The kinds of answers that each belongs to, which are left out whole to see what the scorers are worth there."""
 
     def take(self, rows: NDArray[np.intp]) -> ScorerPart:
-        return replace(self, values=tuple(self.values[row] for row in rows.tolist()), right=self.right[rows])
+        chosen = rows.tolist()
+        kinds = tuple(self.kinds[row] for row in chosen) if self.kinds else ()
+        return replace(self, values=tuple(self.values[row] for row in chosen), right=self.right[rows], kinds=kinds)
 
     def columns(self, names: Sequence[str]) -> Floats:
         return np.array([[values[name] for name in names] for values in self.values], np.float64)
@@ -51,10 +55,13 @@ class ScorerPart:
         return all(name in values for values in self.values for name in names)
 
 
-def scorers_of(part: ScorerPart, seed: int) -> list[LogisticScorer]:
-    """Fit the scorers of a part, in the order in which serving tries them. Needs scikit-learn."""
+def scorers_of(part: ScorerPart, seed: int, *, learned_too: bool = True) -> list[LogisticScorer]:
+    """Fit the scorers of a part, in the order in which serving tries them. Needs scikit-learn.
+
+    Without `learned_too` it is the last one alone, which keeps the raw value's order.
+    """
     plain = _plain(part, seed)
-    if len(part.right) <= FEW_LABELS:
+    if len(part.right) <= FEW_LABELS or not learned_too:
         return [plain]
     fold = folds_of(len(part.right), _FOLDS, seed)
     losses = log_losses(_out_of_fold(part, fold, lambda some: _plain(some, seed)), part.right)

@@ -14,7 +14,7 @@ from gateway.cli.commands import CommandError, train
 from gateway.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.fit.folds import folds_of
 from gateway.fit.metrics import apgr
-from gateway.fit.training.answer_heads import fit_head, save_head
+from gateway.fit.training.answer_heads import fit_head, orders_of, save_head
 from gateway.fit.training.confidence import cross_validate, fit_and_judge
 from gateway.fit.training.scorers import FEW_LABELS
 from gateway.measures.curves import Floats, auroc, calibration_error
@@ -195,6 +195,25 @@ def test_a_head_learns_what_the_mean_hides() -> None:
     high, low = (judge.p_right(Evidence("a", logprobs=tokens, finish_reason="stop")) for tokens in (sure, unsure))
     assert high is not None and low is not None
     assert high > low + 0.2
+
+
+@pytest.mark.parametrize(
+    "reverse", [pytest.param(False, marks=pytest.mark.long, id="holds elsewhere"), pytest.param(True, id="here alone")]
+)
+def test_what_is_learned_is_used_only_if_it_holds_on_sets_left_out(reverse: bool) -> None:
+    """A sign that means the reverse in another data set is not used, however well it tells within those fitted."""
+    some, others = written(420), written(180, seed=1)
+    if reverse:
+        others = [replace(answer, correct=1.0 - answer.correct) for answer in others]
+    head = fit_head([*some, *others], "tiny", 0, silent, sets=["quiz"] * 420 + ["law"] * 180)
+    whole = head.metrics["parts"]["whole"]
+    assert len(head.numbers["scorers"]["whole"]) == (1 if reverse else 2)
+    assert whole["order"] == ("raw" if reverse else "head")
+    assert {"quiz", "law", "short", "long"} >= set(whole["left_out"]) - {"middling"}
+    assert ("law" in whole["left_out"]) and (whole["left_out"]["law"]["minus_raw"] < -0.1) == reverse
+    lines = " ".join(orders_of(head.metrics))
+    assert ("whole: AUROC minus the raw one on answers left out: quiz" in lines) or "law" in lines
+    assert ("the raw order is kept" in lines) or not reverse
 
 
 def test_few_labels_give_a_head_in_the_order_of_the_mean() -> None:
