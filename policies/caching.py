@@ -29,7 +29,7 @@ CACHE_VALUES: Final[Ranges] = {
 
 A request without `temperature` leaves it to the model's provider (1 with OpenAI), and so for `top_p` and `seed`: no
 comparison with such a value holds, so `temperature > 1` applies only to requests that set it. `n` is 1 if not set.
-`volatile`: the last user message asks for what depends on when it is asked (today, now, latest, news, price).
+`volatile`: the last user message asks for what depends on when it is asked: news, weather, prices, what is open.
 """
 TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
 """Format of a tag, the name of a source of answers."""

@@ -3,7 +3,7 @@
 exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question that is complete in itself and whose answer does not change
            by the day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and
-           the second one?`); nothing volatile (`volatile.txt`: today, latest, price); no text to work on
+           the second one?`); nothing volatile (`cache.planning.volatile`: is the shop open?); no text to work on
            (`translate ...`, quotes, code); not too long. `tools.measure_cache --gates` measures each rule.
 
 `cache.write` decides which answers may be stored.
@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from cache.planning.volatile import is_volatile
 from cache.text.reading import FAINT, LISTS
 from cache.text.thesaurus import groups_of, word_set
 
@@ -204,48 +204,6 @@ def _asks(text: str) -> bool:
 
 def _points_back(question: _QuestionWords) -> bool:
     return question.own < _STANDS_ALONE and not question.seen.isdisjoint(_POINTING_BACK)
-
-
-_END: Final = 500
-"""Characters read of each end of a text that is longer than a question: a document with a question at one end."""
-_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-"""Letters of Chinese, Japanese and Korean, whose words are not separated by spaces or carry joined endings."""
-
-
-def _volatile_list(text: str) -> tuple[frozenset[str], frozenset[tuple[str, ...]], tuple[str, ...]]:
-    """Return the list's words, its pairs of words, and the substrings to search for. Raises ValueError."""
-    words, pairs, parts = set(), set(), set()
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        for entry in filter(None, map(str.strip, line.split(","))):
-            tokens = tuple(_WORD.findall(entry))
-            if entry != entry.lower() or " ".join(tokens) != entry or len(tokens) > 2:
-                raise ValueError(f"volatile.txt: {entry!r} must be one word or two, in lower case")
-            if _UNSPACED.search(entry):
-                parts.add(entry)
-            elif len(tokens) == 1:
-                words.add(entry)
-            else:
-                pairs.add(tokens)
-    return frozenset(words), frozenset(pairs), tuple(sorted(parts))
-
-
-_VOLATILE_WORDS, _VOLATILE_PAIRS, _VOLATILE_PARTS = _volatile_list(
-    Path(__file__).with_name("volatile.txt").read_text("utf-8")
-)
-
-
-@lru_cache(maxsize=1_024)
-def is_volatile(text: str) -> bool:
-    """Return whether the answer may be different tomorrow. Takes a few microseconds; results are cached."""
-    if len(text) > LONGEST_QUESTION:
-        text = f"{text[:_END]} {text[-_END:]}"
-    text = text.lower()
-    tokens = _WORD.findall(text)
-    if not _VOLATILE_WORDS.isdisjoint(tokens) or not _VOLATILE_PAIRS.isdisjoint(pairwise(tokens)):
-        return True
-    return not text.isascii() and any(part in text for part in _VOLATILE_PARTS)
 
 
 _SIGNS: Final = re.compile(

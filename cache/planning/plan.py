@@ -33,6 +33,7 @@ import orjson
 from cache.entry import NO_DEMANDS, Demands
 from cache.planning import eligibility
 from cache.planning.conversation import conversation_of
+from cache.planning.volatile import shipped_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
@@ -270,6 +271,7 @@ class Planner:
     ) -> None:
         self.secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self.scopes = Scopes(self.secret, teams, generation)
+        shipped_head()  # its file is read now rather than by the first request
         self._embedder = embedder
         self._longest = longest
         self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0

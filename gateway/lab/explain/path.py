@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cache.planning.eligibility import is_volatile
 from cache.planning.eligibility import rule_values as cache_values
+from cache.planning.volatile import is_volatile
 from gateway.lab.explain.moves import bare_names, own_adequate
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from cache import shipped_cross_encoder
-from cache.planning.eligibility import is_volatile, rule_values, why_not_any, why_not_semantic
+from cache.planning.eligibility import rule_values, why_not_any, why_not_semantic
+from cache.planning.volatile import is_volatile
 from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.write import why_not_kept

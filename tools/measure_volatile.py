@@ -1,0 +1,106 @@
+"""Measure how often the head of `volatile` is wrong: `python -m tools.measure_volatile`.
+
+On the texts of the exam (`volatile/exam`), which neither fit nor choose anything: the share of those whose answer
+changes with time that is served all the same, and the share of the others that is barred. On `--questions`, which have
+no labels: the share that is barred, with a sample of them to read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cache.planning.volatile import ARTEFACT, VolatileHead
+from gateway.cli.commands._flags import add_json_flag, add_seed_flag, whole
+from gateway.fit.datasets import DataError, json_objects
+from gateway.measures.intervals import wilson
+from gateway.progress import OnProgress
+from gateway.report import WIDE, Report, table
+from tools import command
+from tools.volatile_texts import EXAM, LabelledText, read_texts
+
+_FIELDS = ("prompt", "a", "b")
+"""Fields of a row that hold a question."""
+
+
+def wrong_by_language(head: VolatileHead, texts: Sequence[LabelledText]) -> dict[str, dict[str, Any]]:
+    """Return, for all and for each language, how many volatile texts are served and others barred, and of how many."""
+    counts: dict[str, dict[str, Any]] = {}
+    for one in texts:
+        barred = head.score(one.text) >= head.threshold
+        for name in ("all", one.language):
+            row = counts.setdefault(name, {"volatile": 0, "served": 0, "others": 0, "barred": 0})
+            row["volatile" if one.is_volatile else "others"] += 1
+            row["served"] += one.is_volatile and not barred
+            row["barred"] += barred and not one.is_volatile
+    return counts
+
+
+def questions_in(path: Path) -> Iterator[str]:
+    """Yield the distinct questions in a file of JSON lines: the fields `prompt`, `a` and `b`. Raises DataError."""
+    seen = set[str]()
+    for _, row in json_objects(path):
+        for name in _FIELDS:
+            text = row.get(name)
+            if isinstance(text, str) and text not in seen:
+                seen.add(text)
+                yield text
+    if not seen:
+        raise DataError(f"{path}: no row has a text in {', '.join(_FIELDS)}")
+
+
+def share(count: int, n: int) -> str:
+    """Return a share with its 95% interval, as people read it."""
+    if n == 0:
+        return "-"
+    low, high = wilson(count / n, n)
+    return f"{count / n:.1%} [{low * 100:.1f}, {high * 100:.1f}]"
+
+
+_EXAMPLES = """examples:
+  python -m tools.measure_volatile                           on the exam in tools/volatile/exam
+  python -m tools.measure_volatile --questions qqp.jsonl.gz --sample 60
+                              also which of these questions are barred, 60 of them to read"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the head and print the shares by language and by file."""
+    parser = command.parser("measure_volatile", "Measure how often the head of `volatile` is wrong.", _EXAMPLES)
+    parser.add_argument("--head", type=Path, default=ARTEFACT, metavar="DIR", help="the folder of the head")
+    parser.add_argument("--exam", type=Path, default=EXAM, metavar="DIR", help="the folder of labelled texts")
+    parser.add_argument("--questions", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, or .gz")
+    parser.add_argument("--sample", type=whole(0), default=0, metavar="N", help="barred questions to print, per file")
+    add_seed_flag(parser)
+    add_json_flag(parser, "a table")
+
+    def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+        head = VolatileHead.load(args.head)
+        exam = wrong_by_language(head, read_texts(args.exam, 1, args.seed))
+        made = table("language", "volatile, n", "served", "not volatile, n", "barred")
+        for name, row in sorted(exam.items()):
+            served, barred = share(row["served"], row["volatile"]), share(row["barred"], row["others"])
+            made.add_row(name, str(row["volatile"]), served, str(row["others"]), barred)
+        values: dict[str, Any] = {"version": head.version, "exam": exam, "questions": {}}
+        tables, done = [made], list[str]()
+        by_file = table("file", "questions", "barred")
+        for number, path in enumerate(args.questions):
+            questions = list(questions_in(path))
+            found = [text for text in questions if head.score(text) >= head.threshold]
+            on_progress("reading", number + 1, len(args.questions))
+            by_file.add_row(path.name, str(len(questions)), share(len(found), len(questions)))
+            drawn = Random(args.seed).sample(found, min(args.sample, len(found)))  # noqa: S311
+            values["questions"][path.name] = {"n": len(questions), "barred": len(found), "sample": drawn}
+            done += [f"{path.name}: {text[:160]!r}" for text in drawn]
+        if args.questions:
+            tables.append(by_file)
+        return Report(values, tables, title=f"head {head.version}", done=done, width=WIDE)
+
+    return command.run(parser, work, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Fit the head that says whether an answer depends on when it is asked: `python -m tools.train_volatile`.
+
+A logistic regression over hashed words and parts of words (`cache.planning.volatile`). It is fitted to the texts in
+`volatile/*.toml` and, as texts that are not volatile, to the wordings of the families of questions but for those that a
+fit without their family finds volatile. Of a volatile text with several sentences the one that looks most volatile is
+fitted, of others all. The threshold is chosen on the texts by fits that have not seen their line: it is the score at
+which the share of volatile ones below it and that of others above it are least together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.planning.volatile import ARTEFACT, FACT, TOKEN, facts_of, pairs_of, sentences_of, token
+from gateway.cli.commands._flags import add_json_flag, add_note_flag, add_seed_flag
+from gateway.fit.libraries import one_thread, require
+from gateway.fit.training.sheet import Remade, data_sheet, write_artefact
+from gateway.measures.curves import Flags, Floats
+from gateway.progress import OnProgress
+from gateway.report import Report, table
+from tools import command
+from tools.volatile_texts import SHIPPED, LabelledText, read_texts, texts_of_families
+
+_BITS: Final = 18
+_FOLDS: Final = 5
+_FILLINGS: Final = 8
+_STRENGTH: Final = 5.0  # inverse of the L2 penalty
+_OF_FAMILIES: Final = 0.1  # weight of a wording of a family, beside 1 of a line
+_LOOKS_VOLATILE: Final = -1.0  # log-odds from which a wording of a family is left out
+_ROUNDS: Final = 3
+
+
+class _Sentences:
+    """The sentences of texts as a sparse matrix of hashed features."""
+
+    def __init__(self, texts: Sequence[LabelledText]) -> None:
+        from scipy.sparse import csr_matrix
+
+        rows, columns, values, owner = list[int](), list[int](), list[float](), list[int]()
+        for number, labelled in enumerate(texts):
+            sentences, count = sentences_of(labelled.text)
+            for sentence in sentences:
+                of, worth = features(labelled.text, sentence, count, _BITS)
+                rows += [len(owner)] * len(of)
+                columns += of
+                values += worth
+                owner.append(number)
+        self.matrix = csr_matrix((values, (rows, columns)), shape=(len(owner), 1 << _BITS), dtype=np.float32)
+        self.owner: NDArray[np.intp] = np.array(owner)
+
+    def highest(self, scores: Floats, count: int) -> Floats:
+        """Return the highest score among each text's sentences."""
+        best = np.full(count, -np.inf)
+        np.maximum.at(best, self.owner, scores)
+        return best
+
+
+def features(text: str, sentence: str, count: int, bits: int) -> tuple[list[int], list[float]]:
+    """Return the rows of a sentence's features and the value of each, as the head weighs them."""
+    tokens = [token(word, bits) for word in TOKEN.findall(sentence)]
+    scale = max(1.0, sum(one.size for one in tokens)) ** -0.5
+    pairs = pairs_of([one.form for one in tokens if one.form], bits)
+    facts = facts_of(text, sentence, count, bits)
+    rows = [row for one in tokens for row in one.rows] + pairs + facts
+    values = [scale * value for one in tokens for value in one.values] + [scale] * len(pairs) + [FACT] * len(facts)
+    return rows, values
+
+
+def train_volatile(out: Path, seed: int, remade: Remade, on_progress: OnProgress) -> dict[str, Any]:
+    """Fit the head, write the artefact to the folder `out` and return the figures of its data sheet.
+
+    Raises DataError, LibraryMissing, OSError.
+    """
+    require("sklearn", "fitting needs scikit-learn")
+    own = read_texts(SHIPPED, _FILLINGS, seed, around=True)
+    others = texts_of_families(seed, _OF_FAMILIES)
+    texts = [*own, *others]
+    sentences = _Sentences(texts)
+    weight = np.array([one.weight for one in texts])
+    fold = np.array([crc32(one.origin.encode()) % _FOLDS for one in texts])
+    volatile = np.array([one.is_volatile for one in texts])
+    with one_thread():
+        scores = _left_out(sentences, volatile, weight, fold, on_progress, 0)
+        family = np.arange(len(texts)) >= len(own)
+        dropped = family & (scores >= _LOOKS_VOLATILE)
+        weight[dropped] = 0.0
+        scores = _left_out(sentences, volatile, weight, fold, on_progress, _FOLDS)
+        table_, bias = _fit(sentences, volatile, weight)
+    on_progress("fitting", 2 * _FOLDS + 1, 2 * _FOLDS + 1)
+    threshold = chosen_threshold(scores[~family], volatile[~family], weight[~family])
+    rounded, scale = _as_integers(table_)
+    figures = {
+        "lines_left_out": _shares(scores[~family] >= threshold, volatile[~family], [one.language for one in own]),
+        "families_left_out": {"barred": float((scores[family] >= threshold).mean()), "n": int(family.sum())},
+    }
+    facts = {
+        "licence": "Apache-2.0: all texts were written for this project",
+        "languages": sorted({one.language for one in own}),
+        "trained_on": [{"file": f"{SHIPPED.name}/{path.name}", "sha256": _sha256(path)} for path in _files()],
+        "texts": {
+            "lines": len({one.origin for one in own}), "filled": len(own), "of_families": len(others),
+            "of_families_left_out_as_volatile": int(dropped.sum()),
+        },
+    }  # fmt: skip
+    data = _packed(rounded)
+    sheet = {
+        **data_sheet("log-odds that the answer to a text depends on when it is asked", facts, remade),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bits": _BITS,
+        "scale": scale,
+        "bias": bias,
+        "threshold": threshold,
+        "figures": figures,
+    }
+    write_artefact(out, {"volatile.safetensors": data}, "volatile.json", sheet)
+    return sheet
+
+
+def _left_out(
+    sentences: _Sentences, volatile: Flags, weight: Floats, fold: NDArray[np.intp], on_progress: OnProgress, done: int
+) -> Floats:
+    """Return the score of each text by a fit that has not seen its line or family."""
+    scores = np.zeros(len(volatile))
+    for number in range(_FOLDS):
+        out = fold == number
+        table_, bias = _fit(sentences, volatile, np.where(out, 0.0, weight))
+        scores[out] = sentences.highest(sentences.matrix @ table_ + bias, len(volatile))[out]
+        on_progress("fitting", done + number + 1, 2 * _FOLDS + 1)
+    return scores
+
+
+def _fit(sentences: _Sentences, volatile: Flags, weight: Floats) -> tuple[Floats, float]:
+    """Return the weight of each feature, and the bias."""
+    from sklearn.linear_model import LogisticRegression
+
+    owner = sentences.owner
+    last = np.r_[owner[1:] != owner[:-1], True]
+    fitted = (weight[owner] > 0) & (~volatile[owner] | last)
+    model = LogisticRegression(C=_STRENGTH, max_iter=300, warm_start=True)
+    for _ in range(_ROUNDS):
+        model.fit(sentences.matrix[fitted], volatile[owner][fitted], sample_weight=weight[owner][fitted])
+        scores = model.decision_function(sentences.matrix)
+        best = scores >= sentences.highest(scores, len(volatile))[owner]
+        chosen = (weight[owner] > 0) & (~volatile[owner] | best)
+        if (chosen == fitted).all():
+            break
+        fitted = chosen
+    return model.coef_[0].astype(np.float64), float(model.intercept_[0])
+
+
+def chosen_threshold(scores: Floats, volatile: Flags, weight: Floats) -> float:
+    """Return the score at which the share of volatile texts below it and of others above it are least together."""
+    order = np.argsort(scores)
+    missed = np.cumsum(np.where(volatile, weight, 0.0)[order]) / weight[volatile].sum()
+    barred = 1 - np.cumsum(np.where(volatile, 0.0, weight)[order]) / weight[~volatile].sum()
+    at = int(np.argmin(missed + barred))
+    return float(scores[order][min(at + 1, len(order) - 1)])
+
+
+def _shares(barred: Flags, volatile: Flags, languages: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return by language the share of volatile texts that is served and of others that is barred."""
+    spoken = np.array(languages)
+    return {
+        name: {
+            "served": round(float((~barred)[volatile & at].mean()), 4),
+            "barred": round(float(barred[~volatile & at].mean()), 4),
+        }
+        for name in ("all", *sorted(set(languages)))
+        if (at := np.ones(len(spoken), bool) if name == "all" else spoken == name).any()
+    }
+
+
+def _as_integers(weights: Floats) -> tuple[NDArray[np.int16], float]:
+    """Return the weights as int16, and by what to multiply them."""
+    scale = float(np.abs(weights).max()) / 32_767
+    return np.round(weights / scale).astype("<i2"), scale
+
+
+def _packed(weights: NDArray[np.int16]) -> bytes:
+    from safetensors.numpy import save
+
+    return bytes(save({"weights": weights}))
+
+
+def _files() -> list[Path]:
+    return sorted(SHIPPED.glob("*.toml"))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+_EXAMPLES = """examples:
+  python -m tools.train_volatile       writes cache/artefacts/volatile
+  python -m tools.measure_volatile     then says how well it does on texts that it has not seen
+
+The texts are in tools/volatile/*.toml, their format is in tools/volatile_texts.py."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train the head, write it and print how it does on lines that were left out."""
+    parser = command.parser("train_volatile", "Train the head that finds what depends on when it is asked.", _EXAMPLES)
+    parser.add_argument("--out", type=Path, default=ARTEFACT, metavar="DIR", help="the folder to write the head to")
+    add_note_flag(parser)
+    add_seed_flag(parser)
+    add_json_flag(parser, "a table")
+
+    def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+        remade = Remade((*parser.prog.split(), "--seed", str(args.seed)), tuple(args.note or ()))
+        sheet = train_volatile(args.out, args.seed, remade, on_progress)
+        made = table("language", "volatile, served", "not volatile, barred")
+        for name, shares in sheet["figures"]["lines_left_out"].items():
+            made.add_row(name, f"{shares['served']:.1%}", f"{shares['barred']:.1%}")
+        done = [
+            f"of the families' wordings left out {sheet['figures']['families_left_out']['barred']:.1%} are barred",
+            f"written to {args.out}, version {sheet['sha256'][:12]}, threshold {sheet['threshold']:.3f}",
+        ]
+        return Report(sheet, [made], title="lines left out, each by a fit without it", done=done)
+
+    return command.run(parser, work, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
