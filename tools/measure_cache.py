@@ -25,7 +25,6 @@ from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
-from cache.text.reading import SCRIPTS
 from gateway.cli.commands._flags import (
     add_embedding_flag,
     add_json_flag,
@@ -149,8 +148,11 @@ def load_cache(options: CacheOptions, encoder: str) -> CacheUnderTest:
     elif options.artefact is not None:
         raise DataError(f"--artefact: {options.policy} has `verify: none`, so no verifier is used")
     model = _cross_encoder(options, semantic)
-    scripts = SCRIPTS if model is None else model.scripts
-    decide = turn_by_turn(decide_by(semantic, verifier, screening=model is not None, scripts=scripts), semantic)
+    if model is None:
+        decide = turn_by_turn(decide_by(semantic, verifier), semantic)
+    else:
+        made_for = {"scripts": model.scripts, "languages": model.languages}
+        decide = turn_by_turn(decide_by(semantic, verifier, screening=True, **made_for), semantic)
     stated = None if model is None else model.strict
     unknown = model is not None and stated is None and semantic.cross_encoder.min_score is None
     if unknown and options.threshold is None:

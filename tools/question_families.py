@@ -56,9 +56,12 @@ _AS_TYPED = 0.3  # share of the questions with typos, fillers and the like
 
 _KINDS = (
     ("wording", 0.24), ("distant", 0.10), ("directed", 0.03), ("typed", 0.09), ("reworded", 0.07), ("swapped", 0.05),
-    ("intent", 0.22), ("value", 0.09), ("changed", 0.07), ("elsewhere", 0.04),
+    ("intent", 0.22), ("value", 0.13), ("changed", 0.07), ("elsewhere", 0.04),
 )  # fmt: skip
 """Share of each kind of pair: the first five, and `swapped` of a symmetric intent, want the same answer."""
+_KINDS_IN_ENGLISH = tuple(zip(*_KINDS, strict=True))
+# The rules reword English.
+_KINDS_ELSEWHERE = tuple(zip(*(row for row in _KINDS if row[0] not in ("reworded", "changed")), strict=True))
 _REWORDED_TWICE = 0.4  # share of the pairs by rule of which the rule is applied to another wording
 _TRIES = 200  # intents that are tried for a kind of pair
 
@@ -156,9 +159,9 @@ def family_pairs(families: Sequence[QuestionFamily], count: int, rng: Random) ->
     in_english = _IN_ENGLISH * (len(languages) - 1) / (1 - _IN_ENGLISH) if len(languages) > 1 else 1.0
     drawn = [in_english if name == _ENGLISH else 1.0 for name in languages]
     together = {name: [family for family in families if family.language == name] for name in languages}
-    names, shares = zip(*_KINDS, strict=True)
     for _ in range(count):
-        kind, language = rng.choices(names, shares)[0], rng.choices(languages, drawn)[0]
+        language = rng.choices(languages, drawn)[0]
+        kind = rng.choices(*(_KINDS_IN_ENGLISH if language == _ENGLISH else _KINDS_ELSEWHERE))[0]
         for family, intent in rng.choices(intents[language], cum_weights=weights[language], k=_TRIES):
             pair = _pair(kind, family, intent, together[language], rng)
             if pair is not None:
@@ -198,9 +201,6 @@ def _pair(
     elif kind == "typed" and family.language != _ENGLISH:
         other = _sent(_filled(rng.choice([ask, *others]), values, rng), family, rng)
     elif kind in _BY_RULE:
-        # The rules reword English.
-        if family.language != _ENGLISH:
-            return None
         base = _filled(rng.choice([ask, *others] if rng.random() < _REWORDED_TWICE else [ask]), values, rng)
         # In a longer text a small change may be in the story around the question.
         if kind == "changed" and (_SENTENCES.search(base) or len(base.split()) > _SHORT):

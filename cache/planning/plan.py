@@ -37,7 +37,7 @@ from cache.planning.volatile import shipped_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
-from cache.text.reading import language_of
+from cache.text.languages import language_of
 
 if TYPE_CHECKING:
     from cache.index import Vector

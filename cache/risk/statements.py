@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.text.guards import Pair
-from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, language_of, read
+from cache.text.languages import language
+from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 Verdict = Literal["same", "different", "unknown"]
@@ -115,7 +116,7 @@ class StatementComparer:
         """
         if not set(self._languages) - {"en"} or not all(is_written_in(text, self._scripts) for text in (stored, fresh)):
             return False
-        return all(name in self._languages or not name.islower() for name in map(language_of, (stored, fresh)))
+        return all(language(text).is_one_of(self._languages) for text in (stored, fresh))
 
     def _scores(self, one: Statement, others: Sequence[Statement]) -> list[float]:
         """Return the score of each of the others with `one`: the lower one of the two orders."""

@@ -91,6 +91,10 @@ class TextPairScorer(Protocol):
     def scripts(self) -> Collection[str]:
         """Scripts on its data sheet."""
 
+    @property
+    def languages(self) -> Collection[str]:
+        """Languages on its data sheet, by their code."""
+
     def scores(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
         for one with an unknown token.

@@ -47,6 +47,7 @@ class CrossEncoderQueue:
     def __init__(self, scorer: TextPairScorer, *, most_at_once: int = 8, most_waiting: int = 64) -> None:
         self.strict = scorer.strict
         self.scripts = scorer.scripts
+        self.languages = scorer.languages
         self._scorer = scorer
         self._most_waiting = most_waiting
         self._calls = Batcher(self._score, most_at_once, "tierline-cross-encoder", self._remember)

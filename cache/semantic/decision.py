@@ -5,10 +5,12 @@ served. Four stages, each for what the one before leaves open:
 
     rule           Texts that are equal but for case, spaces, punctuation and polite phrases are served, with score 1.
     script         What is written in a script that the model to score it does not list is refused (`guard: script`):
-                   in signs that it cannot read, opposites look alike.
+    language       in signs that it cannot read, opposites look alike. Likewise what is in a language that a
+                   cross-encoder's data sheet does not list (`guard: language`).
     verifier       Vetoes refuse what changes an answer, and the verifier's score what is plainly another question.
                    Without a cross-encoder its score is the candidate's. Without a verifier the guards take its place,
-                   and the score is the cosine.
+                   and the score is the cosine. The verifier knows English: of questions that are both in another
+                   language only a few guards hold, and a cross-encoder that reads the language scores the rest.
     cross_encoder  It reads both questions together; its probability that they want the same answer is the score. A pair
                    with a token that it does not know is refused (`guard: unknown_token`).
                    Calling a model is I/O, so `shortlist` names the candidates to score, and `settled` takes the scores.
@@ -32,6 +34,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
+from cache.text.languages import ENGLISH, language
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
 from policies.value_type import from_fields
 
@@ -107,11 +110,12 @@ def decide_by(
     *,
     screening: bool = False,
     scripts: Collection[str] = SCRIPTS,
+    languages: Collection[str] = (ENGLISH,),
 ) -> Decide:
     """Return the decision for one candidate: the policy's minimum cosine, the rule, the verifier or else the guards.
 
     `screening`: a cross-encoder scores what is left, so only candidates below its `ask_from` are refused for their
-    score; `scripts` are those on its data sheet.
+    score; `scripts` and `languages` are those on its data sheet.
     """
     least = semantic.cross_encoder.ask_from if screening else 0.0
     readable = scripts if screening or verifier is None else verifier.scripts
@@ -133,6 +137,13 @@ def decide_by(
             return Verdict(1.0, "", "rule")
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
+        if screening and ((tongue := language(asked)).code != ENGLISH or not stored.isascii()):
+            other = language(stored)
+            if not (tongue.is_one_of(languages) and other.is_one_of(languages)):
+                return Verdict(cosine, f"{_GUARD}language", "verifier")
+            if tongue.code != ENGLISH != other.code:
+                refused = Pair(stored, asked).refusal(semantic.guards, "foreign")
+                return Verdict(cosine, f"{_GUARD}{refused}" if refused else "", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
             return _verdict((result.score, f"{_GUARD}{result.refused}", "verifier", None))

@@ -130,7 +130,9 @@ class SemanticMatcher:
         queue, verifier = self._queue_of(semantic), self._verifier_of(semantic)
         if queue is None:
             return turn_by_turn(decide_by(semantic, verifier), semantic)
-        return turn_by_turn(decide_by(semantic, verifier, screening=True, scripts=queue.scripts), semantic)
+        return turn_by_turn(
+            decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages), semantic
+        )
 
     def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
         return None if semantic.verify == "none" else self._verifier

@@ -101,6 +101,7 @@ class TurnScorer:
         self._scorer = scorer
         self.strict = scorer.strict
         self.scripts = scorer.scripts
+        self.languages = scorer.languages
 
     def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         """Return the score of each pair; that of two conversations is the lowest of their turns' scores."""

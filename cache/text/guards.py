@@ -3,6 +3,7 @@
 A guard is a name that traces show and that a policy may switch (`cache.semantic.guards`); its rules compare two texts.
 A rule says what it reads of each:
 
+    text       the signs, in any language
     wording    every word, as `cache.text.reading` keeps them
     question   the normalized question (`cache.text.normalized_question`)
     leftover   the words of each that the other has not (`cache.text.pair_features`)
@@ -12,6 +13,7 @@ and where it holds:
     strict     no model scores the pair: every word counts
     alone      the verifier scores it, and nothing reads what is left
     screened   a cross-encoder reads what is left, so only what conflicts is refused, not every difference
+    foreign    the same, for two questions in another language than English
     turn       two turns of conversations, before the cross-encoder reads them
     earlier    two turns before the last
     answers    two answers to one question, in an audit
@@ -22,6 +24,7 @@ A new guard is a row of GUARDS with its rules in RULES; a name that a policy may
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -29,12 +32,12 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
 from cache.text.pair_features import Leftover, leftover, roaming_links
-from cache.text.reading import FAINT, LISTS, QuestionReading, read
+from cache.text.reading import FAINT, LISTS, QuestionReading, read, script_of
 from cache.text.thesaurus import groups_of, word_set
 from policies.caching import Guard
 
-Where = Literal["strict", "alone", "screened", "turn", "earlier", "answers"]
-Reads = Literal["wording", "question", "leftover"]
+Where = Literal["strict", "alone", "screened", "foreign", "turn", "earlier", "answers"]
+Reads = Literal["text", "wording", "question", "leftover"]
 SWITCHED: Final[tuple[str, ...]] = get_args(Guard)
 """Guards that a policy may leave out; all others always hold."""
 GUARDS: Final[Mapping[str, str]] = {
@@ -47,6 +50,7 @@ GUARDS: Final[Mapping[str, str]] = {
     "wording": "a word that only one of them has, or no word at all",
     "length": "a text of more than 2,000 characters",
     "script": "signs that the model to score it was not made for",
+    "language": "a language that the cross-encoder was not made for",
     "unknown_token": "a token that the cross-encoder does not know",
     "scope": "a key of another scope",
     "turns": "another number of turns, other speakers, or more than four turns in other words",
@@ -116,9 +120,12 @@ class Pair:
         """Return the name of the guard that refuses, of those in `guards` and those that always hold; '' for none."""
         if self.stored == self.asked:
             return ""
-        wording, question, left = _rules_of(frozenset(guards), where)
+        text, wording, question, left = _rules_of(frozenset(guards), where)
         if (len(self.stored) > LONGEST or len(self.asked) > LONGEST) and where in _BOUNDED:
             return "length"
+        for guard, conflict in text:
+            if conflict(self.stored, self.asked):
+                return guard
         if wording:
             one, other = read(self.stored), read(self.asked)
             for guard, conflict in wording:
@@ -146,6 +153,36 @@ def every_refusal(a: NormalizedQuestion, b: NormalizedQuestion, where: Where) ->
         for rule in RULES
         if where in rule.where and rule.reads in read_of and rule.conflict(*read_of[rule.reads])
     ]
+
+
+_DIGITS: Final = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)*")
+_LATIN_WORDS: Final = re.compile(r"[A-Za-z][A-Za-z0-9.+#-]*")
+
+
+def _other_digits(stored: str, asked: str) -> bool:
+    """Return whether the numbers in digits differ, in whatever digits they are written."""
+    return sorted(_numbers_in_digits(stored)) != sorted(_numbers_in_digits(asked))
+
+
+def _numbers_in_digits(text: str) -> list[str]:
+    return ["".join(str(int(sign)) if sign.isdecimal() else "." for sign in found) for found in _DIGITS.findall(text)]
+
+
+def _other_latin_words(stored: str, asked: str) -> bool:
+    """Return whether texts in another script both have words in Latin letters and none in common: PDF and JPG."""
+    own, others = _latin_words(stored), _latin_words(asked)
+    return bool(own and others) and set(own).isdisjoint(others)
+
+
+def _latin_words_moved(stored: str, asked: str) -> bool:
+    """Return whether texts in another script have the same words in Latin letters in another order: PDF to Word."""
+    own, others = _latin_words(stored), _latin_words(asked)
+    return own != others and sorted(own) == sorted(others)
+
+
+def _latin_words(text: str) -> list[str]:
+    """Return the words in Latin letters, in lower case and in order; none of a text that is mostly in Latin script."""
+    return [] if script_of(text) == "Latin" else [word.lower() for word in _LATIN_WORDS.findall(text)]
 
 
 def _no_content(a: QuestionReading, b: QuestionReading) -> bool:
@@ -472,8 +509,12 @@ _EARLIER: Final = frozenset({"earlier"})
 _ALONE: Final = frozenset({"alone", "answers"})
 _SCREENED: Final = frozenset({"screened"})
 _BOTH: Final = _ALONE | _SCREENED
-_BOUNDED: Final = frozenset({"strict", "alone", "screened"})
+_FOREIGN: Final = frozenset({"foreign"})
+_BOUNDED: Final = frozenset({"strict", "alone", "screened", "foreign"})
 RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
+    ("numbers", "digits", "text", _FOREIGN, _other_digits),
+    ("entities", "latin", "text", _FOREIGN, _other_latin_words),
+    ("order", "latin", "text", _FOREIGN, _latin_words_moved),
     ("wording", "empty", "wording", _STRICT, _no_content),
     ("numbers", "in order", "wording", _STRICT, _numbers_in_order),
     ("numbers", "in turns", "wording", _TURN, _numbers),
@@ -514,11 +555,11 @@ _Tests = tuple[tuple[str, Callable[..., bool]], ...]
 
 
 @lru_cache(maxsize=256)
-def _rules_of(guards: frozenset[str], where: str) -> tuple[_Tests, _Tests, _Tests]:
+def _rules_of(guards: frozenset[str], where: str) -> tuple[_Tests, _Tests, _Tests, _Tests]:
     """Return the rules that hold there, by what they read."""
     held = [rule for rule in RULES if where in rule.where and (rule.guard in guards or rule.guard not in SWITCHED)]
-    wording, question, left = (
+    text, wording, question, left = (
         tuple((rule.guard, rule.conflict) for rule in held if rule.reads == reads)
-        for reads in ("wording", "question", "leftover")
+        for reads in ("text", "wording", "question", "leftover")
     )
-    return wording, question, left
+    return text, wording, question, left

@@ -47,14 +47,13 @@ def is_written_in(text: str, scripts: Collection[str]) -> bool:
     return (text.isascii() and "Latin" in scripts) or {*map(_script, {*text})} <= {"", *scripts}
 
 
-def language_of(text: str) -> str:
-    """Return the script in which most of the text is written, by its Unicode name such as `Latin` or `Han`; '' without
-    letters. A language that could be told would be its code, in lower case.
+def script_of(text: str) -> str:
+    """Return the script in which most of the text is written, such as `Latin` or `Han`; '' without letters.
 
     Any Japanese syllable makes it `Hiragana`. Only the first 200 characters are read.
     """
     if text.isascii():
-        return "Latin"
+        return "Latin" if any(map(str.isalpha, text)) else ""
     found = Counter(map(_script, text[:_READ_CHARS]))
     del found[""]
     if "Hiragana" in found or "Katakana" in found:
@@ -64,11 +63,8 @@ def language_of(text: str) -> str:
 
 def is_english(*texts: str) -> bool:
     """Return whether texts are English by their function words: no text has more of another language in Latin script,
-    and one of them has any. Where a text's language can be told, it is that.
+    and one of them has any.
     """
-    told = {name for name in map(language_of, texts) if name.islower()}
-    if told:
-        return told == {"en"}
     seen = [[(word in _ENGLISH) - (word in FOREIGN) for word in _WORDS.findall(text.lower())] for text in texts]
     return all(sum(one) >= 0 for one in seen) and any(1 in one for one in seen)
 
