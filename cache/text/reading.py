@@ -24,12 +24,16 @@ from typing import Final, Literal, NamedTuple
 from cache.text.thesaurus import groups_of, spelled_out, word_list, word_set
 
 _READ_CHARS: Final = 200
+_BESIDE_OTHERS: Final = 3
 _WORDS: Final = re.compile(r"[^\W\d_]+")
 SCRIPTS: Final = frozenset({"Latin"})
 """Scripts whose words are told apart here. In others a change of one sign can reverse a question unnoticed."""
-_UNDER_OTHER_NAMES: Final = {"CJK": "Han", "FEMININE": "Latin", "MASCULINE": "Latin"} | dict.fromkeys(
-    ("DIGIT", "KATAKANA-HIRAGANA", "MICRO", "MODIFIER"), ""
-)
+_UNDER_OTHER_NAMES: Final = {
+    "ARABIC-INDIC": "Arabic",
+    "CJK": "Han",
+    "FEMININE": "Latin",
+    "MASCULINE": "Latin",
+} | dict.fromkeys(("DIGIT", "FULLWIDTH", "KATAKANA-HIRAGANA", "MICRO", "MODIFIER"), "")
 """Scripts of letters whose Unicode name does not begin with it; '' for what several scripts share."""
 
 
@@ -50,7 +54,7 @@ def is_written_in(text: str, scripts: Collection[str]) -> bool:
 def script_of(text: str) -> str:
     """Return the script in which most of the text is written, such as `Latin` or `Han`; '' without letters.
 
-    Any Japanese syllable makes it `Hiragana`. Only the first 200 characters are read.
+    Any Japanese syllable makes it `Hiragana`. Beside others, Latin letters count a third: they may be names. Only the first 200 characters are read.
     """
     if text.isascii():
         return "Latin" if any(map(str.isalpha, text)) else ""
@@ -58,6 +62,8 @@ def script_of(text: str) -> str:
     del found[""]
     if "Hiragana" in found or "Katakana" in found:
         return "Hiragana"
+    if len(found) > 1:
+        found["Latin"] //= _BESIDE_OTHERS
     return found.most_common(1)[0][0] if found else ""
 
 

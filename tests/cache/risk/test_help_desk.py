@@ -46,6 +46,7 @@ class Trusting:
 
     strict: float | None = 0.8
     scripts: Sequence[str] = ("Latin", "Han")
+    languages: Sequence[str] = ("en", "zh")
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         return [0.95] * len(pairs)
@@ -86,23 +87,23 @@ async def test_wrong_hits_of_a_minority_are_seen_and_end(store: RedisStore, capl
         with caplog.at_level(logging.WARNING, "tierline.cache"):
             english = [await ask(question, "Open Settings.", "acme", -1) for question in ENGLISH * 2]
             surface = audits._surfaces["chat"]
-            surface.count("tenant:acme", "Latin")
+            surface.count("tenant:acme", "en")
             surface.requests += 20_000
-            surface.languages["Latin"] += 20_000
+            surface.languages["en"] += 20_000
             surface.owners["tenant:acme"] = surface.owners.get("tenant:acme", 0) + 20_000
-            await eventually(lambda: surface.control.languages.main == "Latin")
+            await eventually(lambda: surface.control.languages.main == "en")
             wrong = 0
             for desk, (thing, way) in enumerate(itertools.product(THINGS * 3, WAYS)):
                 for verb in way:
                     text = f"请打开设置，选择{thing}，点击{verb}，然后保存更改即可。"
                     wrong += await ask(f"请告诉我{verb}{thing}的方法。", text, "desk", desk) == "hit"
-            await eventually(lambda: audits.state()["chat"].languages.get("Han", False))
+            await eventually(lambda: audits.state()["chat"].languages.get("zh", False))
         assert "hit" in english
         assert wrong <= 20
         state = audits.state()["chat"]
         assert not state.breached and state.threshold <= 0.95
         assert state.tenants["tenant:desk"] and not state.tenants.get("tenant:acme")
-        assert caplog.text.count("surface chat, language Han: more than 0.01") == 1
+        assert caplog.text.count("surface chat, language zh: more than 0.01") == 1
         again = [await ask(question, "Open Settings.", "acme", -1) for question in ENGLISH * 10]
         assert again.count("hit") >= 10
     finally:

@@ -37,6 +37,7 @@ class Says:
 
     strict: float | None = 0.9
     scripts = SCRIPTS
+    languages = ("en",)
 
     def __init__(self, said: float | Exception) -> None:
         self.said = said

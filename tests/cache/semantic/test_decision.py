@@ -49,6 +49,10 @@ class Always:
         return self.verdict
 
 
+VETOED = Verdict(0.0, "asked")
+"""What a verifier says that reads English only, so that it shows which questions are left to it."""
+
+
 def test_without_a_verifier_the_cosine_decides_and_the_guards_refuse() -> None:
     """A near question that asks the same is served from the policy's similarity on; one with another name never."""
     decide = decide_by(semantic())
@@ -249,9 +253,38 @@ def test_the_same_words_are_served_in_any_script() -> None:
 def test_a_script_on_the_data_sheet_is_left_to_its_model() -> None:
     """The cross-encoder's list counts where one reads, the verifier's where it decides alone."""
     stored, asked = OTHER_SCRIPTS[0]
-    reads = decide_by(semantic(), Always(Verdict(0.99)), screening=True, scripts=("Latin", "Han"))
+    reads = decide_by(semantic(), Always(Verdict(0.99)), screening=True, scripts=("Latin", "Han"), languages=("zh",))
     assert reads(stored, asked, 0.99).refused == ""
     assert decide_by(semantic(), Always(Verdict(0.99), scripts=("Han",)))(stored, asked, 0.99).refused == ""
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "refused"),
+    [
+        ("Wie ändere ich mein Passwort?", "Wo kann ich das Passwort ändern?", ""),
+        ("Wie ändere ich mein Passwort?", "Hur ändrar jag mitt lösenord?", "guard: language"),
+        ("Hur ändrar jag mitt lösenord?", "Hur byter man sitt lösenord?", "guard: language"),
+        ("三个月内可以退货吗？30天", "60天内可以退货吗？", "guard: numbers"),
+        ("怎么把PDF转成Word？", "怎么把Word转成PDF？", "guard: order"),
+        ("怎么打开PDF？", "怎么打开JPG？", "guard: entities"),
+        ("iPhone 12怎么重启？", "如何重启iPhone 12？", ""),
+        ("كم يساوي ٥ كيلو؟", "كم يساوي 5 كيلو بالضبط؟", ""),
+    ],
+)
+def test_questions_in_other_languages_are_left_to_a_model_that_lists_them(
+    stored: str, asked: str, refused: str
+) -> None:
+    """But for other numbers, and for other words in Latin letters or in another order."""
+    scripts = ("Latin", "Han", "Arabic")
+    languages = ("en", "de", "zh", "ar")
+    decide = decide_by(semantic(), Always(VETOED), screening=True, scripts=scripts, languages=languages)
+    assert decide(stored, asked, 0.9).refused == refused
+
+
+def test_a_question_in_english_beside_one_in_another_language_is_read_as_english() -> None:
+    """What is told wrongly is compared by the stricter rules."""
+    decide = decide_by(semantic(), Always(VETOED), screening=True, languages=("en", "de"))
+    assert decide("Wie ändere ich mein Passwort?", "How do I change my password?", 0.9).refused == "guard: asked"
 
 
 def test_candidates_that_a_cross_encoder_cannot_read_are_refused_by_name() -> None:

@@ -43,6 +43,7 @@ class Scorer:
 
     strict = 0.8
     scripts = SCRIPTS
+    languages = ("en",)
 
     def __init__(self, **scores: float) -> None:
         self.by_word = scores

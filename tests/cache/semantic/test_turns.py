@@ -88,6 +88,7 @@ class Scorer:
 
     strict = 0.9
     scripts = SCRIPTS
+    languages = ("en",)
 
     def __init__(self, known: dict[Pair, float]) -> None:
         self.known = known

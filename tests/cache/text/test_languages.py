@@ -1,0 +1,72 @@
+"""The language of a question: told by its script or its groups of letters, and in doubt left to those that are listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from cache.text.languages import Language, language, language_of
+
+LISTED = frozenset(["en", "zh", "ja", "ko", "ar", "th", "ru", "tr", "de", "fr", "es", "it", "pt", "nl", "pl"])
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("How do I change my password?", "en"),
+        ("refund policy", "en"),
+        ("café opening hours on Sunday", "en"),
+        ("Wie kann ich mein Konto kündigen?", "de"),
+        ("Comment puis-je annuler ma commande ?", "fr"),
+        ("¿Dónde puedo cambiar mi contraseña?", "es"),
+        ("Como posso mudar a minha senha?", "pt"),
+        ("Nasıl şifre değiştiririm?", "tr"),
+        ("Jak mogę zmienić hasło?", "pl"),
+        ("Как мне сменить пароль?", "ru"),
+        ("كيف أغير كلمة المرور؟", "ar"),
+        ("怎么改密码？", "zh"),
+        ("パスワードを変える方法", "ja"),
+        ("変更", "zh"),
+        ("비밀번호를 바꾸는 법", "ko"),
+        ("เปลี่ยนรหัสผ่านอย่างไร", "th"),
+    ],
+)
+def test_a_listed_language_is_told_and_accepted(text: str, code: str) -> None:
+    """The code is that of the language, and the text is one of those that are listed."""
+    assert language_of(text) == code
+    assert language(text).is_one_of(LISTED)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hur kan jag byta mitt lösenord?",
+        "Miten voin vaihtaa salasanani?",
+        "Bagaimana cara mengganti kata sandi saya?",
+        "Làm sao để đổi mật khẩu của tôi?",
+        "Jak si změním heslo k účtu?",
+        "Як мені змінити пароль?",
+        "Cum îmi pot schimba parola contului?",
+        "Hogyan tudom megváltoztatni a jelszavam?",
+        "چگونه رمز عبور خود را عوض کنم؟",
+        "मैं अपना पासवर्ड कैसे बदलूँ?",
+        "Πώς αλλάζω τον κωδικό μου;",
+        "איך אני משנה סיסמה?",
+        "როგორ შევცვალო პაროლი?",
+    ],
+)
+def test_a_text_in_a_language_that_is_not_listed_is_told_apart(text: str) -> None:
+    """Whatever language it is taken for, it is none of those that are listed."""
+    assert not language(text).is_one_of(LISTED)
+
+
+def test_a_text_without_letters_is_in_any_language() -> None:
+    """Numbers and signs are no language, and no reason to refuse a pair."""
+    assert language("12 + 7 = ?") == Language("")
+    assert language("12 + 7 = ?").is_one_of(LISTED)
+    assert language("").is_one_of({"en"})
+
+
+def test_a_text_is_told_from_its_beginning_alone_in_bounded_time() -> None:
+    """A document of a hundred thousand words takes no longer than one of forty."""
+    text = "Wie kann ich mein Konto kündigen? " * 20_000
+    assert language_of(text) == "de"
