@@ -10,7 +10,8 @@ Runtime runs it, without torch:
                                       the graph, and what it was trained on. Without it the policy sets `min_score`.
                                       `scripts`: those it was trained to read, `["Latin", "Han"]`; without them it is
                                       given texts in Latin script only. `languages`: their codes, `["en", "zh"]`;
-                                      without them English.
+                                      without them English. `language_offsets`: what is added to the logit of a
+                                      pair in a language, so that `strict` holds for each.
                                       `same_answer_strict`: the score from which two statements of answers say the
                                       same (without it `strict`), `other_answer`: the one up to which two in almost the
                                       same words say different things (`cache.risk.statements`).
@@ -39,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic.decision import UNREAD
+from cache.text.languages import language_of
 from cache.text.reading import SCRIPTS
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ COSINE_WEIGHTS: Final = "cosine_weights"
 """Key of the data sheet: the weight of the cosine beside the logit, by encoder."""
 READ_SCRIPTS: Final = "scripts"
 """Key of the data sheet: the scripts that the model was trained to read, by their Unicode name (`Latin`, `Han`)."""
+LANGUAGE_OFFSETS: Final = "language_offsets"
+"""Key of the data sheet: what is added to the logit of a pair in a language, so that one threshold holds for all."""
 READ_LANGUAGES: Final = "languages"
 """Key of the data sheet: the languages that it was trained to read, by their code (`en`, `zh`)."""
 SAME_ANSWER: Final = "same_answer_strict"
@@ -119,6 +123,7 @@ class CrossEncoder:
         self.same_answer = sheet.strict if sheet.same_answer is None else sheet.same_answer
         self.other_answer = sheet.other_answer
         self.cosine_weights = sheet.cosine_weights
+        self._offsets = sheet.language_offsets
         self._reader = reader
         self._same = same
 
@@ -148,11 +153,16 @@ class CrossEncoder:
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""
         read = self._reader.logits(pairs)
-        return [made if isinstance(made, float) else self._probability(made) for made in read]
+        return [
+            made if isinstance(made, float) else self._probability(made, pair)
+            for made, pair in zip(read, pairs, strict=True)
+        ]
 
-    def _probability(self, logits: NDArray[np.float64]) -> float:
+    def _probability(self, logits: NDArray[np.float64], pair: Pair) -> float:
         if self._same is None:
-            return float(1 / (1 + np.exp(-logits[0])))
+            # The language of the pair is not told for sure: the stricter of the two holds.
+            offset = min(self._offsets.get(language_of(text), 0.0) for text in pair) if self._offsets else 0.0
+            return float(1 / (1 + np.exp(-logits[0] - offset)))
         shares = np.exp(logits - logits.max())
         return float(shares[self._same] / shares.sum())
 
@@ -318,6 +328,7 @@ class _Stated(NamedTuple):
     languages: Collection[str] = _ENGLISH
     same_answer: float | None = None
     other_answer: float = SURELY_OTHER
+    language_offsets: Mapping[str, float] = MappingProxyType({})
 
 
 def _stated(sheet: Path, digest: str) -> _Stated:
@@ -343,7 +354,17 @@ def _stated(sheet: Path, digest: str) -> _Stated:
         _names_in(sheet, facts, READ_LANGUAGES, _ENGLISH, "en and zh"),
         float(scores[SAME_ANSWER]),
         float(scores[OTHER_ANSWER]),
+        _offsets_in(sheet, facts),
     )
+
+
+def _offsets_in(sheet: Path, facts: Mapping[str, Any]) -> dict[str, float]:
+    """Return the offsets of the logit by language that a data sheet states."""
+    offsets = facts.get(LANGUAGE_OFFSETS, {})
+    numbers = offsets.values() if isinstance(offsets, dict) else [None]
+    if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+        raise CrossEncoderError(f"{sheet}: {LANGUAGE_OFFSETS} is {offsets!r}; it must map languages to numbers")
+    return {str(name): float(number) for name, number in offsets.items()}
 
 
 def _names_in(

@@ -54,7 +54,8 @@ def is_written_in(text: str, scripts: Collection[str]) -> bool:
 def script_of(text: str) -> str:
     """Return the script in which most of the text is written, such as `Latin` or `Han`; '' without letters.
 
-    Any Japanese syllable makes it `Hiragana`. Beside others, Latin letters count a third: they may be names. Only the first 200 characters are read.
+    Any Japanese syllable makes it `Hiragana`. Beside others, Latin letters count a third: they may be names.
+    Only the first 200 characters are read.
     """
     if text.isascii():
         return "Latin" if any(map(str.isalpha, text)) else ""

@@ -1,4 +1,4 @@
-"""The language of a question: told by its script or its groups of letters, and in doubt left to those that are listed."""
+"""The language of a question, told by its script or its groups of letters; in doubt it is one of those listed."""
 
 from __future__ import annotations
 
