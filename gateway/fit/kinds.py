@@ -39,10 +39,17 @@ _KINDS: Final = {
     "routellm_gsm8k": "maths",
 }  # fmt: skip
 _KINDS_OF_GROUPS: Final = {
+    "mmlu_pro": {"math": "maths"},
+    "routellm_mmlu": {"abstract_algebra": "maths", "college_mathematics": "maths", "elementary_mathematics": "maths",
+                      "high_school_mathematics": "maths", "high_school_statistics": "maths"},
     "routerdc_7b": {"arc": "choices", "gsm8k": "maths", "humaneval": "code", "math": "maths", "mbpp": "code",
                     "mmlu": "choices"},
 }  # fmt: skip
-"""By data set, the kind of groups by what stands before their first underscore, in lower case."""
+"""By data set, the kind of groups whose task is another than most of the set's: by the group's name in lower case, or
+by what stands before its first underscore."""
+
+PUBLIC: Final = frozenset(_KINDS) | frozenset(_KINDS_OF_GROUPS)
+"""Public data sets: nobody's traffic, so what is learned of them must hold for what was left out."""
 
 _TOOLS_OF_GROUPS: Final[Mapping[str, tuple[int, bool]]] = {
     "simple": (1, False),
@@ -62,10 +69,9 @@ def kind_of(example: Example, named: Mapping[str, str] = MappingProxyType({})) -
         return example.kind
     if example.dataset in named:
         return named[example.dataset]
-    if example.dataset in _KINDS_OF_GROUPS:
-        start = example.group.split("_", 1)[0].lower()
-        return _KINDS_OF_GROUPS[example.dataset].get(start, example.dataset)
-    return _KINDS.get(example.dataset, example.dataset)
+    by_group, group = _KINDS_OF_GROUPS.get(example.dataset, {}), example.group.lower()
+    named_by_group = by_group.get(group) or by_group.get(group.split("_", 1)[0])
+    return named_by_group or _KINDS.get(example.dataset, example.dataset)
 
 
 @cache

@@ -122,13 +122,13 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
 def _describe_difficulty(attributes: dict[str, Any], policy: Policy, difficulty: Difficulty) -> None:
     attributes[names.IN_DOMAIN] = difficulty.in_domain
     attributes[names.CLASSIFIER] = difficulty.model_version
+    if difficulty.kind:
+        attributes[names.KIND] = difficulty.kind
+        attributes[names.P_KIND] = round(difficulty.p_kind, 4)
     if not difficulty.in_domain:
         return
     attributes[names.DIFFICULTY] = round(difficulty.score, 4)
     attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
-    if difficulty.kind:
-        attributes[names.KIND] = difficulty.kind
-        attributes[names.P_KIND] = round(difficulty.p_kind, 4)
     if difficulty.quantile is not None:
         attributes[names.QUANTILE] = round(difficulty.quantile, 4)
         own = policy.route.share_easier(difficulty.kind, difficulty.quantile, difficulty.model_version)

@@ -1,20 +1,22 @@
 """Estimate how hard a request is: how likely each tier's answer is right, and what the strongest tier would gain.
 
-First the kind of the request is judged (`KINDS`: exam questions, maths, chat, code, tools), by its vector, its counts
-and whether it has tools. Then logistic heads of that kind alone, over the request's words, its vector and some counts,
-give P(right) of every tier. A kind has a group of heads for each data set that it was fitted to, mixed by how likely
-the request belongs to it; chat has one group, over a Gaussian kernel of the vector. The score is P(right) of the
-strongest tier minus that of the cheapest (ranking by it beats ranking by "the cheap one is wrong": APGR 0.667 against
-0.588). Heads of one kind say nothing about another: in transfers between kinds they rank at an APGR of 0.43 to 0.60, so
-they are never mixed.
+First the kind of the request is judged (`KINDS`: exam questions, maths, chat, code, tools), by its vector, its counts,
+the words that occur in it and whether it has tools. Then logistic heads of that kind alone, over the request's words,
+its vector and some counts, give P(right) of every tier. A kind has a group of heads for each data set that it was
+fitted to, mixed by how likely the request belongs to it; chat has one group, over a Gaussian kernel of the vector. The
+score is P(right) of the strongest tier minus that of the cheapest (ranking by it beats ranking by "the cheap one is
+wrong": APGR 0.667 against 0.588). Heads of one kind say nothing about another: in transfers between kinds they rank at
+an APGR of 0.43 to 0.60, so they are never mixed.
 
 The quantile compares the score with those of the kind's reference prompts, as the labels' models gave it: the level of
 the models in use shifts P(right) alone. Were it shifted too, requests that are too hard for the strongest tier would
 count among the easiest where the cheapest tier is hardly ever right.
 
-Where no kind is near, by the vector or by any of the counts, the request is marked as outside of the domain, and the
-policy's default decides. Its probabilities then come from the counts alone (trained on MMLU, words and vectors rank
-GSM8K at an APGR of 0.45, the counts alone at 0.58).
+A request is in the domain where the ranking was good on what was left out of the fits: only kinds of which that holds
+have a domain (`gateway.fit.training.left_out`), and it ends where their labelled prompts do. Elsewhere the classifier
+abstains, and the policy's default decides. Where its kind's prompts are not even near, by the vector or by any of the
+counts, its probabilities come from the counts alone (trained on MMLU, words and vectors rank GSM8K at an APGR of 0.45,
+the counts alone at 0.58).
 
 An artefact of one's own (`tierline learn`) is a copy of another with `own_heads` added, which correct it by labels of a
 surface's own traffic.
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -55,7 +58,9 @@ if TYPE_CHECKING:
 WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"
 _FAMILY = "tierline-difficulty-"
-FORMAT: Final = f"{_FAMILY}4"
+FORMAT: Final = f"{_FAMILY}5"
+_BEFORE: Final = f"{_FAMILY}4"
+"""The format before, of which an artefact is still read: its kinds have no words, and their domain is what is near."""
 OWN_FORMAT: Final = f"{FORMAT}+own"
 """Format of an artefact with `own_heads`, which a version that knows none of them must refuse."""
 TENSORS: Final = (
@@ -70,6 +75,7 @@ TENSORS: Final = (
     "kernel.weights",
     "kinds.vector",
     "kinds.counts",
+    "kinds.words",
     "kinds.bias",
     "kinds.shift",
     "general.counts",
@@ -99,10 +105,10 @@ QUANTILES: Final = np.linspace(0, 1, 101)
 _STEEPNESS: Final = 2.0
 """Of the kernel of unit vectors, exp(-|a - b|^2) = exp(2 (a.b - 1)); part of the artefact's format."""
 
-_LEAST_LIKELY: Final = 0.1
-"""A kind that is less probable than this is not taken even where it is the only one near."""
-
 Vector = NDArray[np.float32]
+
+_NO_LINES: Final = np.zeros(0, np.int32)
+_NO_TERMS: Final = np.zeros(0, np.float32)
 
 
 class ArtefactError(Exception):
@@ -113,8 +119,9 @@ class ArtefactError(Exception):
 class Difficulty:
     """P(right) of each tier on one request, cheapest first; not to be used if `in_domain` is False.
 
-    `kind` names the kind of task that the request is, and `p_kind` is the probability that it is, 0..1. `quantile` is
-    the share of that kind's reference prompts that are easier, 0..1; None if the classifier abstains or has none.
+    `kind` names the kind of task that the request is, also where the classifier abstains from its difficulty; empty
+    where the text does not hold the task. `p_kind` is the probability that it is of that kind, 0..1. `quantile` is the
+    share of that kind's reference prompts that are easier, 0..1; None if the classifier abstains or has none.
     """
 
     p_right: tuple[float, ...]
@@ -159,8 +166,10 @@ class DifficultyModel:
     (known + 1, g * tiers) have no logit of the group. `word_places` (BUCKETS,) maps a bucket to its line of
     `word_weights` and `rarity` (known + 1,); line 0, all zeros, is for buckets without training data. The kernel of the
     vector and each of `landmarks` (l, dimension) is weighted by `kernel_weights` (tiers, l) in CHAT's logits. `kind_*`
-    (k, ...) give the logit of each kind. `shift` (k, tiers) moves the tiers' logits from the models of the labels to
-    those in use; `quantiles` (k, 101) are those of each kind's reference prompts' scores without it.
+    (2 k, ...) give the logit of each kind, then for each kind whether a request of it lies in its domain (above 0); the
+    columns of `kind_words` (known + 1, 2 k) weigh the terms that occur, however often. `shift` (k, tiers) moves the
+    tiers' logits from the models of the labels to those in use; `quantiles` (k, 101) are those of each kind's reference
+    prompts' scores without it.
 
     `centroids` (m, dimension) are unit vectors, sorted by the kind that each belongs to; `starts` (k,) is the index of
     each kind's first, of which it has at least one. A text is near a kind when its vector's cosine with one of its
@@ -184,6 +193,7 @@ class DifficultyModel:
     kernel_weights: Vector
     kind_vectors: Vector
     kind_counts: Vector
+    kind_words: Vector
     kind_bias: Vector
     shift: Vector
     general_counts: Vector
@@ -212,8 +222,10 @@ class DifficultyModel:
         try:
             tensors = load(weights)
             made = json.loads(_made(weights, folder))
+            if "kinds.words" not in tensors:
+                tensors |= _kinds_of_before(tensors)
             buckets, rarity, words, heads, counts, bias, *more = (tensors[name] for name in TENSORS)
-            group_kinds, landmarks, kernel, kind_vectors, kind_counts, kind_bias, shift, *rest = more
+            group_kinds, landmarks, kernel, kind_vectors, kind_counts, kind_words, kind_bias, shift, *rest = more
             general_counts, general_bias, centroids, owners, similarity, chars, strict, low, high, mean, quantiles = (
                 rest
             )
@@ -243,6 +255,7 @@ class DifficultyModel:
             kernel_weights=kernel,
             kind_vectors=kind_vectors,
             kind_counts=kind_counts,
+            kind_words=np.pad(kind_words, ((1, 0), (0, 0))).astype(np.float32),  # all of them are read for each request
             kind_bias=kind_bias,
             shift=shift,
             general_counts=general_counts,
@@ -263,61 +276,92 @@ class DifficultyModel:
         reading = read(bounded(features.text))
         counts = counts_of(features, reading)
         by_vector = self.by_vector @ vector
-        kind, p_kind, likeliest = self._kind_of(by_vector, counts, features)
-        if kind is None:
+        terms = self._terms(reading)
+        kind, p_kind, inside = self._kind_of(by_vector, counts, terms, features)
+        name = "" if features.has_images else self.kinds[kind]  # an image's content is not in the text
+        if not self._near(kind, by_vector, counts, features):
             heard = self.count_range.heard(counts, -1)
             right = 1.0 / (1.0 + np.exp(-(self.general_counts @ heard + self.general_bias)))
-            rated = Difficulty(tuple(right.tolist()), False, self.version)
+            rated = Difficulty(tuple(right.tolist()), False, self.version, name, None, p_kind)
         else:
-            logits = self._logits(kind, vector, by_vector, counts, reading)[None]
+            logits = self._logits(kind, vector, by_vector, counts, terms)[None]
             gain = gain_of(mix(logits))[0]
             logits[..., :-1] += self.shift[kind]
-            quantile = _quantile(self.quantiles[kind], gain)
-            rated = Difficulty(tuple(mix(logits)[0].tolist()), True, self.version, self.kinds[kind], quantile, p_kind)
+            quantile = _quantile(self.quantiles[kind], gain) if inside else None
+            rated = Difficulty(tuple(mix(logits)[0].tolist()), inside, self.version, name, quantile, p_kind)
         own = self.own
         if own is None or features.has_images or not own.near(vector):
             return rated
         ends = own.p_right(vector, counts, np.array(rated.p_right), rated.in_domain)
-        quantile = _quantile(own.quantiles[likeliest], ends[1] - ends[0])
-        return Difficulty(tuple(ends.tolist()), True, self.version, self.kinds[likeliest], quantile, p_kind)
+        quantile = _quantile(own.quantiles[kind], ends[1] - ends[0])
+        return Difficulty(tuple(ends.tolist()), True, self.version, name, quantile, p_kind)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """Return P(right) of each tier, cheapest first."""
         return self.assess(vector, features).p_right
 
-    def _logits(self, kind: int, vector: Vector, by_vector: Vector, counts: Vector, reading: LexiconReading) -> Vector:
+    def _terms(self, reading: LexiconReading) -> tuple[NDArray[np.int32], Vector, Vector]:
+        """Return the line of each distinct term, what it weighs in the heads, and whether it is known (its rarity)."""
+        if not reading.words:
+            return _NO_LINES, _NO_TERMS, _NO_TERMS
+        buckets, often = terms_of(reading)
+        lines = self.word_places[buckets]
+        rarity = self.rarity[lines]
+        return lines, shortened(often * rarity), rarity
+
+    def _logits(
+        self,
+        kind: int,
+        vector: Vector,
+        by_vector: Vector,
+        counts: Vector,
+        terms: tuple[NDArray[np.int32], Vector, Vector],
+    ) -> Vector:
         """Return the logits of each group of heads of this kind, shape (groups, tiers + 1)."""
         groups = self.groups_of[kind]
         rows = slice(groups.start * (self.tiers + 1), groups.stop * (self.tiers + 1))
         heard = self.count_range.heard(counts, kind)
-        logits = by_vector[len(self.kinds) :][rows] + self.count_weights[rows] @ heard + self.bias[rows]
+        logits = by_vector[len(self.kind_bias) :][rows] + self.count_weights[rows] @ heard + self.bias[rows]
         logits = logits.reshape(-1, self.tiers + 1)
         if self.kinds[kind] == CHAT:
             logits[:, :-1] += self.kernel_weights @ kernel(self.landmarks @ vector)
-        if reading.words:
-            buckets, often = terms_of(reading)
-            places = self.word_places[buckets]
-            columns = slice(groups.start * self.tiers, groups.stop * self.tiers)
-            words = shortened(often * self.rarity[places]) @ self.word_weights[places, columns].astype(np.float32)
-            logits[:, :-1] += words.reshape(-1, self.tiers)
+        lines, weights, _ = terms
+        columns = slice(groups.start * self.tiers, groups.stop * self.tiers)
+        words = weights @ self.word_weights[lines, columns].astype(np.float32)
+        logits[:, :-1] += words.reshape(-1, self.tiers)
         return np.asarray(logits)
 
-    def _kind_of(self, by_vector: Vector, counts: Vector, features: Features) -> tuple[int | None, float, int]:
-        """Return the number of the request's kind and its probability, None if no kind is near; and the likeliest."""
-        if features.has_images:
-            return None, 0.0, 0  # an image's content is not in the text
+    def _kind_of(
+        self,
+        by_vector: Vector,
+        counts: Vector,
+        terms: tuple[NDArray[np.int32], Vector, Vector],
+        features: Features,
+    ) -> tuple[int, float, bool]:
+        """Return the number of the request's kind and its probability, and whether it lies in that kind's domain."""
+        lines, _, rarity = terms
+        clamped = self.count_range.clamped(counts, -1)
+        logits = by_vector[: len(self.kind_bias)] + self.kind_counts @ clamped + self.kind_bias
+        logits += rarity @ self.kind_words[lines]
+        among, domains = logits[: len(self.kinds)], logits[len(self.kinds) :]
         if features.has_tools and TOOLS in self.kinds:
             tools = self.kinds.index(TOOLS)
-            return tools, 1.0, tools
-        clamped = self.count_range.clamped(counts, -1)
-        logits = by_vector[: len(self.kinds)] + self.kind_counts @ clamped + self.kind_bias
-        nearest = np.maximum.reduceat(by_vector[-len(self.centroids) :], self.starts)
-        near = (nearest >= self.min_similarity) & (len(features.text) >= self.min_chars)
-        near &= ~self.count_range.far(counts)[:-1]
-        chosen = int(chosen_kinds(logits, near))
-        if chosen < 0:
-            return None, 0.0, int(logits.argmax())
-        return chosen, float(1.0 / np.add.reduce(np.exp(logits - logits[chosen]))), chosen
+            return tools, 1.0, bool(domains[tools] > 0)
+        kind = int(among.argmax())
+        return kind, float(1.0 / np.add.reduce(np.exp(among - among[kind]))), bool(domains[kind] > 0)
+
+    def _near(self, kind: int, by_vector: Vector, counts: Vector, features: Features) -> bool:
+        """Return whether the request resembles the labelled ones of this kind, by its vector and by every count."""
+        if features.has_images:
+            return False
+        if self.kinds[kind] == TOOLS and features.has_tools:
+            return True
+        nearest = np.maximum.reduceat(by_vector[-len(self.centroids) :], self.starts)[kind]
+        return bool(
+            nearest >= self.min_similarity[kind]
+            and len(features.text) >= self.min_chars[kind]
+            and not self.count_range.far(counts)[kind]
+        )
 
 
 def kernel(cosines: NDArray[Any]) -> NDArray[Any]:
@@ -334,17 +378,6 @@ def mix(logits: NDArray[Any]) -> NDArray[Any]:
     weights = np.exp(groups - np.maximum.reduce(groups, axis=1, keepdims=True))
     weights /= np.add.reduce(weights, axis=1, keepdims=True)
     return np.asarray(np.add.reduce(weights[:, :, None] * right, axis=1))
-
-
-def chosen_kinds(logits: NDArray[Any], near: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return each text's most probable kind among those near, -1 where that is improbable: shape (...,).
-
-    `logits` and `near` have shape (..., kinds).
-    """
-    odds = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
-    likely = odds * near
-    enough = np.maximum.reduce(likely, axis=-1) >= _LEAST_LIKELY * np.add.reduce(odds, axis=-1)
-    return np.asarray((likely.argmax(axis=-1) + 1) * enough - 1)
 
 
 def _quantile(quantiles: NDArray[Any], score: float) -> float:
@@ -409,16 +442,25 @@ def _checked_weights(folder: Path) -> bytes:
 def _made(weights: bytes, folder: Path) -> str:
     """Return the artefact's own metadata as JSON. Raises ArtefactError where it has an older format."""
     metadata = _metadata(weights)
-    if OWN_FORMAT in metadata:
-        return metadata[OWN_FORMAT]
+    for format_ in (OWN_FORMAT, _BEFORE, f"{_BEFORE}+own"):
+        if format_ in metadata:
+            return metadata[format_]
     if FORMAT not in metadata:
         older = [name for name in metadata if name.startswith(_FAMILY)]
         if older:
             raise ArtefactError(
-                f"{folder / WEIGHTS_FILE} is of format {older[0]}, which has no kinds; "
+                f"{folder / WEIGHTS_FILE} is of format {older[0]}, which this version cannot read; "
                 f"train it again (`command` in {SHEET_FILE} says how) to get {FORMAT}"
             )
     return metadata[FORMAT]
+
+
+def _kinds_of_before(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the tensors of kinds of an artefact of the format before: each domain's logit is 1 wherever it is near."""
+    known, kinds = len(tensors["words.buckets"]), len(tensors["kinds.bias"])
+    made = {name: np.vstack([tensors[name], np.zeros_like(tensors[name])]) for name in ("kinds.vector", "kinds.counts")}
+    bias = np.concatenate([tensors["kinds.bias"], np.ones(kinds, np.float32)])
+    return {**made, "kinds.bias": bias, "kinds.words": np.zeros((known, 2 * kinds), np.float16)}
 
 
 def _metadata(weights: bytes) -> dict[str, str]:

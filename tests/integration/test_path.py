@@ -21,16 +21,15 @@ from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import until
 
 HARD = (
-    "Let G be a finite group of order 2p^2, where p is an odd prime. Which of the following must be true of the number "
-    "of Sylow p-subgroups of G, and why?\nA. It is 1\nB. It is 2\nC. It is p\nD. It is p + 1"
+    "Explain the proof of Gödel's second incompleteness theorem in detail, and what it means for Hilbert's programme."
 )
 # Nothing is held out: chance has no place in a test.
 SHIPPED_POLICIES = {
     file.stem: file.read_text().replace("holdout: 1%", "holdout: 0%").replace("max_error: 1%", "audit: 0%")
     for file in SHIPPED.glob("*.yaml")
 }
-# As for a better local model than the one that ships: all chat and what is out of domain starts there.
-_STRONGER = "local: (kind == chat or easiest 40% of its kind or not in_domain) and"
+# As for a better local model than the one that ships: the easier half and what is out of domain starts there.
+_STRONGER = "local: (easiest 50% of its kind or not in_domain) and"
 _AS_SHIPPED = "local: kind == chat and easiest 5% of its kind and"
 SHIPPED_POLICIES["chat"] = SHIPPED_POLICIES["chat"].replace(_AS_SHIPPED, _STRONGER)
 assert _STRONGER in SHIPPED_POLICIES["chat"]

@@ -59,7 +59,8 @@ def test_robustness_reads_start_rules_as_the_gateway_does(evaluate: Run, tmp_pat
     policy = tmp_path / "chat.yaml"
     rules = "{hosted: p_adequate >= 1, local: otherwise}"
     policy.write_text(f"surface: chat\nslo: {{deadline: 30s}}\ntiers: [local, hosted]\nroute: {{start: {rules}}}\n")
-    prompts = [json.loads(line)["prompt"] for line in SAMPLE.read_text("utf-8").splitlines()[:40]]
+    sums = [json.loads(line)["prompt"] for line in SAMPLE.read_text("utf-8").splitlines()[:20]]
+    prompts = [*sums, *(f"Can you tell me a story about my friend and {number} dogs?" for number in range(3, 23))]
     rows = [{"id": n, "dataset": "d", "group": "g", "a": text, "b": text} for n, text in enumerate(prompts)]
     pairs = written(tmp_path / "pairs.jsonl", [{**row, "same_answer": True} for row in rows])
     report = evaluate("--pairs", pairs, "--policy", policy)

@@ -56,6 +56,7 @@ so an interval does not show how much they would vary with other training data."
 _ROUTE = f"""examples:
   tierline eval route --data mmlu.jsonl.gz                        5-fold, for the file's worst and best model
   tierline eval route --data mmlu.jsonl.gz --group-out            hold out whole groups
+  tierline eval route --data mmlu.jsonl.gz gsm8k.jsonl.gz --set-out    hold out each data set, and each one's groups
   tierline eval route --data mmlu.jsonl.gz --labels 1500          fit each fold to 1,500 labels only
   tierline eval route --data gsm8k.jsonl.gz --fit mmlu.jsonl.gz   train on one file, test on another
   tierline eval route --data mine.jsonl --artefact static         test the classifier shipped with Tierline
@@ -124,6 +125,9 @@ def _add_route(subparsers: Subparsers) -> None:
         "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
     )
     tested.add_argument("--group-out", action="store_true", help="hold out whole groups, in at most ten parts")
+    tested.add_argument(
+        "--set-out", action="store_true", help="hold out each data set of --data, and each one's groups, as a whole"
+    )
     tested.add_argument("--fit", type=Path, nargs="+", metavar="FILE", help="fit on these files, test on --data")
     tested.add_argument(
         "--artefact",

@@ -23,17 +23,21 @@ from gateway.fit.kinds import features_of_example
 from gateway.fit.metrics import bounds, by_length, by_table
 from gateway.measures.curves import Floats
 from gateway.progress import OnProgress, part_of
-from gateway.report import Report
-from routing.difficulty.model import SHEET_FILE, gain_of
+from gateway.report import WIDE, Report
+from routing.difficulty.model import SHEET_FILE, Difficulty, gain_of
 from routing.embedding.embedder import load_embedder
 
 
 @dataclass(frozen=True, slots=True)
 class RouteOptions(PromptOptions):
-    """`artefact` is a trained classifier to test; else one is fitted, to `labels` random labels or to all."""
+    """`artefact` is a trained classifier to test; else one is fitted, to `labels` random labels or to all.
+
+    With `set_out`, each data set and each one's groups are left out of the fits as a whole.
+    """
 
     artefact: str | None
     labels: int | None
+    set_out: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,11 @@ def evaluate_route(options: RouteOptions, on_progress: OnProgress) -> Report:
     options.require_libraries(", or test a trained classifier with --artefact", fits=not options.artefact)
     if options.artefact and options.labels:
         raise DataError("--labels is the number of labels to fit on, and --artefact fits nothing; remove one of them")
+    if options.set_out and (options.labels or options.plot):
+        raise DataError("--set-out prints a table of all that is left out; remove --labels and --plot")
     data, others = options.read()
+    if options.set_out:
+        return _sets_left_out(options, data, on_progress)
     if options.artefact:
         tested = _of_artefact(options, options.artefact, data, on_progress)
     else:
@@ -70,6 +78,28 @@ def evaluate_route(options: RouteOptions, on_progress: OnProgress) -> Report:
     return replace(report, draw_picture=partial(draw_picture, options.plot, title, outcomes, [draw], options.seed))
 
 
+def _sets_left_out(options: RouteOptions, data: LabelledPrompts, on_progress: OnProgress) -> Report:
+    """Return how the prompts of each data set are ranked without it, and without their groups."""
+    from gateway.fit.training.difficulty import Recipe, measure_left_out
+    from gateway.fit.training.ranking_left_out import AHEAD, FLOOR, table_of_left_out
+
+    embedder = load_embedder(options.embedding or "static", options.state)
+    recipe = Recipe(seed=options.seed, bare_questions=True)
+    found = measure_left_out(data.examples, embedder, recipe, on_progress)
+    if not found.rows:
+        raise DataError("nothing can be left out: give several data sets, or several groups, of 40 prompts or more")
+    rows = [row.as_json() for row in found.rows]
+    notes = [
+        "length alone: the longest prompts are sent to the large model; ahead: how far the heads' APGR exceeds that",
+        "claimed: the share of the prompts that a classifier fitted without them calls its domain, of whichever kind",
+        f"a kind has a domain if its left-out prompts rank at {FLOOR:g} at the lower bound, {AHEAD:g} ahead of length",
+        f"kinds with a domain: {', '.join(found.kinds) or 'none'}",
+    ]
+    values = {"left_out": rows, "domain": found.kinds, "embedding": embedder.name, "seed": options.seed}
+    title = f"{named(data)}; each data set left out, {embedder.name}"
+    return Report({**values, "data": data.sources, "notes": notes}, [table_of_left_out(rows)], notes, title, width=WIDE)
+
+
 def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on_progress: OnProgress) -> _Tested:
     """Score each prompt by a trained classifier, as a request of its own; the table of groups is cross-validated."""
     served = ServedArtefact.open(artefact, options.embedding, options.state)
@@ -81,16 +111,33 @@ def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
     facts: dict[str, Any] = {"artefact": {"path": artefact, "version": served.model.version}}
     facts |= {"embedding": served.embedder.name, "in_domain": interval_json(domain)}
-    kinds = Counter(difficulty.kind for difficulty in scores if difficulty.in_domain)
+    kinds = Counter(difficulty.kind for difficulty in scores if difficulty.kind)
     facts["kinds"] = {name: round(count / len(scores), 4) for name, count in kinds.most_common()}
     taken_for = ", ".join(f"{name} {part:.0%}" for name, part in facts["kinds"].items())
     notes = [
         f"taken for: {taken_for or 'no kind'}",
-        f"in its domain: {percent(domain)} of the prompts",
+        f"in its domain: {percent(domain)} of the prompts{_ranked_inside(data, scores, probabilities, facts)}",
         *_cautions(served.folder, data),
     ]
     notes.append(f"the table of groups is fitted by {options.folds}-fold cross-validation on this data")
     return _Tested(methods, f"artefact {served.model.version}", facts, notes)
+
+
+def _ranked_inside(
+    data: LabelledPrompts, scores: Sequence[Difficulty], probabilities: Floats, facts: dict[str, Any]
+) -> str:
+    """Return how those in the domain are ranked, beside their length alone, and add it to the facts; '' for none."""
+    from gateway.fit.training.ranking_left_out import compared
+
+    some = np.flatnonzero([difficulty.in_domain for difficulty in scores])
+    labels = np.array([(data.examples[row].small, data.examples[row].large) for row in some.tolist()])
+    if not len(some) or labels[:, 1].mean() <= labels[:, 0].mean():
+        return ""
+    chars = np.array([len(data.examples[row].prompt) for row in some.tolist()])
+    apgr, length, ahead = compared(gain_of(probabilities[some]), labels, chars)
+    found = {"apgr": apgr, "length": length, "ahead": ahead}
+    facts["ranked_in_domain"] = {name: interval_json(figure) for name, figure in found.items()}
+    return f"; there, APGR {apgr}, by length alone {length}"
 
 
 def _cautions(folder: Path, data: LabelledPrompts) -> list[str]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.fit.figures import Interval, interval, resamples
 from gateway.fit.learning.labels import OwnLabels
+from gateway.fit.training.ranking_left_out import FLOOR
 from gateway.measures.curves import Blocks, Curve, Floats, aurocs, calibration_errors
 from routing.difficulty.own_heads import OwnHeads
 
@@ -50,6 +51,8 @@ class Measured:
             return "the strong tier's answers are no better than the small one's, so there is nothing to route for"
         if not self.apgr_gain.lo > 0:
             return f"its APGR is higher by {self.apgr_gain}, which may be chance"
+        if self.own.apgr.lo < FLOOR:
+            return f"its APGR is {self.own.apgr}; a domain of its own takes {FLOOR:g} at the lower bound"
         if self.own.ece.value > self.other.ece.value + _WORSE_CALIBRATED:
             return f"its calibration error is {self.own.ece}, the other's {self.other.ece}"
         return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ from gateway.fit.libraries import one_thread
 from gateway.fit.metrics import apgr, measure
 from gateway.fit.training.difficulty_heads import Heads, fit, fit_general, step_to, tools_requests
 from gateway.fit.training.domain import Domain
+from gateway.fit.training.ranking_left_out import Evidence, left_out
 from gateway.fit.training.sheet import write_artefact
 from gateway.fit.training.table import TrainingTable, tabulate
 from gateway.measures.curves import Blocks, Curve, Floats
 from gateway.progress import OnProgress
 from gateway.report import table
 from routing.difficulty.model import FORMAT, QUANTILES, SHEET_FILE, TENSORS, WEIGHTS_FILE, gain_of, mix
+from routing.difficulty.text_statistics import ENOUGH
 from routing.embedding.embedder import Embedder
 
 _RESAMPLES = 200
@@ -90,6 +92,18 @@ def cross_validate(
         return _out_of_fold(table, fold, recipe, on_progress).served[: len(examples)]
 
 
+def measure_left_out(
+    examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress
+) -> Evidence:
+    """Return how each data set, and each one's groups, are ranked when they are left out of the fits.
+
+    Raises LibraryMissing or DataError.
+    """
+    with one_thread():
+        table = _tabulated(examples, embedder, recipe, on_progress)
+        return left_out(table, examples, recipe.centroids, recipe.outside, recipe.seed, on_progress)
+
+
 def _tabulated(
     examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress
 ) -> TrainingTable:
@@ -103,13 +117,14 @@ def _tabulated(
 class _OutOfFold:
     """Each prompt as a fit without it sees it.
 
-    `served` (prompts, tiers) is P(right) as it would be served, `kind` (prompts,) the index of the kind it would be
-    taken for, -1 outside the domain. `own` are the logits by the heads of each kind of its own prompts, by the kind's
-    index: (prompts of it, groups, tiers + 1). Of plain requests there is nothing.
+    `served` (prompts, tiers) is P(right) by the kind that it would be taken for, `kind` (prompts,) that kind's index,
+    and `inside` (prompts,) whether it would lie in its domain. `own` are the logits by the heads of each kind of its
+    own prompts, by the kind's index: (prompts of it, groups, tiers + 1). Of plain requests there is nothing.
     """
 
     served: Floats
     kind: NDArray[np.int64]
+    inside: NDArray[np.bool_]
     own: dict[int, Floats]
 
 
@@ -117,10 +132,15 @@ def _trained(
     table: TrainingTable, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
 ) -> Trained:
     fold = by_text([example.prompt for example in examples], recipe.folds, recipe.seed)
-    held = _out_of_fold(table, fold, recipe, on_progress)
-    metrics: dict[str, Any] = {"folds": recipe.folds, "datasets": measure(examples, held.served[: len(fold)], fold)}
+    evidence = left_out(table, examples, recipe.centroids, recipe.outside, recipe.seed, on_progress)
+    held = _out_of_fold(table, fold, recipe, on_progress, evidence.claimed)
+    metrics: dict[str, Any] = {
+        "left_out": [row.as_json() for row in evidence.rows],
+        "folds": recipe.folds,
+        "datasets": measure(examples, held.served[: len(fold)], fold),
+    }
     every = np.ones(table.prompts, bool)
-    heads, general = fit(table, every), fit_general(table, every)
+    heads, general = fit(table, every, evidence.claimed), fit_general(table, every)
     domain = Domain.of(table, every, heads.tasks, recipe.centroids, recipe.outside, recipe.seed)
     kinds: dict[str, dict[str, Any]] = {}
     quantiles = np.empty((len(heads.tasks), len(QUANTILES)))
@@ -129,6 +149,7 @@ def _trained(
     for at, number in enumerate(heads.tasks):
         name, own = table.kinds[number], np.flatnonzero(table.task[: len(fold)] == number)
         facts = kinds[name] = _about_kind(table, examples, own, number, held)
+        facts["domain"] = number in evidence.claimed
         logits = held.own[number] if len(own) else _tools_logits(heads, at)
         quantiles[at] = np.quantile(gain_of(mix(logits)), QUANTILES)
         wanted = accuracy.get(name, accuracy.get(""))
@@ -143,10 +164,10 @@ def _trained(
     numbers = (
         *_flat(heads),
         heads.owner.astype(np.int32),
-        *(
-            part.astype(np.float32)
-            for part in (heads.landmarks, heads.kernel, heads.kind_vector, heads.kind_counts, heads.kind_bias, shift)
-        ),
+        *(part.astype(np.float32) for part in (heads.landmarks, heads.kernel, heads.apart.vector, heads.apart.counts)),
+        (heads.apart.words[:, np.flatnonzero(heads.rarity)].T / ENOUGH).astype(np.float16),
+        heads.apart.bias.astype(np.float32),
+        shift.astype(np.float32),
         general.counts.astype(np.float32),
         general.bias.astype(np.float32),
         domain.centroids.astype(np.float32),
@@ -186,7 +207,7 @@ def _about_kind(
         "plain_requests": int((table.plain[: table.prompts] & (table.task == number)).sum()),
         "apgr": _interval(score, labels[:, 0], labels[:, -1]),
         "taken_for_it": round(float((held.kind[own] == number).mean()), 4),
-        "abstains": round(float((held.kind[own] < 0).mean()), 4),
+        "abstains": round(float((~held.inside[own]).mean()), 4),
         "level": level,
     }
 
@@ -210,37 +231,44 @@ def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
     yield heads.bias.ravel().astype(np.float32)
 
 
-def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> _OutOfFold:
-    """Judge each held-out prompt by a fit without it."""
+def _out_of_fold(
+    table: TrainingTable,
+    fold: NDArray[np.int64],
+    recipe: Recipe,
+    on_progress: OnProgress,
+    claimed: Collection[int] = (),
+) -> _OutOfFold:
+    """Judge each held-out prompt by a fit without it, in which the kinds of `claimed` have a domain."""
     fold = np.concatenate([fold, np.full(table.prompts - len(fold), NEVER_HELD)])
     served = np.zeros((table.prompts, table.tiers))
     own: dict[int, Floats] = {}
     taken_for = np.full(table.prompts, -1)
+    inside = np.zeros(table.prompts, bool)
     numbers = np.unique(fold[fold >= 0])
     for done, number in enumerate(numbers):
         on_progress("cross-validating", done, len(numbers))
         held, chosen = np.flatnonzero(fold == number), fold != number
-        heads = fit(table, chosen)
+        heads = fit(table, chosen, claimed)
         domain = Domain.of(table, chosen, heads.tasks, recipe.centroids, recipe.outside, recipe.seed)
         ranges, counts = domain.count_range, table.counts[held]
-        near = domain.near(table, held)
-        kinds = heads.kinds_of(table, held, near, ranges.clamped(counts, -1))
-        outside = kinds < 0
+        kinds, within = heads.kinds_of(table, held, ranges.clamped(counts, -1))
+        near = domain.near(table, held)[np.arange(len(held)), kinds] | table.has_tools[held]
+        taken_for[held], inside[held] = heads.tasks[kinds], within & near
+        outside = ~near
         heard = ranges.heard(counts[outside], -1)
         served[held[outside]] = fit_general(table, chosen).probabilities(heard)
         for at, task in enumerate(heads.tasks):
-            here, true = kinds == at, table.task[held] == task
+            here, true = (kinds == at) & near, table.task[held] == task
             if not (here | true).any():
                 continue
             logits = heads.logits(at, table, held, ranges.heard(counts, at))
             served[held[here]] = mix(logits[here])
             every = own.setdefault(task, np.zeros((table.prompts, *logits.shape[1:])))
             every[held[true]] = logits[true]
-            taken_for[held[here]] = task
     on_progress("cross-validating", len(numbers), len(numbers))
     prompts = np.flatnonzero(fold >= 0)
     return _OutOfFold(
-        served, taken_for, {task: every[prompts[table.task[prompts] == task]] for task, every in own.items()}
+        served, taken_for, inside, {task: every[prompts[table.task[prompts] == task]] for task, every in own.items()}
     )
 
 

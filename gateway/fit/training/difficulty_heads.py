@@ -19,7 +19,7 @@ counted in the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -28,16 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.fit.kinds import JUDGED
+from gateway.fit.training.kind_heads import NEVER, KindHeads, fit_kinds
 from gateway.fit.training.logistic import fit_wide_logistic
-from gateway.fit.training.table import TrainingTable
+from gateway.fit.training.table import EXAM, TrainingTable
 from gateway.measures.curves import Floats
-from routing.difficulty.model import TOOLS, chosen_kinds, kernel, mix
+from routing.difficulty.model import TOOLS, kernel, mix
 from routing.difficulty.text_statistics import COUNTS, ENOUGH, SHAPE, STYLE
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _RAREST = 5  # texts: words that occur in fewer do not generalise
+_RAREST_IN_TEMPLATES = 25  # a prompt's own words occur in each of the templates that it is put in
 # Standard deviations of the prior of a weight: of a word's, of a coordinate of the unit vector's, of a standardised
 # count's. They do not depend on the number of labels, so more labels weigh more. Chosen by 5-fold APGR on
 # routellm_mmlu (whole, and by 1,500 labels) and routellm_gsm8k; those of judged kinds within qlora_oa.
@@ -47,13 +49,12 @@ _COUNT_PRIOR = 0.13
 _KERNEL_PRIOR = 1.0
 _COUNT_PRIOR_JUDGED = 0.05
 _LANDMARKS = 256
-_NEVER = 30.0  # minus the logit of a kind that no text has: a request with tools is of that kind
 _SMALLEST = 1e-4  # of the kernel's eigenvalues: those below it are the rounding of 32-bit weights
 _PLAIN_ALONE = 20.0  # of a plain request in a group of their own, whose few texts would not outweigh the priors
 _PLAIN_WEIGHT = 0.2  # of a plain request beside verdicts: its labels are assumed
 _QUESTION_WEIGHT = 0.5  # a question without its choices takes the full prompt's label, which may not hold for it
-_SEPARATED = 1500  # texts of each source, at most, that kinds and groups are told apart by
-_SEPARATION_PRIOR = 3.0  # kinds are easy to separate, and a blurred separation costs each its ranking
+_SEPARATED = 1500  # texts of each source, at most, that groups are told apart by
+_SEPARATION_PRIOR = 3.0  # groups are easy to separate, and a blurred separation costs each its ranking
 
 _TOOLS_WEIGHTS: Final = {"log_tools": -0.5, "parallel_tools": -0.8, "log_words": -0.3, "log_sentences": -0.3}
 """How the log-odds that the cheapest tier calls the right tools change with each count: an assumption, not fitted."""
@@ -74,7 +75,7 @@ class Heads:
 
     Shapes: `rarity` (BUCKETS,), `words` (BUCKETS, g, tiers), `vector` (g, tiers + 1, dimension), `counts`
     (g, tiers + 1, counts), `bias` (g, tiers + 1): a logit for each tier, then one for the group among its kind's.
-    `landmarks` (l, dimension) and `kernel` (tiers, l) belong to a judged kind. `kind_*` (k, ...) separate the kinds.
+    `landmarks` (l, dimension) and `kernel` (tiers, l) belong to a judged kind. `apart` tells the kinds apart.
     """
 
     tasks: NDArray[np.int64]
@@ -87,13 +88,11 @@ class Heads:
     bias: Floats
     landmarks: Floats
     kernel: Floats
-    kind_vector: Floats
-    kind_counts: Floats
-    kind_bias: Floats
+    apart: KindHeads
 
     def kind_logits(self, table: TrainingTable, rows: NDArray[np.intp], counts: Floats) -> Floats:
-        """Return the logit of each kind for texts with these counts, shape (rows, k)."""
-        return np.asarray(table.vectors[rows] @ self.kind_vector.T + counts @ self.kind_counts.T + self.kind_bias)
+        """Return the logit of each kind, and of each one's domain, for texts with these counts: (rows, 2 k)."""
+        return self.apart.logits(table, rows, counts, self.rarity)
 
     def logits(self, at: int, table: TrainingTable, rows: NDArray[np.intp], counts: Floats) -> Floats:
         """Return the logits by the heads of one kind, the one at `at` in `tasks`: (rows, groups of it, tiers + 1)."""
@@ -106,11 +105,14 @@ class Heads:
             logits[:, :, :-1] += (kernel(table.vectors[rows] @ self.landmarks.T) @ self.kernel.T)[:, None]
         return np.asarray(logits)
 
-    def kinds_of(self, table: TrainingTable, rows: NDArray[np.intp], near: NDArray[np.bool_], counts: Floats) -> Any:
-        """Return the position in `tasks` of each prompt's kind as it is served, -1 for none: shape (rows,)."""
-        chosen = chosen_kinds(self.kind_logits(table, rows, counts), near)
+    def kinds_of(self, table: TrainingTable, rows: NDArray[np.intp], counts: Floats) -> tuple[Any, NDArray[np.bool_]]:
+        """Return the position in `tasks` of each prompt's kind, and whether it lies in that kind's domain: (rows,)."""
+        logits = self.kind_logits(table, rows, counts)
+        chosen = logits[:, : len(self.tasks)].argmax(axis=1)
         tools = [at for at, task in enumerate(self.tasks) if table.kinds[task] == TOOLS]
-        return np.where(table.has_tools[rows], tools[0], chosen) if tools else chosen
+        if tools:
+            chosen = np.where(table.has_tools[rows], tools[0], chosen)
+        return chosen, logits[np.arange(len(rows)), len(self.tasks) + chosen] > 0
 
 
 def step_to(mean: float, tier: int, logits: Floats) -> float:
@@ -146,14 +148,14 @@ def _rising_to(goal: float, at: Callable[[float], float]) -> float:
     return (low + high) / 2
 
 
-def fit(table: TrainingTable, chosen: NDArray[np.bool_]) -> Heads:
-    """Fit the heads of every kind to the chosen prompts, with and without their choices.
+def fit(table: TrainingTable, chosen: NDArray[np.bool_], claimed: Collection[int] = ()) -> Heads:
+    """Fit the heads of every kind to the chosen prompts, with and without choices; kinds of `claimed` get a domain.
 
     They are fitted to the raw counts: fitted to counts as serving clamps them, they rank routellm_mmlu at 0.675 instead
     of 0.679. The kind `tools` is there even without chosen prompts, by a prior.
     """
-    rows = np.flatnonzero(chosen[table.owner])
-    rarity = _rarity(table.terms[rows])
+    rows = table.fitted(chosen)
+    rarity = fit_rarity(table, chosen)
     weight = np.where(rows < table.prompts, 1.0, _QUESTION_WEIGHT)
     task = table.task[table.owner[rows]]
     tasks = np.unique([*task, *(kind for kind, name in enumerate(table.kinds) if name == TOOLS)])
@@ -177,7 +179,7 @@ def fit(table: TrainingTable, chosen: NDArray[np.bool_]) -> Heads:
         np.zeros(shape),
         _landmarks(table.vectors[rows[judged[np.searchsorted(tasks, task)]]]),
         np.zeros((table.tiers, 0)),
-        *_separated(table, rows, np.searchsorted(tasks, task), len(tasks), evenly=True),
+        fit_kinds(table, chosen, rarity, tasks, claimed),
     )
     factor, heads = (
         _kernel_factor(heads.landmarks),
@@ -190,9 +192,7 @@ def fit(table: TrainingTable, chosen: NDArray[np.bool_]) -> Heads:
             continue
         every = rows[task == tasks[at]]
         if len(groups) > 1 and len(every):
-            separating = _separated(
-                table, every, np.searchsorted(groups, table.group[every]), len(groups), evenly=False
-            )
+            separating = _separated(table, every, np.searchsorted(groups, table.group[every]), len(groups))
             own = slice(first, first + len(groups))
             heads.vector[own, -1], heads.counts[own, -1], heads.bias[own, -1] = separating
         for group, number in enumerate(groups, start=first):
@@ -218,6 +218,8 @@ def fit(table: TrainingTable, chosen: NDArray[np.bool_]) -> Heads:
                 heads.bias[group, tier] = fitted[-1] - heads.counts[group, tier] @ mean
             if judged[at]:
                 labelled = own[~table.plain[own]]
+                if not len(labelled):
+                    continue
                 logits = heads.logits(at, table, labelled, table.counts[labelled])
                 wanted = table.labels[table.owner[labelled]].mean(axis=0)
                 heads.bias[group, :-1] += [step_to(share, tier, logits) for tier, share in enumerate(wanted)]
@@ -246,7 +248,7 @@ def fit_general(table: TrainingTable, chosen: NDArray[np.bool_]) -> GeneralHeads
     """Fit the general heads to the chosen prompts, whatever their kind."""
     from scipy.sparse import csr_matrix
 
-    rows = np.flatnonzero(chosen[table.owner])
+    rows = table.fitted(chosen)
     rows = rows[~table.plain[rows]]
     mean, scale = _standard(table.counts[rows], judged=False)
     dense = (table.counts[rows] - mean) * scale
@@ -277,39 +279,35 @@ def _assume_tools(heads: Heads, at: int) -> None:
 
 
 def _separated(
-    table: TrainingTable, rows: NDArray[np.intp], part: NDArray[np.int64], parts: int, *, evenly: bool
+    table: TrainingTable, rows: NDArray[np.intp], part: NDArray[np.int64], parts: int
 ) -> tuple[Floats, Floats, Floats]:
     """Fit what tells parts of these texts apart; return the weights of vectors and of counts, and the intercepts.
 
     Counts of the request around the text have no say: an exam question stays one in the middle of a conversation.
-    `part` (rows,) is each text's, 0 to `parts`. Of a source _SEPARATED texts count at most; `evenly`, every part weighs
-    the same, and so does every source within a part.
+    `part` (rows,) is each text's, 0 to `parts`. Of a source _SEPARATED texts count at most.
     """
     from sklearn.linear_model import LogisticRegression
 
     width, counted = table.vectors.shape[1], table.counts.shape[1]
-    made = np.zeros((parts, width)), np.zeros((parts, counted)), np.full(parts, -_NEVER)
+    made = np.zeros((parts, width)), np.zeros((parts, counted)), np.full(parts, -NEVER)
     present = np.unique(part)
     made[2][present] = 0.0
     if len(present) < 2:
         return made
     generator = np.random.default_rng(0)
     some: list[NDArray[np.intp]] = []
-    weights: list[Floats] = []
     for number in present:
-        sources = np.unique(table.source[rows[part == number]])
-        for source in sources:
+        for source in np.unique(table.source[rows[part == number]]):
             own = np.flatnonzero((part == number) & (table.source[rows] == source))
             some.append(generator.permutation(own)[:_SEPARATED])
-            weights.append(np.full(len(some[-1]), 1.0 / (len(sources) * len(some[-1])) if evenly else 1.0))
-    index, weight = np.concatenate(some), np.concatenate(weights)
+    index = np.concatenate(some)
     texts = rows[index]
     mean, spread = table.counts[texts].mean(axis=0), table.counts[texts].std(axis=0)
     of_text = (np.arange(counted) < SHAPE) | (np.arange(counted) >= STYLE)
     factor = np.divide(1.0, spread, out=np.zeros_like(spread), where=(spread > 1e-6) & of_text)
     inputs = np.hstack([table.vectors[texts] * _SEPARATION_PRIOR, (table.counts[texts] - mean) * factor])
     model = LogisticRegression(C=1.0, max_iter=300, tol=1e-3)
-    fitted = model.fit(inputs, part[index], sample_weight=weight * len(index) / weight.sum())
+    fitted = model.fit(inputs, part[index])
     by_input, bias = fitted.coef_, fitted.intercept_
     if len(present) == 2:
         by_input, bias = np.vstack([-by_input, by_input]) / 2, np.concatenate([-bias, bias]) / 2
@@ -330,10 +328,17 @@ def _standard(counts: Floats, *, judged: bool) -> tuple[Floats, Floats]:
     return counts.mean(axis=0), np.divide(prior, spread, out=np.zeros_like(spread), where=fitted)
 
 
-def _rarity(terms: csr_matrix) -> Floats:
+def fit_rarity(table: TrainingTable, chosen: NDArray[np.bool_]) -> Floats:
+    """Return the rarity of each bucket in the chosen prompts, or in templates for words that only these have."""
+    rarity = _rarity(table.terms[table.fitted(chosen)])
+    in_templates = np.flatnonzero(chosen[table.owner] & (table.form >= EXAM))
+    return np.where(rarity > 0, rarity, _rarity(table.terms[in_templates], _RAREST_IN_TEMPLATES))
+
+
+def _rarity(terms: csr_matrix, rarest: int = _RAREST) -> Floats:
     """Return each bucket's inverse document frequency, 1 + log((1 + texts) / (1 + texts with it)); 0 for the rarest."""
     texts = np.bincount(terms.indices, minlength=terms.shape[1])
-    return np.where(texts < _RAREST, 0.0, 1.0 + np.log((1 + terms.shape[0]) / (1 + texts)))
+    return np.where(texts < rarest, 0.0, 1.0 + np.log((1 + terms.shape[0]) / (1 + texts)))
 
 
 def _weighted(terms: csr_matrix, rarity: Floats) -> csr_matrix:

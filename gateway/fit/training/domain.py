@@ -58,7 +58,7 @@ class Domain:
 
         One of `kinds` without prompts is near no text: requests are of that kind for another reason.
         """
-        rows = np.flatnonzero(chosen[table.owner])
+        rows = table.fitted(chosen)
         balls: list[Floats] = []
         similar: list[float] = []
         chars: list[int] = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from gateway.fit.datasets import Example, without_choices
 from gateway.fit.embedding import Remembered
 from gateway.fit.folds import numbered
 from gateway.fit.kinds import JUDGED, PLAIN, features_of_example, kind_of
+from gateway.fit.training.wrappers import wrapped
 from gateway.measures.curves import Floats
 from gateway.progress import OnProgress
 from routing.difficulty.model import TOOLS
@@ -25,12 +27,21 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
+PROMPT, QUESTION, EXAM, IN_CHAT = range(4)
+"""The forms of a text; see `TrainingTable.form`."""
+
+_WRAPPED: Final = 1000
+"""Prompts of each source, at most, that are put into templates: two each, and more where there are fewer prompts."""
+
+_TEMPLATES_EACH: Final = 8
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingTable:
     """Texts as arrays, one row each.
 
-    The first `prompts` rows are prompts; the others are questions without their choices. `owner` gives each row's
-    prompt.
+    The first `prompts` rows are prompts; the others are questions without their choices, and prompts in templates,
+    which only serve to tell kinds apart. `owner` gives each row's prompt.
     """
 
     vectors: Floats
@@ -55,6 +66,12 @@ class TrainingTable:
     """Whether each text is one of PLAIN, whose labels are assumed."""
     has_tools: NDArray[np.bool_]
     """Whether each prompt's request has tools, which makes it of that kind."""
+    form: NDArray[np.int8]
+    """What each text is: a PROMPT, a QUESTION without its choices, or a prompt in a template of an EXAM or a CHAT."""
+
+    def fitted(self, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the texts of the chosen prompts that heads are fitted to: with and without choices, no templates."""
+        return np.flatnonzero(chosen[self.owner] & (self.form <= QUESTION))
 
     @property
     def prompts(self) -> int:
@@ -79,6 +96,7 @@ def tabulate(
     `named` maps names of data sets to kinds. The kind `tools` is there even without examples.
     """
     texts = [example.prompt for example in examples]
+    names = [kind_of(example, named) for example in examples]
     requests = [features_of_example(example) for example in examples]
     owner = list(range(len(examples)))
     for index, example in enumerate(examples if bare_questions else ()):
@@ -87,11 +105,16 @@ def tabulate(
             texts.append(question)
             requests.append(features_of_text(question))
             owner.append(index)
+    forms = [PROMPT] * len(examples) + [QUESTION] * (len(texts) - len(examples))
+    for index, text, one in _in_templates(examples, names):
+        texts.append(text)
+        requests.append(features_of_text(text))
+        owner.append(index)
+        forms.append(one)
     vectors = Remembered(embedder, on_progress).embed(texts).astype(np.float64)
     counts, terms = _read(texts, requests)
     rows = np.array(owner)
     labels = np.array([[answer.correct for answer in example.answers] for example in examples])
-    names = [kind_of(example, named) for example in examples]
     kinds = tuple(dict.fromkeys([*names, TOOLS]))
     targets = labels.copy()
     sources = np.array([example.dataset for example in examples])
@@ -99,9 +122,10 @@ def tabulate(
     for source in dict.fromkeys(sources[judged].tolist()):
         own = (sources == source) & judged
         targets[own] = ranked(labels[own])
-    bare = np.arange(len(texts)) >= len(examples)
+    form = np.array(forms, np.int8)
     named_sources = [
-        (names[row], "" if without else sources[row], without) for row, without in zip(rows, bare, strict=True)
+        (names[row], "" if one == QUESTION else sources[row], one == QUESTION)
+        for row, one in zip(rows, forms, strict=True)
     ]
     named_groups = [(name,) if name in JUDGED else (name, *rest) for name, *rest in named_sources]
     return TrainingTable(
@@ -118,7 +142,23 @@ def tabulate(
         source=numbered(named_sources),
         plain=(sources == PLAIN)[rows],
         has_tools=np.array([request.has_tools for request in requests[: len(examples)]]),
+        form=form,
     )
+
+
+def _in_templates(examples: Sequence[Example], kinds: Sequence[str]) -> Iterator[tuple[int, str, int]]:
+    """Yield prompts in templates, some of each data set: the index of the prompt, the text and its form."""
+    generator = random.Random(0)  # noqa: S311  (nothing secret is drawn)
+    by_source: dict[tuple[str, str], list[int]] = {}
+    for index, example in enumerate(examples):
+        if kinds[index] != TOOLS:
+            by_source.setdefault((example.dataset, kinds[index]), []).append(index)
+    for rows in by_source.values():
+        some = rows if len(rows) <= _WRAPPED else generator.sample(rows, _WRAPPED)
+        each = min(max(2 * _WRAPPED // len(some), 2), _TEMPLATES_EACH)
+        for index in some:
+            for text, exam in wrapped(examples[index].prompt, kinds[index], each, generator):
+                yield index, text, EXAM if exam else IN_CHAT
 
 
 def ranked(labels: Floats) -> Floats:

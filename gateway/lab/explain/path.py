@@ -103,7 +103,8 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
     elif difficulty is None:
         yield PathLine("classifier", "not asked, or no vector in time: nothing is known of the difficulty", at)
     elif not difficulty.in_domain:
-        yield PathLine("classifier", "the request is unlike what it was trained on: it abstains", at)
+        named = f"kind {difficulty.kind} (probability {difficulty.p_kind:.2f}); " if difficulty.kind else ""
+        yield PathLine("classifier", f"{named}its ranking is not known to hold for this request, so it abstains", at)
     else:
         yield PathLine(
             "classifier",

@@ -98,6 +98,24 @@ def test_whole_groups_are_held_out_when_asked(evaluate: Run) -> None:
     assert report["group_out"] is True
 
 
+def test_whole_data_sets_are_left_out_when_asked(
+    evaluate: Run, capsys: pytest.CaptureFixture[str], answers: Path, tmp_path: Path
+) -> None:
+    """Each row has the ranking beside length alone, and the share that a classifier without them would claim."""
+    public = [{**row, "dataset": "routerbench_mbpp"} for row in labelled(120)]
+    report = evaluate("route", "--data", answers, written(tmp_path / "public.jsonl", public), "--set-out")
+    rows = {(row["dataset"], row["left_out"]): row for row in report["left_out"]}
+    assert set(rows) == {("made_up", "prompts"), ("routerbench_mbpp", "set"), ("routerbench_mbpp", "groups")}
+    for row in rows.values():
+        assert row["apgr"][1] <= row["apgr"][0] <= row["apgr"][2]
+        assert row["ahead"][0] == pytest.approx(row["apgr"][0] - row["length"][0], abs=1e-3)
+        assert 0 <= row["claimed"] <= 1
+    assert "code" not in report["domain"]
+    assert "remove --labels" in refusal(capsys, "route", "--data", answers, "--set-out", "--labels", "40")
+    few = written(tmp_path / "few.jsonl", public[:30])
+    assert "nothing can be left out" in refusal(capsys, "route", "--data", few, "--set-out")
+
+
 @pytest.mark.long
 def test_several_files_are_pooled_and_told_apart(evaluate: Run, answers: Path) -> None:
     """Figures for each data set stand beside those of all."""

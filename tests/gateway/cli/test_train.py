@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +203,15 @@ def test_a_confidence_head_may_weigh_in_the_classifier(tmp_path: Path, capsys: p
     """Its estimate for the prompt gets a weight where it tells right from wrong; the data sheet names its version."""
     embedder = load_embedder("static", tmp_path)
     classifier = DifficultyModel.load(shipped_artefact("static"), embedder)
-    choices = "\nA. {0}\nB. {1}\nC. {2}\nD. 0\nAnswer:"
-    prompts = [f"What is {i} times {i % 7}?" + choices.format(i, i * (i % 7), i + 7) for i in range(240)]
+    asked = (
+        "Tell me a story about",
+        "Can you write a poem about",
+        "Why do people love",
+        "Give me ideas for a day with",
+    )
+    what = ("my cat", "an old friend", "two dogs", "the sea", "my grandmother", "a dragon", "good food", "the summer")
+    how = ("", " please", ", in short", " and make it funny", " that I can share", " for my sister", " in rhymes")
+    prompts = [f"{one} {of}{so}?" for one, of, so in product(asked, what, how)]
     judged = [
         classifier.assess(vector, features_of_text(prompt))
         for vector, prompt in zip(embedder.embed(prompts), prompts, strict=True)

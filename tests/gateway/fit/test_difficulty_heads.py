@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from gateway.fit.datasets import Example, LabelledAnswer
 from gateway.fit.training.difficulty import Recipe, cross_validate
 from gateway.fit.training.difficulty_heads import Heads, fit
-from gateway.fit.training.table import TrainingTable
+from gateway.fit.training.table import PROMPT, QUESTION, TrainingTable
 from gateway.measures.curves import Floats
 from routing.difficulty.model import kernel, mix
 from routing.embedding.embedder import Vectors
@@ -56,6 +57,7 @@ def table_of(
         source=kind,
         plain=np.zeros(n, bool),
         has_tools=np.zeros(n, bool),
+        form=np.zeros(n, np.int8),
     )
 
 
@@ -219,6 +221,7 @@ def test_a_question_without_its_choices_is_fitted_on_as_half_a_prompt() -> None:
         group=np.zeros(100, np.int64),
         source=np.zeros(100, np.int64),
         plain=np.zeros(100, bool),
+        form=np.repeat(np.array([PROMPT, QUESTION], np.int8), 50),
     )
     assert asked.prompts == 50
     assert np.linalg.norm(fitted(asked).vector[0, 0]) > np.linalg.norm(fitted(plain).vector[0, 0])
@@ -228,7 +231,7 @@ def test_a_question_without_its_choices_is_fitted_on_as_half_a_prompt() -> None:
 
 
 class Directions:
-    """An encoder made for these tests: a prompt is the number of its vector."""
+    """An encoder made for these tests: a prompt is the number of its vector, of four digits, in any template."""
 
     name = "directions"
     dimension = DIMENSION
@@ -238,7 +241,8 @@ class Directions:
         self._vectors = vectors.astype(np.float32)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        return self._vectors[[int(text) for text in texts]]
+        numbers = [re.search(r"\d{4}", text) for text in texts]
+        return self._vectors[[int(number[0]) for number in numbers if number]]
 
 
 def out_of_fold(vectors: Floats, labels: Floats, fold: NDArray[np.int64]) -> Floats:

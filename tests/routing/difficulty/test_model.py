@@ -10,6 +10,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +23,9 @@ from routing.difficulty.model import (
     ArtefactError,
     Difficulty,
     DifficultyModel,
-    chosen_kinds,
     shipped_artefact,
 )
-from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, read
+from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, read, terms_of
 from routing.embedding.embedder import Embedder, EmbedderKind, StaticEmbedder
 from routing.features import Features, features_of
 
@@ -85,9 +85,10 @@ def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
         groups_of=(slice(0, 1),),
         landmarks=np.zeros((0, 2), np.float32),
         kernel_weights=np.zeros((2, 0), np.float32),
-        kind_vectors=np.zeros((1, 2), np.float32),
-        kind_counts=np.zeros((1, len(COUNTS)), np.float32),
-        kind_bias=np.zeros(1, np.float32),
+        kind_vectors=np.zeros((2, 2), np.float32),
+        kind_counts=np.zeros((2, len(COUNTS)), np.float32),
+        kind_words=np.zeros((1, 2), np.float32),
+        kind_bias=np.array([0, 1], np.float32),
         shift=np.zeros((1, 2), np.float32),
         general_counts=np.zeros((2, len(COUNTS)), np.float32),
         general_bias=np.array([1, 1], np.float32),
@@ -147,9 +148,10 @@ def two_kinds(**changed: object) -> DifficultyModel:
         word_weights=np.zeros((1, 6), np.float16),
         bias=np.array([0, 0, 0, -20, 20, 0, 1, 2, 0], np.float32),
         groups_of=(slice(0, 1), slice(1, 2), slice(2, 3)),
-        kind_vectors=np.array([[8, 0], [0, 8], [0, 0]], np.float32),
-        kind_counts=np.zeros((3, len(COUNTS)), np.float32),
-        kind_bias=np.array([0, 0, -30], np.float32),
+        kind_vectors=np.array([[8, 0], [0, 8], [0, 0], [0, 0], [0, 0], [0, 0]], np.float32),
+        kind_counts=np.zeros((6, len(COUNTS)), np.float32),
+        kind_words=np.zeros((1, 6), np.float32),
+        kind_bias=np.array([0, 0, -30, 1, 1, 1], np.float32),
         shift=np.zeros((3, 2), np.float32),
         centroids=np.array([[1, 0], [0, 1], [0, 0]], np.float32),
         starts=np.arange(3),
@@ -217,31 +219,41 @@ def test_a_request_with_tools_is_of_that_kind_whatever_its_text() -> None:
     assert not tiny_model((0, 0)).assess(np.array([1, 0], np.float32), with_tools).in_domain
 
 
-def test_it_abstains_where_no_kind_is_near() -> None:
-    """Between the kinds, and where the likely kind takes only longer texts, there is neither kind nor quantile."""
+def test_it_abstains_where_its_kind_is_not_near() -> None:
+    """Far from the kind's prompts, and where the kind takes only longer texts, the kind is named and nothing else."""
     for vector, text in (((-1, 0), "a question of some length"), ((0, 1), "a question")):
         judged = two_kinds().assess(np.array(vector, np.float32), features(text))
-        assert (judged.in_domain, judged.kind, judged.quantile) == (False, "", None)
+        assert (judged.in_domain, judged.kind, judged.quantile) == (False, "code", None)
 
 
-def test_kinds_that_are_near_are_taken_by_their_odds() -> None:
-    """The most probable of those near is taken, unless it is improbable."""
-    logits = np.log([[0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [0.94, 0.03, 0.03]])
-    near = np.array([[True, True, True], [False, True, True], [False, False, False], [False, True, True]])
-    assert chosen_kinds(logits, near).tolist() == [0, 1, -1, -1]
+def test_a_kind_without_a_domain_is_named_and_its_difficulty_is_not() -> None:
+    """Beside the labelled prompts of its kind a request is outside if that kind's ranking held nowhere else."""
+    bias = np.array([0, 0, -30, 1, -30, -30], np.float32)
+    text = "a question of some length"
+    chat, code = (two_kinds(kind_bias=bias).assess(np.array(at, np.float32), features(text)) for at in ((1, 0), (0, 1)))
+    assert (chat.in_domain, code.in_domain) == (True, False)
+    assert (code.kind, code.quantile) == ("code", None)
+    with_tools = two_kinds(kind_bias=bias).assess(np.array([1, 0], np.float32), features(text, has_tools=True, tools=1))
+    assert (with_tools.kind, with_tools.in_domain, with_tools.quantile) == ("tools", False, None)
 
 
-WORKED = "Which gas do plants take in?\nA) Oxygen\nB) Neon\nC) Argon\nD) Carbon dioxide\nAnswer:\nD\n\n"
-
-
-def test_a_prompt_with_worked_examples_in_front_is_out_of_the_domain(
-    model: DifficultyModel, embedder: Embedder
-) -> None:
-    """Its vector is that of the question alone, but it has more choices than any prompt it was trained on."""
-    question = HARD[3]
-    for text, known in ((question, True), (WORKED * 5 + question, False)):
-        (vector,) = embedder.embed([text])
-        assert model.assess(vector, features(text)).in_domain is known
+def test_a_word_puts_a_request_outside_of_its_domain_however_long_the_text() -> None:
+    """Templates of exams are known by their words: each counts once, and is not thinned by the rest of the text."""
+    places = np.zeros(BUCKETS, np.int32)
+    places[terms_of(read("boxed"))[0]] = 1
+    words = np.zeros((2, 2), np.float32)
+    words[1, 1] = -2
+    model = replace(
+        tiny_model((0, 0)),
+        word_places=places,
+        rarity=np.array([0, 1], np.float32),
+        word_weights=np.zeros((2, 2), np.float16),
+        kind_words=words,
+    )
+    at_home = np.array([1, 0], np.float32)
+    assert model.assess(at_home, features("a question " * 40)).in_domain
+    for text in ("boxed question", "boxed boxed question", "a question " * 40 + "boxed"):
+        assert not model.assess(at_home, features(text)).in_domain
 
 
 @pytest.mark.parametrize(("chars", "known"), [(11, True), (19, True), (20, True), (21, True), (22, False), (9, False)])
@@ -271,31 +283,60 @@ def test_no_head_is_led_on_past_what_was_fitted() -> None:
 PLAIN_KINDS: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "plain_kinds.toml").read_text())
 
 
+WRAPPED: dict[str, Any] = tomllib.loads((Path(__file__).parent / "wrapped_kinds.toml").read_text())
+
+
 @pytest.mark.parametrize("kind", list(PLAIN_KINDS))
 def test_plain_requests_are_taken_for_what_they_are(model: DifficultyModel, embedder: Embedder, kind: str) -> None:
-    """Of fifteen of a kind at most one is taken for another, and none is outside the domain."""
+    """Of fifteen of a kind at most one is taken for another."""
     said = [model.assess(embedder.embed([text])[0], features(text)) for text in PLAIN_KINDS[kind]]
-    assert all(difficulty.in_domain for difficulty in said)
     assert sum(difficulty.kind == kind for difficulty in said) >= 14
-    assert all(difficulty.p_kind < 0.7 for difficulty in said if difficulty.kind != kind), "it is in doubt"
 
 
-@pytest.mark.parametrize("kind", list(PLAIN_KINDS))
-def test_what_is_plainly_harder_of_its_kind_ranks_higher(model: DifficultyModel, embedder: Embedder, kind: str) -> None:
-    """The last five of each list against the first five, by their mean quantile."""
-    said = [model.assess(embedder.embed([text])[0], features(text)) for text in PLAIN_KINDS[kind]]
-    quantiles = [
-        difficulty.quantile for difficulty in said if difficulty.kind == kind and difficulty.quantile is not None
+@pytest.mark.parametrize("kind", list(WRAPPED["prompts"]))
+def test_a_kind_is_told_by_the_task_and_not_by_its_template(
+    model: DifficultyModel, embedder: Embedder, kind: str
+) -> None:
+    """Of requests in templates of exams, programs and chats, none of them fitted, 90% are what they are without."""
+    options = WRAPPED["options"].get(kind)
+    texts = [
+        template.replace("{options}", options or "").replace("{prompt}", prompt)
+        for template in WRAPPED["templates"]
+        if options or "{options}" not in template
+        for prompt in WRAPPED["prompts"][kind]
     ]
+    said = [model.assess(vector, features(text)) for vector, text in zip(embedder.embed(texts), texts, strict=True)]
+    assert np.mean([difficulty.kind == kind for difficulty in said]) >= 0.9
+
+
+def test_what_was_only_measured_as_people_ask_it_is_not_claimed_in_a_template_of_an_exam(
+    model: DifficultyModel, embedder: Embedder
+) -> None:
+    """Most chats are in the domain as they are, and hardly any in a template; maths, code and exams never are."""
+
+    def claimed(texts: list[str]) -> float:
+        pairs = zip(embedder.embed(texts), texts, strict=True)
+        return float(np.mean([model.assess(vector, features(text)).in_domain for vector, text in pairs]))
+
+    exam = WRAPPED["templates"][0]
+    assert claimed([*WRAPPED["prompts"]["chat"], *PLAIN_KINDS["chat"]]) > 0.8
+    assert claimed([exam.replace("{prompt}", prompt) for prompt in WRAPPED["prompts"]["chat"]]) <= 0.1
+    for kind in ("maths", "code", "choices"):
+        assert claimed([*WRAPPED["prompts"].get(kind, []), *PLAIN_KINDS[kind]]) <= 0.1
+
+
+def test_what_is_plainly_harder_in_chat_ranks_higher(model: DifficultyModel, embedder: Embedder) -> None:
+    """The last five of the list against the first five, by their mean quantile."""
+    said = [model.assess(embedder.embed([text])[0], features(text)) for text in PLAIN_KINDS["chat"]]
+    quantiles = [difficulty.quantile for difficulty in said if difficulty.quantile is not None]
     assert np.mean(quantiles[-5:]) > np.mean(quantiles[:5]) + 0.05
 
 
-def test_hard_questions_go_past_a_weak_local_tier(model: DifficultyModel, embedder: Embedder) -> None:
-    """With the shipped artefact and a start rule of `p_adequate >= 0.7`."""
+def test_no_hard_question_is_called_easy(model: DifficultyModel, embedder: Embedder) -> None:
+    """The shipped artefact abstains, or says that the strong tier would gain; the plain ones are chat."""
     for text in HARD:
         difficulty = model.assess(embedder.embed([text])[0], features(text))
-        assert difficulty.in_domain, text
-        assert difficulty.p_adequate < 0.7, text
+        assert not difficulty.in_domain or difficulty.p_adequate < 0.7, text
         assert difficulty.kind == ("choices" if "\nA. " in text else difficulty.kind)
     for text in PLAIN:
         assert model.assess(embedder.embed([text])[0], features(text)).kind == "chat", text
@@ -316,7 +357,7 @@ def test_shipped_artefacts_match_their_data_sheets(kind: EmbedderKind) -> None:
     weights = (folder / WEIGHTS_FILE).read_bytes()
     sheet = json.loads((folder / SHEET_FILE).read_text())
     assert sheet["sha256"] == hashlib.sha256(weights).hexdigest()
-    assert len(weights) < 7_000_000
+    assert len(weights) < 10_000_000
     assert DifficultyModel.load(folder).version == sheet["sha256"][:12]
     assert DifficultyModel.load(folder).embedder == sheet["embedder"]
     assert sheet["command"].startswith("tierline train --data ")
@@ -354,12 +395,27 @@ def test_a_file_of_another_kind_is_refused_in_one_line(copied: Path, content: by
     """Even with a data sheet that vouches for it."""
     (copied / WEIGHTS_FILE).write_bytes(content)
     (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(content).hexdigest()}))
-    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-4 artefact") as caught:
+    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-5 artefact") as caught:
         DifficultyModel.load(copied)
     assert "\n" not in str(caught.value)
 
 
-def test_an_artefact_without_kinds_is_to_be_trained_again(copied: Path) -> None:
+def test_an_artefact_of_the_format_before_is_read_as_it_was(copied: Path, embedder: Embedder) -> None:
+    """A classifier of one's own outlives an update: what is near one of its kinds is in its domain."""
+    kinds = len(DifficultyModel.load(copied).kinds)
+    older = load_file(copied / WEIGHTS_FILE)
+    del older["kinds.words"]
+    older |= {name: older[name][:kinds] for name in ("kinds.vector", "kinds.counts", "kinds.bias")}
+    made = {"embedder": "wordllama-256", "tiers": 2, "kinds": [*DifficultyModel.load(copied).kinds]}
+    for format_ in ("tierline-difficulty-4", "tierline-difficulty-4+own"):
+        weights = serialise(older, metadata={format_: json.dumps(made)})
+        (copied / WEIGHTS_FILE).write_bytes(weights)
+        (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(weights).hexdigest()}))
+        model = DifficultyModel.load(copied, embedder)
+        assert model.assess(embedder.embed([HARD[3]])[0], features(HARD[3])).in_domain
+
+
+def test_an_artefact_of_an_older_format_is_to_be_trained_again(copied: Path) -> None:
     """One of the format before says what it lacks and where its command stands, in one line."""
     tensors = load_file(copied / WEIGHTS_FILE)
     older = {name: tensor for name, tensor in tensors.items() if not name.startswith("kinds.")}
@@ -368,7 +424,7 @@ def test_an_artefact_without_kinds_is_to_be_trained_again(copied: Path) -> None:
     )
     (copied / WEIGHTS_FILE).write_bytes(weights)
     (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(weights).hexdigest()}))
-    with pytest.raises(ArtefactError, match=r"tierline-difficulty-3.*no kinds.*train it again") as caught:
+    with pytest.raises(ArtefactError, match=r"tierline-difficulty-3.*cannot read.*train it again") as caught:
         DifficultyModel.load(copied)
     assert "\n" not in str(caught.value)
 
@@ -413,7 +469,7 @@ def test_a_word_weighs_what_its_bucket_was_taught() -> None:
     places[:] = 1
     weights = np.array([[0, 0], [0, 3]], np.float16)
     known = {"word_places": places, "rarity": np.array([0, 100], np.float32), "word_weights": weights}
-    taught = replace(tiny_model((0, 0)), **known)
+    taught = replace(tiny_model((0, 0)), **known, kind_words=np.zeros((2, 2), np.float32))
     vector = np.array([1, 0], np.float32)
     assert tiny_model((0, 0)).probabilities(vector, features("a question")) == (0.5, 0.5)
     small, large = taught.probabilities(vector, features("a question"))
@@ -455,17 +511,22 @@ def test_a_ladder_of_another_height_is_met_at_its_ends(tiers: int, expected: tup
 def test_a_follow_up_is_about_as_hard_as_what_it_hangs_on(
     model: DifficultyModel, embedder: Embedder, last: str
 ) -> None:
-    """A short turn behind a proof is not taken for small talk, nor one behind small talk for a proof."""
+    """A short turn behind a proof is not taken for small talk, nor one behind small talk for a proof.
 
-    def quantile(*turns: str) -> float:
+    Of the proof no quantile is said, alone or with its follow-up: maths has no domain.
+    """
+
+    def judged(*turns: str) -> tuple[str, float | None]:
         features = features_of({"messages": [{"role": "user", "content": turn} for turn in turns]})
-        found = model.assess(embedder.embed((features.rated_text,))[0], features).quantile
-        assert found is not None
-        return found
+        found = model.assess(embedder.embed((features.rated_text,))[0], features)
+        return found.kind, found.quantile
 
     hard = (
         "Prove that every continuous function on a compact metric space is uniformly continuous, and then explain how "
         "the proof fails on an open interval. Give a rigorous counterexample."
     )
     easy = "What colour is the sky on a clear summer day?"
-    assert quantile(hard, last) > max(0.5, quantile(easy, last))
+    assert judged(hard, last) == judged(hard) == ("maths", None)
+    kind, quantile = judged(easy, last)
+    assert kind == "chat"
+    assert quantile is None or quantile < 0.5
