@@ -120,6 +120,7 @@ def decide_by(
     least = semantic.cross_encoder.ask_from if screening else 0.0
     readable = scripts if screening or verifier is None else verifier.scripts
 
+    listed = languages if screening else (ENGLISH,)
     plain = "Latin" in readable
 
     def foreign(stored: str, asked: str) -> bool:
@@ -137,11 +138,11 @@ def decide_by(
             return Verdict(1.0, "", "rule")
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
-        if screening and ((tongue := language(asked)).code != ENGLISH or not stored.isascii()):
+        if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
-            if not (tongue.is_one_of(languages) and other.is_one_of(languages)):
+            if not (tongue.is_one_of(listed) and other.is_one_of(listed)):
                 return Verdict(cosine, f"{_GUARD}language", "verifier")
-            if tongue.code != ENGLISH != other.code:
+            if tongue.code != ENGLISH != other.code and screening:
                 refused = Pair(stored, asked).refusal(semantic.guards, "foreign")
                 return Verdict(cosine, f"{_GUARD}{refused}" if refused else "", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)

@@ -50,7 +50,7 @@ GUARDS: Final[Mapping[str, str]] = {
     "wording": "a word that only one of them has, or no word at all",
     "length": "a text of more than 2,000 characters",
     "script": "signs that the model to score it was not made for",
-    "language": "a language that the cross-encoder was not made for",
+    "language": "a language that the model to score it was not made for",
     "unknown_token": "a token that the cross-encoder does not know",
     "scope": "a key of another scope",
     "turns": "another number of turns, other speakers, or more than four turns in other words",

@@ -119,7 +119,7 @@ def test_a_model_without_a_threshold_calls_nothing_the_same() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "verdict"),
     [
-        ("Choose the person and click Add.", "Pick the person, then press the Add button.", "same"),
+        ("Open Settings and choose Sound.", "Go to Settings, then select Sound.", "same"),
         ("Choose the person and click Add.", "Choose the person and click Remove.", "different"),
         ("The refund takes five days.", "The refund takes 5 days.", "same"),
         ("The refund takes five days.", "The refund takes ten days.", "different"),

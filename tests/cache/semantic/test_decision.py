@@ -251,11 +251,13 @@ def test_the_same_words_are_served_in_any_script() -> None:
 
 
 def test_a_script_on_the_data_sheet_is_left_to_its_model() -> None:
-    """The cross-encoder's list counts where one reads, the verifier's where it decides alone."""
+    """The cross-encoder's list counts where one reads; the verifier, where it decides alone, knows English."""
     stored, asked = OTHER_SCRIPTS[0]
     reads = decide_by(semantic(), Always(Verdict(0.99)), screening=True, scripts=("Latin", "Han"), languages=("zh",))
     assert reads(stored, asked, 0.99).refused == ""
-    assert decide_by(semantic(), Always(Verdict(0.99), scripts=("Han",)))(stored, asked, 0.99).refused == ""
+    alone = decide_by(semantic(), Always(Verdict(0.99), scripts=("Latin", "Han")))
+    assert alone(stored, asked, 0.99).refused == "guard: language"
+    assert alone("Wie ändere ich das?", "Wie kann ich das ändern?", 0.99).refused == "guard: language"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cache.store.redis_store import RedisStore
 from tests.cache.samples import Facts, answer, body, policy
 
 STORED = "How can I cancel my gym membership?"
-REWORDINGS = ("What do I have to do to end my gym membership?", "how do i stop my membership at the gym")
+REWORDINGS = ("What's the way to cancel my gym membership?", "how do i stop my membership at the gym")
 TRAPS = ("How can I extend my gym membership?", "What does a gym membership cost?")
 VECTOR = np.array([1, 0, 0, 0], np.float32)
 
@@ -29,11 +29,12 @@ def model() -> CrossEncoder:
 
 
 def test_its_data_sheet_says_what_it_was_trained_on(model: CrossEncoder) -> None:
-    """And the threshold; with its graph it takes no more than 25 MB."""
+    """And the threshold; with its graph it takes no more than 40 MB."""
     sheet = json.loads((shipped_cross_encoder() / SHEET).read_bytes())
     assert {"version", "trained_on", "figures"} <= sheet.keys()
-    assert (model.strict, model.scripts) == (sheet["strict"], {"Latin"})
-    assert sum(file.stat().st_size for file in shipped_cross_encoder().iterdir()) < 25_000_000
+    assert (model.strict, model.scripts) == (sheet["strict"], set(sheet["scripts"]))
+    assert model.languages == set(sheet["languages"]) >= {"en", "zh", "ja", "ar"}
+    assert sum(file.stat().st_size for file in shipped_cross_encoder().iterdir()) < 40_000_000
 
 
 def test_rewordings_score_above_traps(model: CrossEncoder) -> None:
@@ -59,12 +60,12 @@ async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(
     await cache.start()
     try:
         await cache.write(cache.plan(body(STORED), asking, tenant, Facts()), answer(), VECTOR)
-        found = await cache.semantic(cache.plan(body(REWORDINGS[0]), asking, tenant, Facts()), near)
+        found = await cache.semantic(cache.plan(body(REWORDINGS[1]), asking, tenant, Facts()), near)
     finally:
         await cache.aclose()
     assert found.stage == "cross_encoder"
     strict = model.strict or 1.0
-    read = model.scores([(STORED, REWORDINGS[0])])[0]
+    read = model.scores([(STORED, REWORDINGS[1])])[0]
     assert found.read == pytest.approx(read) and read > strict
     assert found.score == pytest.approx(Blend(strict, weight).score(read, 0.9), abs=1e-3)
     assert (found.outcome == "hit") is (found.score is not None and found.score >= (model.strict or 1.0))
@@ -74,8 +75,7 @@ async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(
 @pytest.mark.parametrize(
     ("stored", "asked", "reason"),
     [
-        ("怎么开启手机的蓝牙功能？", "怎么关闭手机的蓝牙功能？", "guard: script"),
-        ("通知をオンにする方法を教えてください。", "通知をオフにする方法を教えてください。", "guard: script"),
+        ("Hur slår jag på aviseringar i telefonen?", "Hur slår jag av aviseringar i telefonen?", "guard: language"),
         ("How do I mute the \U0001f514 sign?", "How can I silence the \U0001f514 sign?", "guard: unknown_token"),
     ],
 )
@@ -97,5 +97,23 @@ async def test_a_lookup_refuses_what_no_model_can_read(
     finally:
         await cache.aclose()
     assert found.outcome == "miss"
-    if verify == "default" or reason == "guard: script":
-        assert found.reason == (reason if verify != "none" else "guard: wording")
+    if verify == "default" or (verify == "fast" and reason == "guard: language"):
+        assert found.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("stored", "rewording", "trap"),
+    [
+        ("怎么开启手机的蓝牙功能？", "手机蓝牙怎么打开？", "怎么关闭手机的蓝牙功能？"),
+        ("パスワードを変更する方法は？", "パスワードの変え方を教えてください", "パスワードを削除する方法は？"),
+        ("¿Cómo cancelo mi pedido?", "¿Qué tengo que hacer para cancelar mi pedido?", "¿Cómo cambio mi pedido?"),
+        ("Comment annuler ma commande ?", "annuler commande", "Comment suivre ma commande ?"),
+    ],
+)
+def test_a_rewording_is_told_from_an_opposite_in_other_languages(
+    model: CrossEncoder, stored: str, rewording: str, trap: str
+) -> None:
+    """One reaches the threshold that holds without labels, the other stays far below it."""
+    same, other = model.scores([(stored, rewording), (stored, trap)])
+    assert same >= (model.strict or 1.0)
+    assert other < 0.5
