@@ -87,6 +87,8 @@ _SHORT: Final = 7
 """Letters from which a name is no abbreviation."""
 _STORY: Final = 20
 """Words from which a text tells a story around its question."""
+_RETOLD: Final = 8
+"""Words that each of two stories has of its own, from which one is the other in other words."""
 _LACKING: Final = frozenset(word.sense for one in word_set(LISTS["lacking"]) for word in gist(f"they {one}").words)
 _TURNED: Final = 2
 """Two words swap places in many paraphrases (`damaged item`, `the item is damaged`); three in the opposite order mean
@@ -266,7 +268,7 @@ def _other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     """
     if not _any_other_numbers(a, b):
         return False
-    if max(a.length, b.length) >= _STORY:
+    if _is_story(a, b):
         one, other = {*a.numbers, *a.symbols} - {"1"}, {*b.numbers, *b.symbols} - {"1"}
         return not (one <= other or other <= one)
     if a.symbols != b.symbols or a.symbols:
@@ -286,6 +288,23 @@ def _other_times(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
         for own, other in ((a.times, b.times), (b.times, a.times))
     ]
     return not only[0].isdisjoint(only[1])
+
+
+def _times_asked(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    return not _is_story(a, b) and _other_times(a, b)
+
+
+def _times_told(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return not _is_retold(a, b, rest) and _other_times(a, b)
+
+
+def _is_story(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    return max(a.length, b.length) >= _STORY
+
+
+def _is_retold(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether they tell a story in other words, of which a cross-encoder must say whether it is another."""
+    return _is_story(a, b) and min(len(rest.left), len(rest.right)) >= _RETOLD
 
 
 def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
@@ -407,10 +426,13 @@ def _shortens(name: str, text: str) -> bool:
 
 
 def _other_quotes(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Return whether one quotes what does not occur in the other. In a long text it may belong to the story."""
-    if max(a.length, b.length) >= _STORY and not (a.quotes and b.quotes):
-        return False
+    """Return whether one quotes what does not occur in the other."""
     return any(quote not in other.plain for one, other in ((a, b), (b, a)) for quote in one.quotes)
+
+
+def _quotes_asked(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether they quote other things. What only one of them quotes may belong to its story."""
+    return bool(not _is_story(a, b) or (a.quotes and b.quotes)) and _other_quotes(a, b, rest)
 
 
 def _other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -493,6 +515,10 @@ def _links_differ(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) 
     return traded or any(frozenset(links) in _AGAINST for links in changed)
 
 
+def _links_told(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return not _is_retold(a, b, rest) and _links_differ(a, b, rest)
+
+
 class Rule(NamedTuple):
     """One test of a guard: `conflict` takes what it `reads` of both texts (see the module's docstring)."""
 
@@ -530,24 +556,28 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("numbers", "any", "question", _ALONE, _any_other_numbers),
     ("numbers", "other", "question", _SCREENED, _other_numbers),
     ("negation", "in one", "question", _ALONE, _not_in_one),
-    ("dates", "other", "question", _BOTH, _other_times),
+    ("dates", "other", "question", _ALONE, _other_times),
+    ("dates", "other", "question", _SCREENED, _times_asked),
     ("dates", "any", "question", _ALONE, _any_other_times),
     ("asked", "other", "question", _BOTH, _other_question),
     ("asked", "any", "question", _ALONE, _any_other_question),
     ("asked", "modals", "leftover", _BOTH, _other_modals),
+    ("dates", "told", "leftover", _SCREENED, _times_told),
     ("negation", "turned", "leftover", _BOTH, _negated),
     ("negation", "opposite", "leftover", _ALONE, _opposite_in_one),
     ("negation", "way", "leftover", _ALONE, _other_way),
     ("entities", "kind", "leftover", _ALONE, _another_kind),
     ("entities", "name", "leftover", _BOTH, _another_name),
-    ("entities", "quoted", "leftover", _BOTH, _other_quotes),
+    ("entities", "quoted", "leftover", _ALONE, _other_quotes),
+    ("entities", "quoted", "leftover", _SCREENED, _quotes_asked),
     ("entities", "any", "leftover", _ALONE, _name_in_one),
     ("order", "words", "leftover", _BOTH, _other_order),
     ("order", "foreign", "leftover", _BOTH, _foreign_order),
     ("order", "pronouns", "leftover", _BOTH, _other_pronouns),
     ("order", "persons", "leftover", _BOTH, _other_persons),
     ("order", "any person", "leftover", _ALONE, _any_other_persons),
-    ("order", "links", "leftover", _BOTH, _links_differ),
+    ("order", "links", "leftover", _ALONE, _links_differ),
+    ("order", "links", "leftover", _SCREENED, _links_told),
 ))  # fmt: skip
 """In the order in which they are asked: the cheapest refuses most, at a hundredth of the cost of `leftover`."""
 

@@ -99,3 +99,28 @@ def test_plain_rewordings_are_left_to_the_cross_encoder(stored: str, asked: str)
 def test_what_changes_the_answer_is_still_refused(stored: str, asked: str, guard: str) -> None:
     """Opposites by a prefix or an ending, swapped roles, other numbers in words."""
     assert Pair(stored, asked).refusal(SWITCHED, "screened") == guard
+
+
+_STORY = (
+    "My neighbour has had a new floor laid and since {when} we hear each step that is taken there, so that my wife "
+    "cannot sleep although she has a hard job at the clinic. What can we do about it?"
+)
+_RETOLD = (
+    "Ever since {when} there has been a racket above our heads, because somebody upstairs had boards put in; my wife, "
+    "who is a surgeon, gets no rest any more. How is that brought to an end?"
+)
+
+
+def test_a_time_in_a_story_told_in_other_words_is_left_to_the_cross_encoder() -> None:
+    """In nearly the same words another day is another question, and without a cross-encoder always."""
+    stored, retold = _STORY.format(when="Monday"), _RETOLD.format(when="the weekend")
+    assert Pair(stored, retold).refusal(SWITCHED, "screened") == ""
+    assert Pair(stored, retold).refusal(SWITCHED, "alone") != ""
+    assert Pair(stored, _STORY.format(when="Friday")).refusal(SWITCHED, "screened") == "dates"
+
+
+def test_a_number_that_only_one_of_two_long_texts_has_is_left_to_the_cross_encoder() -> None:
+    """Other numbers in both are refused."""
+    stored = _STORY.format(when="our 2 kids were born")
+    assert Pair(stored, _RETOLD.format(when="then")).refusal(SWITCHED, "screened") == ""
+    assert Pair(stored, _RETOLD.format(when="our 3 kids were born")).refusal(SWITCHED, "screened") == "numbers"
