@@ -187,7 +187,10 @@ class VolatileHead:
     def _score(self, text: str, sentence: str, count: int) -> float:
         weight_of = self._weights.__getitem__
         total, length, forms = 0.0, 0.0, list[bytes]()
-        for word in TOKEN.findall(sentence):
+        words = TOKEN.findall(sentence)
+        if not words:
+            return -math.inf  # signs alone ask for nothing
+        for word in words:
             weight, size, form = self._word(word)
             total += weight
             length += size

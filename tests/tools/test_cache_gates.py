@@ -23,6 +23,7 @@ from tools.cache_gates import NOT_PARSED, SIMILARITY, GateCount, count_gates, ga
             {
                 "eligibility: payload: language",
                 "eligibility: payload: colon",
+                "veto: dates: told",
                 "eligibility: payload: task",
                 "veto: dates: other",
             },
