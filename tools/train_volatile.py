@@ -34,7 +34,7 @@ _BITS: Final = 18
 _FOLDS: Final = 5
 _FILLINGS: Final = 8
 _STRENGTH: Final = 5.0  # inverse of the L2 penalty
-_OF_FAMILIES: Final = 0.1  # weight of a wording of a family, beside 1 of a line
+_OF_FAMILIES: Final = 0.3  # weight of a wording of a family, beside 1 of a line
 _LOOKS_VOLATILE: Final = -1.0  # log-odds from which a wording of a family is left out
 _ROUNDS: Final = 3
 
