@@ -9,15 +9,15 @@ is a file of lines `language TAB source TAB English TAB text`, in the order of t
 from __future__ import annotations
 
 import argparse
-import gettext
 import html
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.cli.commands._flags import add_json_flag
@@ -79,11 +79,18 @@ def _code(locale: str) -> str:
 
 def _office_messages(root: Path) -> Iterator[tuple[str, str, str]]:
     for path in sorted(root.glob("lib/libreoffice/program/resource/*/LC_MESSAGES/*.mo")):
-        with path.open("rb") as file:
-            messages: Mapping[object, str] = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
-        for key, text in messages.items():
-            if isinstance(key, str) and key and "@" not in path.parts[-3]:
+        for key, text in _compiled_messages(path.read_bytes()):
+            if key and "\0" not in key and "@" not in path.parts[-3]:
                 yield _code(path.parts[-3]), key.rpartition("\x04")[2], text
+
+
+def _compiled_messages(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the messages of a GNU gettext `.mo` file, least byte first, with their translations."""
+    count, keys, texts = struct.unpack_from("<3I", data, 8)
+    for at in range(0, 8 * count, 8):
+        both = (struct.unpack_from("<2I", data, start + at) for start in (keys, texts))
+        key, text = (data[offset : offset + size].decode("utf-8", "replace") for size, offset in both)
+        yield key, text
 
 
 def _office_help(root: Path) -> Iterator[tuple[str, str, str]]:
