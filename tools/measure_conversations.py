@@ -44,7 +44,7 @@ class ConversationOptions:
     state: Path
 
 
-class Turn(NamedTuple):
+class AskedTurn(NamedTuple):
     """A turn to measure: the user's messages up to it, its role (first, follow_up, topic or chat) and language."""
 
     asked: tuple[str, ...]
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
     language: str
 
 
-def conversations_of(parts: Mapping[str, Any]) -> Iterator[tuple[str, list[Turn]]]:
+def conversations_of(parts: Mapping[str, Any]) -> Iterator[tuple[str, list[AskedTurn]]]:
     """Yield conversations made of the parts, each with what it is: `hard`, `change` or `easy`."""
     for language, own in parts.items():
         hard, follow_ups, topics = own["hard"], own["follow_ups"], own["topics"]
@@ -68,8 +68,8 @@ def conversations_of(parts: Mapping[str, Any]) -> Iterator[tuple[str, list[Turn]
             yield "easy", _turns(language, asked, ["chat"] * _CHAT_TURNS)
 
 
-def _turns(language: str, asked: Sequence[str], roles: Sequence[str]) -> list[Turn]:
-    return [Turn(tuple(asked[: at + 1]), role, language) for at, role in enumerate(roles)]
+def _turns(language: str, asked: Sequence[str], roles: Sequence[str]) -> list[AskedTurn]:
+    return [AskedTurn(tuple(asked[: at + 1]), role, language) for at, role in enumerate(roles)]
 
 
 def evaluate_conversations(options: ConversationOptions, on_progress: OnProgress) -> Report:
@@ -101,7 +101,7 @@ def evaluate_conversations(options: ConversationOptions, on_progress: OnProgress
     return Report({**values, "notes": notes}, [made, "", languages, ""], notes, f"{len(conversations)} conversations")
 
 
-Measured: TypeAlias = tuple[Turn, bool, bool]
+Measured: TypeAlias = tuple[AskedTurn, bool, bool]
 """A turn, whether it starts at the cheapest tier, and whether it counts."""
 
 
@@ -131,7 +131,7 @@ def _cells(figures: Mapping[str, Sequence[bool]]) -> Iterator[str]:
 def _measured(
     policy: Policy,
     served: ServedArtefact,
-    conversations: Sequence[tuple[str, list[Turn]]],
+    conversations: Sequence[tuple[str, list[AskedTurn]]],
     rated: Callable[[Sequence[str]], Features],
     on_progress: OnProgress,
 ) -> Iterator[Measured]:

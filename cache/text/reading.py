@@ -207,7 +207,7 @@ _MAY_JOIN: Final = frozenset({"who", "when", "where"})
 """What may join a clause instead of asking: `a man who snores`, `what helps when I snore`."""
 _ASKS_AFTER: Final = word_set(LISTS["asks_after"])
 _ASKS_BEFORE: Final = word_set(LISTS["asks_before"])
-_NEAREST: Final = re.compile(r"([^\W_]++)\s++\Z")
+_NEAREST: Final = re.compile(r"(?<![^\W_])([^\W_]++)\s++\Z")
 _NEXT: Final = re.compile(r"\s++([^\W_]++)")
 
 

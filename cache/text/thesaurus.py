@@ -75,7 +75,7 @@ _TOKEN: Final = re.compile(
 )
 _DIGIT: Final = re.compile(r"(?:(?<=\A)|(?<=[A-Za-z?!.,]\s))([24])(?=\s++([A-Za-z]++)(?:\s++([A-Za-z0-9]++))?)")
 """A single 2 or 4 between words, the word after it, and the next."""
-_LAST_WORD: Final = re.compile(r"([a-z0-9]++)\s++\Z", re.IGNORECASE)
+_LAST_WORD: Final = re.compile(r"(?<![a-z0-9])([a-z0-9]++)\s++\Z", re.IGNORECASE)
 
 
 _NON: Final = re.compile(r"\bnon[- ](?=[a-z]{3})", re.IGNORECASE)

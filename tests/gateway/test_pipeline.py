@@ -116,14 +116,14 @@ async def test_a_breach_of_the_caches_bound_is_in_the_traces_of_whom_it_is_about
         audits = app.steps.cache.audits
         assert audits is not None
         surface, now = audits._surfaces["chat"], time.time()
-        wrong = (Label(0.95, True, 10.0, language="Han"),) * 3
-        surface.fold(Batch(20_000, labels=wrong, languages={"Latin": 19_000, "Han": 1_000}), now, now)
+        wrong = (Label(0.95, True, 10.0, language="zh"),) * 3
+        surface.fold(Batch(20_000, labels=wrong, languages={"en": 19_000, "zh": 1_000}), now, now)
         chinese, english = await lookup("怎么打开手机通知？"), await lookup("How do I mute the bell?")
         assert chinese["tierline.cache.breached"] and chinese["tierline.cache.threshold"] >= 0.95
         assert not english["tierline.cache.breached"]
         assert english["tierline.cache.threshold"] == before["tierline.cache.threshold"] < 0.95
         shown = (await app.get("/metrics")).text
-        assert 'tierline_cache_breached{language="Han",surface="chat"} 1.0' in shown
+        assert 'tierline_cache_breached{language="zh",surface="chat"} 1.0' in shown
 
 
 async def test_a_hit_found_after_the_lookup_is_in_the_trace(

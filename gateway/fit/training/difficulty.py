@@ -26,7 +26,7 @@ from gateway.fit.libraries import one_thread
 from gateway.fit.metrics import apgr, measure
 from gateway.fit.training.difficulty_heads import Heads, fit, fit_general, step_to, tools_requests
 from gateway.fit.training.domain import Domain
-from gateway.fit.training.ranking_left_out import Evidence, left_out
+from gateway.fit.training.ranking_left_out import RankingEvidence, left_out
 from gateway.fit.training.sheet import write_artefact
 from gateway.fit.training.table import TrainingTable, tabulate
 from gateway.measures.curves import Blocks, Curve, Floats
@@ -94,7 +94,7 @@ def cross_validate(
 
 def measure_left_out(
     examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress
-) -> Evidence:
+) -> RankingEvidence:
     """Return how each data set, and each one's groups, are ranked when they are left out of the fits.
 
     Raises LibraryMissing or DataError.

@@ -84,7 +84,7 @@ def table_of_left_out(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RankingEvidence:
     """What was measured, and the kinds (indices of the table's) that may have a domain by it."""
 
     rows: tuple[LeftOut, ...]
@@ -100,7 +100,7 @@ def left_out(
     outside: float,
     seed: int,
     on_progress: OnProgress,
-) -> Evidence:
+) -> RankingEvidence:
     """Leave out each data set, and each one's groups, and measure. `examples` are the table's first prompts."""
     splits = list(_splits(examples, seed))
     found: list[tuple[int, LeftOut]] = []
@@ -123,7 +123,7 @@ def left_out(
             shares[dataset, table.kinds[kind], what] = float(inside[table.task[rows] == kind].mean())
     on_progress("leaving out", 2 * len(splits), 2 * len(splits))
     measured = (replace(row, claimed=shares[row.dataset, row.kind, row.what]) for _, row in found)
-    return Evidence(tuple(measured), claimed, tuple(table.kinds[kind] for kind in sorted(claimed)))
+    return RankingEvidence(tuple(measured), claimed, tuple(table.kinds[kind] for kind in sorted(claimed)))
 
 
 def may_claim(rows: Sequence[LeftOut]) -> bool:
