@@ -245,8 +245,12 @@ class Audits:
 
     async def _publish(self, surface: AuditedSurface) -> None:
         """Publish the surface's figures if they changed, or were published long ago."""
-        figures, now = surface.figures(), self._clock()
-        if figures == surface.published and 0 <= now - surface.published_at < _AGAIN_S:
+        now = self._clock()
+        recent = 0 <= now - surface.published_at < _AGAIN_S
+        if recent and not surface.changed:
+            return
+        figures, surface.changed = surface.figures(), False
+        if recent and figures == surface.published:
             return
         await self._store.ask([publication(PublishedRisk(surface.name, surface.stream, now, figures))], _ASK_S)
         surface.published, surface.published_at = figures, now

@@ -105,6 +105,8 @@ class AuditedSurface:
     quiet_s: float = 0.0
     published: RiskFigures | None = None
     published_at: float = 0.0
+    changed: bool = True
+    """Whether figures may differ from those that were published."""
 
     def state(self) -> SurfaceState:
         """Return the threshold in force, and what is known by language and by tenant."""
@@ -174,6 +176,7 @@ class AuditedSurface:
 
     def fold(self, batch: Batch, at: float, now: float) -> None:
         """Process a batch of the time `at`, and log a warning when the bound on wrong hits begins to be exceeded."""
+        self.changed = True
         control, threshold = self.control, self.control.threshold
         control.fold(batch)
         breached: list[Breach] = [_WHOLE] if control.breached else []
@@ -195,6 +198,7 @@ class AuditedSurface:
         """Forget breaches that are no longer shown."""
         for breach in [one for one, at in self.breaches.items() if now - at >= SHOWN_S]:
             del self.breaches[breach]
+            self.changed = True
 
     def figures(self) -> RiskFigures:
         """Return what is known, with breaches as long as they are shown."""
