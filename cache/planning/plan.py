@@ -37,7 +37,7 @@ from cache.planning.volatile import shipped_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
-from cache.text.languages import language_of
+from cache.text.languages import language_of, load_languages
 
 if TYPE_CHECKING:
     from cache.index import Vector
@@ -271,7 +271,9 @@ class Planner:
     ) -> None:
         self.secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self.scopes = Scopes(self.secret, teams, generation)
-        shipped_head()  # its file is read now rather than by the first request
+        # Their files are read now rather than by the first request.
+        shipped_head()
+        load_languages()
         self._embedder = embedder
         self._longest = longest
         self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0

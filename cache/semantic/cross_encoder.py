@@ -31,6 +31,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -74,6 +75,7 @@ _INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _TYPES: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _ENGLISH: Final = frozenset({"en"})
 _EXPORT: Final = "export it with sentence-transformers: CrossEncoder(NAME, backend='onnx').save_pretrained(FOLDER)"
+_UNKNOWN: Final = re.compile(r'"(unk_token|unk_id)":("(?:[^"\\]|\\.)*+"|\d++|null)')
 _AFTER_PADDING: Final = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
 """Models whose positions start after the padding token's id, and which therefore read fewer tokens than positions."""
 _LONGEST: Final = 1_000_000
@@ -213,8 +215,10 @@ class _Reader:
 
 def _unknown_token(tokenizer: Tokenizer) -> int | None:
     """Return the id that the tokenizer gives to what it does not know; None where it knows everything."""
-    model = json.loads(tokenizer.to_str())["model"]
-    token, number = model.get("unk_token"), model.get("unk_id")  # Unigram names it by its number
+    # Only these keys are read: as Python strings the tokens of fifteen languages would take many megabytes.
+    _, _, model = tokenizer.to_str().partition('"model":')
+    stated = {found[1]: json.loads(found[2]) for found in _UNKNOWN.finditer(model)}
+    token, number = stated.get("unk_token"), stated.get("unk_id")  # Unigram names it by its number
     return number if token is None else tokenizer.token_to_id(token)
 
 

@@ -46,7 +46,7 @@ few per cent often, and 70% in one of two hundred."""
 
 class Language(NamedTuple):
     """The likeliest language of a text as its ISO 639-1 code, '' for a text without letters, the script's name in lower
-    case where no language is known; and the share of each language that it may be.
+    case where no language is known; and the shares of the languages that it may be, from 1% on.
     """
 
     code: str
@@ -57,6 +57,10 @@ class Language(NamedTuple):
         if not self.shares:
             return not self.code or self.code in listed
         return sum(share for code, share in self.shares.items() if code not in listed) < _NOT_LISTED
+
+
+_LEAST_SHARE: Final = 0.01
+"""Smaller shares are not kept: thousands of texts are remembered, each in a few of some forty languages."""
 
 
 def groups_of_letters(text: str) -> list[int]:
@@ -86,7 +90,8 @@ def language(text: str) -> Language:
     logits = model.weights[groups].sum(axis=0, dtype=np.int32) * (model.scale / len(groups)) + model.bias
     shares = np.exp(logits - logits.max())
     shares /= shares.sum()
-    return Language(model.codes[int(shares.argmax())], dict(zip(model.codes, shares.tolist(), strict=True)))
+    likely = {code: share for code, share in zip(model.codes, shares.tolist(), strict=True) if share >= _LEAST_SHARE}
+    return Language(model.codes[int(shares.argmax())], likely)
 
 
 def language_of(text: str) -> str:
@@ -102,6 +107,11 @@ class _Model(NamedTuple):
     weights: NDArray[np.int8]
     scale: NDArray[np.float32]
     bias: NDArray[np.float32]
+
+
+def load_languages() -> None:
+    """Read the model's files now rather than at the first text that needs them. Raises ValueError, OSError."""
+    _model()
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cache.planning.plan import Planner
+from cache.text import languages
 from cache.text.languages import Language, language, language_of
 
 LISTED = frozenset(["en", "zh", "ja", "ko", "ar", "th", "ru", "tr", "de", "fr", "es", "it", "pt", "nl", "pl"])
@@ -70,3 +72,18 @@ def test_a_text_is_told_from_its_beginning_alone_in_bounded_time() -> None:
     """A document of a hundred thousand words takes no longer than one of forty."""
     text = "Wie kann ich mein Konto kündigen? " * 20_000
     assert language_of(text) == "de"
+
+
+def test_the_model_is_read_when_a_planner_is_made() -> None:
+    """Not by the first request, whose worker would read two megabytes while others wait."""
+    languages._model.cache_clear()
+    Planner(b"secret", "static", 2_000, {}, lambda *_: 0)
+    assert languages._model.cache_info().currsize == 1
+
+
+def test_few_shares_are_remembered_of_a_text() -> None:
+    """Thousands of texts are kept; each has the languages that it may well be in, and they decide."""
+    shares = language("Como posso cancelar a minha encomenda hoje?").shares
+    assert 0 < len(shares) < 10
+    assert min(shares.values()) >= 0.01
+    assert sum(shares.values()) > 0.9
