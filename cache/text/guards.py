@@ -158,6 +158,9 @@ def every_refusal(a: NormalizedQuestion, b: NormalizedQuestion, where: Where) ->
 
 
 _DIGITS: Final = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)*")
+_WORDS: Final = re.compile(r"\w+")
+_UNSPACED: Final = frozenset({"Han", "Hiragana", "Thai"})
+"""Scripts without spaces between words."""
 _LATIN_WORDS: Final = re.compile(r"[A-Za-z][A-Za-z0-9.+#-]*")
 
 
@@ -174,6 +177,14 @@ def _other_latin_words(stored: str, asked: str) -> bool:
     """Return whether texts in another script both have words in Latin letters and none in common: PDF and JPG."""
     own, others = _latin_words(stored), _latin_words(asked)
     return bool(own and others) and set(own).isdisjoint(others)
+
+
+def _words_moved(stored: str, asked: str) -> bool:
+    """Return whether they have the same words in another order; where no spaces are, the same signs."""
+    own, others = (_WORDS.findall(text.lower()) for text in (stored, asked))
+    if script_of(stored) in _UNSPACED:
+        own, others = list("".join(own)), list("".join(others))
+    return own != others and sorted(own) == sorted(others)
 
 
 def _latin_words_moved(stored: str, asked: str) -> bool:
@@ -468,11 +479,6 @@ def _is_symmetric(a: NormalizedQuestion, rest: Leftover) -> bool:
     return not rest.left and not rest.right and any(word.sense in _SYMMETRIC for word in a.words)
 
 
-def _foreign_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Return whether words changed places in a language whose grammar is not parsed here."""
-    return rest.inversions > 0 and (a.foreign or b.foreign)
-
-
 def _other_pronouns(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether others do what, or others than in the other. Only one of them may name somebody in its story."""
     one, other = {*a.others}, {*b.others}
@@ -541,6 +547,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("numbers", "digits", "text", _FOREIGN, _other_digits),
     ("entities", "latin", "text", _FOREIGN, _other_latin_words),
     ("order", "latin", "text", _FOREIGN, _latin_words_moved),
+    ("order", "moved", "text", _FOREIGN, _words_moved),
     ("wording", "empty", "wording", _STRICT, _no_content),
     ("numbers", "in order", "wording", _STRICT, _numbers_in_order),
     ("numbers", "in turns", "wording", _TURN, _numbers),
@@ -572,7 +579,6 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("entities", "quoted", "leftover", _SCREENED, _quotes_asked),
     ("entities", "any", "leftover", _ALONE, _name_in_one),
     ("order", "words", "leftover", _BOTH, _other_order),
-    ("order", "foreign", "leftover", _BOTH, _foreign_order),
     ("order", "pronouns", "leftover", _BOTH, _other_pronouns),
     ("order", "persons", "leftover", _BOTH, _other_persons),
     ("order", "any person", "leftover", _ALONE, _any_other_persons),

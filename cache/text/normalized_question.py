@@ -14,7 +14,7 @@ from itertools import product
 from typing import Final
 
 from cache.text import thesaurus
-from cache.text.reading import FAINT, FOREIGN, FUNCTION, LINKS, NEGATIONS, QuestionReading, read, stem, unwrap
+from cache.text.reading import FAINT, FUNCTION, LINKS, NEGATIONS, QuestionReading, read, stem, unwrap
 from cache.text.thesaurus import word_set
 
 
@@ -167,8 +167,6 @@ class NormalizedQuestion:
     plain: str
     """The rephrased text in lower case."""
     length: int
-    foreign: bool
-    """Whether the language is one whose grammar is not parsed here."""
     quotes: tuple[str, ...]
     """What is in quotation marks or backticks, in lower case."""
 
@@ -315,7 +313,6 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
         poles=reading.poles,
         plain=plain.lower(),
         length=len(reading.content),
-        foreign=_is_foreign(plain),
         quotes=_quotes_in(plain),
     )
 
@@ -324,16 +321,6 @@ def _quotes_in(text: str) -> tuple[str, ...]:
     if text.isascii() and not ('"' in text or "'" in text or "`" in text):
         return ()
     return tuple(quote.strip().lower() for found in _QUOTES.findall(text) for quote in found if quote.strip())
-
-
-def _is_foreign(text: str) -> bool:
-    """Return whether at least two of its words are foreign function words, and more than are English ones."""
-    words = text.lower().split()
-    if FOREIGN.isdisjoint(words):
-        return False
-    seen = set(words)
-    foreign = len(seen & FOREIGN)
-    return foreign > 1 and foreign > len(seen & FAINT)
 
 
 @lru_cache(maxsize=16_384)

@@ -269,6 +269,8 @@ def test_a_script_on_the_data_sheet_is_left_to_its_model() -> None:
         ("三个月内可以退货吗？30天", "60天内可以退货吗？", "guard: numbers"),
         ("怎么把PDF转成Word？", "怎么把Word转成PDF？", "guard: order"),
         ("怎么打开PDF？", "怎么打开JPG？", "guard: entities"),
+        ("Liebt der Hund die Katze in dem Haus?", "Liebt die Katze der Hund in dem Haus?", "guard: order"),
+        ("孔子对老子有什么影响？", "老子对孔子有什么影响？", "guard: order"),
         ("iPhone 12怎么重启？", "如何重启iPhone 12？", ""),
         ("كم يساوي ٥ كيلو؟", "كم يساوي 5 كيلو بالضبط؟", ""),
     ],

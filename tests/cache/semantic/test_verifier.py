@@ -71,7 +71,6 @@ def test_a_rephrasing_is_served_at_the_strict_threshold(verifier: Verifier, stor
         ("Flights from Rome to Paris", "Flights from Paris to Rome", "order"),
         ("Is Sarah paying Kelly?", "Is Kelly paying Sarah?", "order"),
         ("Does Lisa know Kevin?", "Is Lisa known by Kevin?", "order"),
-        ("Liebt der Hund die Katze in dem Haus?", "Liebt die Katze der Hund in dem Haus?", "order"),
         ("Would he reject her alone?", "Would she reject him alone?", "order"),
         ("Can I sue you?", "Can you sue me?", "order"),
         ("What is my name?", "What is your name?", "order"),
