@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
+from gateway import own_command
 from gateway.archive.live import LiveArchive
 from gateway.console.page import PageError, PolicyPlaces, whole_in
 from gateway.console.policy_check import CheckedText, PolicyChecker
@@ -41,7 +41,6 @@ from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
 
 _LONGEST_RUN_S: Final = 120.0
-_OUTPUT_MOST: Final = 32 << 20
 _RECORD_KEPT_S: Final = 10.0
 """How long recorded requests that were read for a surface serve further checks of an edit."""
 _SURFACES_KEPT: Final = 8
@@ -312,17 +311,12 @@ def _unblamed(text: str) -> list[dict[str, Any]]:
 
 async def _run(words: list[str], what: str) -> tuple[int | None, bytes, str]:
     """Run a command of ours; return its exit code, its output, and the end of its errors."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tierline", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
-        limit=_OUTPUT_MOST,
-    )  # fmt: skip
+    process = await own_command.start(words)
     try:
         async with asyncio.timeout(_LONGEST_RUN_S):
             output, errors = await process.communicate()
     except TimeoutError:
         return None, b"", f"{what} took longer than {_LONGEST_RUN_S:.0f} s and was stopped"
     finally:
-        if process.returncode is None:
-            process.kill()
+        await own_command.end(process)
     return process.returncode, output, errors.decode(errors="replace").strip()[-2000:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway import own_command
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.steps import Steps
 from policies.loader import DEFAULTS
@@ -86,12 +86,9 @@ class PolicyJobs:
             words += ["--ledger", str(self.steps.deployment.ledger.folder)]
         if action == "plan":
             words += ["--policies", str(self.steps.policies.source.directory), "--out", str(file.with_suffix(".plan"))]
-        pipe = asyncio.subprocess.PIPE
         self._is_starting = True
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tierline", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-            )
+            process = await own_command.start(words)
         except BaseException:
             stack.close()
             raise
@@ -123,8 +120,7 @@ class PolicyJobs:
                 job.errors += f"\nstopped after {_LONGEST_JOB_S:.0f} s".encode()
                 code = -1
             finally:
-                if job.process.returncode is None:
-                    job.process.kill()
+                await own_command.end(job.process)
             job.exit_code = code
 
 
