@@ -13,6 +13,7 @@ from typing import Any, Final
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
+from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
 from gateway.cli.commands._flags import add_config_flags, launch_of
 from gateway.config.loader import default_config
@@ -49,8 +50,7 @@ class _Findings:
     warnings: tuple[Problem, ...]
     deployment: Deployment | None
     policies: PolicySet | None
-    cross_encoder: str = ""
-    """Version of the config's cross-encoder; '' if there is none."""
+    cross_encoder: CrossEncoder | None = None
     unreadable: bool = False
     """Whether the config or the folder of policies could not be read."""
 
@@ -109,10 +109,10 @@ def _check(args: argparse.Namespace) -> _Findings:
     if deployment is not None and policies is not None:
         written = read_yaml(args.config or default_config())
         warnings += [written.problem((name,), doubt) for name, doubt in _cut_down(deployment, policies)]
-    cross_encoder = ""
+    cross_encoder: CrossEncoder | None = None
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
-            cross_encoder = CrossEncoder.load(deployment.cross_encoder_folder).version
+            cross_encoder = CrossEncoder.load(deployment.cross_encoder_folder)
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
@@ -194,7 +194,7 @@ def _as_text(found: _Findings) -> str:
                 f"store                   {RedisStore.from_url(found.deployment.store.url).where:<28} configured"
             )
         if found.cross_encoder:
-            lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder}")
+            lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder.version}")
     if found.policies is not None:
         for policy in found.policies.by_surface.values():
             lines.append(f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}")
@@ -203,6 +203,8 @@ def _as_text(found: _Findings) -> str:
             ]
             if asks_for_quantiles(policy):
                 lines.append(f"quantile {policy.surface:<14} {_counted(policy)}")
+            if languages := _languages(policy, found.cross_encoder):
+                lines.append(f"meaning  {policy.surface:<14} {' '.join(languages)}; other languages go to a model")
     lines.append(_verdict(found))
     return "\n".join(lines)
 
@@ -213,6 +215,14 @@ def _counted(policy: Policy) -> str:
     if traffic is None:
         return "of the classifier's reference prompts; `tierline calibrate --traffic` measures this surface's own"
     return f"of this surface's own requests: {', '.join(traffic.deciles)}; else of the classifier's reference prompts"
+
+
+def _languages(policy: Policy, cross_encoder: CrossEncoder | None) -> list[str]:
+    """Return the languages whose questions may get the answer of another one that means the same, by code."""
+    semantic = policy.cache.semantic
+    if semantic is None:
+        return []
+    return sorted(cross_encoder.languages) if cross_encoder and semantic.verify == "default" else [ENGLISH]
 
 
 def _verdict(found: _Findings) -> str:
@@ -251,7 +261,7 @@ def _as_json(found: _Findings) -> dict[str, Any]:
             {"name": name, "configured": service.unconfigured_reason is None, "reason": service.unconfigured_reason}
             for name, service in (found.deployment.services.items() if found.deployment else ())
         ],
-        "cross_encoder": found.cross_encoder or None,
+        "cross_encoder": found.cross_encoder.version if found.cross_encoder else None,
         "surfaces": [
             {
                 "name": p.surface,
@@ -259,6 +269,7 @@ def _as_json(found: _Findings) -> dict[str, Any]:
                 "version": p.version,
                 "tiers": p.tiers,
                 "start": {tier: rule.source for tier, rule in p.route.start.items()},
+                "answers_by_meaning_in": _languages(p, found.cross_encoder),
                 "own_quantiles": sorted(p.route.traffic.deciles) if p.route.traffic else [],
             }
             for p in policies

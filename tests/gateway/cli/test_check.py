@@ -294,6 +294,21 @@ def test_a_cross_encoder_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"{config}:{line}:16: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out
 
 
+def test_the_languages_that_are_answered_by_meaning_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that the cross-encoder lists where a policy asks it, English where the fast rules decide alone."""
+    pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
+    assert main(["check"]) == 0
+    lines = [line.split(None, 2) for line in capsys.readouterr().out.splitlines()]
+    told = {line[1]: line[2] for line in lines if line[0] == "meaning"}
+    assert told["chat"] == "ar de en es fr it ja ko nl pl pt ru th tr zh; other languages go to a model"
+    assert told["voice"] == "en; other languages go to a model"
+    assert "autocomplete" not in told
+    assert main(["check", "--json"]) == 0
+    surfaces = {surface["name"]: surface for surface in json.loads(capsys.readouterr().out)["surfaces"]}
+    assert "zh" in surfaces["chat"]["answers_by_meaning_in"]
+    assert (surfaces["voice"]["answers_by_meaning_in"], surfaces["agent"]["answers_by_meaning_in"]) == (["en"], [])
+
+
 @pytest.mark.parametrize(
     ("written", "key", "says"),
     [
