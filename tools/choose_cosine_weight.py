@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from cache.semantic.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
 from cache.semantic.decision import Blend, same_words
-from cache.text.guards import SWITCHED, Pair
 from gateway.cli.commands._flags import add_json_flag, add_state_flag
 from gateway.fit.datasets import DataError
 from gateway.measures.curves import Floats, auroc
@@ -30,7 +29,7 @@ from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder
 from tools import command
 from tools.cache_stages import read_pairs
-from tools.cross_encoder_data import left_out
+from tools.cross_encoder_data import left_out, refused
 from tools.question_families import QuestionFamily, add_families_flag, questions_of, read_families
 from tools.question_pairs import Embed, QuestionPair
 
@@ -110,7 +109,7 @@ def near_pairs(families: Sequence[QuestionFamily], embed: Embed) -> tuple[list[Q
 
 def _stopped(one: str, other: str) -> bool:
     """Return whether no cross-encoder is asked: the same words, or a veto."""
-    return same_words(one, other) or bool(Pair(one, other).refusal(SWITCHED, "screened"))
+    return same_words(one, other) or refused(one, other)
 
 
 def chosen_weight(read: Floats, cosines: Floats, same: NDArray[np.bool_], strict: float) -> CosineWeight:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
+from cache.text.guards import SWITCHED, Pair, Where
+from cache.text.languages import ENGLISH, language_of
+from gateway.fit.datasets import DataError
 from tools.question_families import QuestionFamily, family_pairs
 from tools.question_pairs import RULES, QuestionPair, clusters_of
 from tools.rewording import OTHER, SAME, as_typed
@@ -26,6 +29,9 @@ _BY_RULES = 0.2
 _QUESTIONS = 8_000  # of each data set, for the rules
 _AS_TYPED = 0.2  # share of the labelled pairs of which one question gets typos, fillers and the like
 _CHECKED = 2_000  # pairs of a data set that are checked against, at most
+LEFT_OUT_FAMILIES = "families: "
+"""Begins the name of the data set of pairs of the families left out in a language; its code follows."""
+_OF_FAMILIES = 2_500  # pairs of the families left out, of each language
 _LONGEST = 240  # characters of a question
 
 
@@ -85,8 +91,13 @@ def _either_way(pair: QuestionPair, rng: Random) -> QuestionPair:
     return QuestionPair(texts[0], texts[1], pair.same_answer, pair.dataset, pair.group)
 
 
-def parted(pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily]) -> tuple[PairSource, list[QuestionPair]]:
-    """Return what to train on, and pairs of the parts left out to check against."""
+def parted(
+    pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily], of_families: int = _OF_FAMILIES
+) -> tuple[PairSource, list[QuestionPair]]:
+    """Return what to train on, and pairs of the parts left out to check against, `of_families` of each language.
+
+    Raises DataError for a language of which no family is left out: nobody would know how its pairs are judged.
+    """
     fitted, checked = _parted_pairs([pair for pair in pairs if max(len(pair.a), len(pair.b)) <= _LONGEST])
     aside = [family for family in families if left_out(family.name)]
     used = [family for family in families if not left_out(family.name)]
@@ -102,8 +113,19 @@ def parted(pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily]) ->
     for pair in checked:
         by_dataset[pair.dataset].append(pair)
     some = [pair for _, group in sorted(by_dataset.items()) for pair in rng.sample(group, min(len(group), _CHECKED))]
-    some += family_pairs(aside, _CHECKED if aside else 0, rng)
+    for language in sorted({family.language for family in families}):
+        of_language = [family for family in aside if family.language == language]
+        if not of_language:
+            raise DataError(f"no family of questions in {language!r} is left out of training: give more of them")
+        drawn = family_pairs(of_language, of_families, Random(0))  # noqa: S311  (no secret)
+        some += (replace(pair, dataset=f"{LEFT_OUT_FAMILIES}{language}") for pair in drawn)
     return PairSource(fitted, questions, used), some
+
+
+def refused(one: str, other: str) -> bool:
+    """Return whether a guard refuses two questions before any cross-encoder reads them, as a lookup does."""
+    where: Where = "screened" if ENGLISH in (language_of(one), language_of(other)) else "foreign"
+    return bool(Pair(one, other).refusal(SWITCHED, where))
 
 
 def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], list[QuestionPair]]:
