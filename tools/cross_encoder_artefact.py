@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 MODEL = "model.onnx"
+_IN_GRAPH = 1024
+"""Bytes of the largest constant that stays in the graph's file."""
 TOKENIZER = "tokenizer.json"
 INSTALL = "run: pip install torch==2.13.0, then pip install 'tierline[export,minilm]'"
 STRICT_ERROR = 0.01
@@ -143,7 +145,7 @@ def save(fit: CrossEncoderFit, tokenizer: Path, folder: Path, sheet: Mapping[str
         what = f"{_LANGUAGES.name} does not list {', '.join(missing)}" if fit.offsets else "no language is stated"
         raise DataError(f"{folder / SHEET}: {what}; without it the cache would give the model English alone")
     folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(fit.model).hexdigest()
+    digest = write_model(fit.model, folder / MODEL)
     config = {"model_type": "bert", "num_labels": 1, "max_position_embeddings": _POSITIONS, "base": "all-MiniLM-L6-v2"}
     stated = {
         "strict": fit.strict,
@@ -153,7 +155,6 @@ def save(fit: CrossEncoderFit, tokenizer: Path, folder: Path, sheet: Mapping[str
         "figures": fit.figures,
     }
     whole = {**sheet, "version": digest[:12], "sha256": digest, **stated}
-    (folder / MODEL).write_bytes(fit.model)
     read = json.loads(tokenizer.read_text(encoding="utf-8")) | {"truncation": None, "padding": None}
     (folder / TOKENIZER).write_text(json.dumps(read, ensure_ascii=False), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
@@ -228,6 +229,22 @@ def _sigmoid(logits: Floats) -> Floats:
 def _logit(score: float) -> float:
     bounded = min(score, 1.0 - 1e-12)
     return math.log(bounded / (1.0 - bounded))
+
+
+def write_model(model: bytes, path: Path) -> str:
+    """Write a graph, and its weights in a file beside it, which is mapped at load. Return the SHA-256 of both."""
+    import onnx
+
+    weights = path.with_name(f"{path.name}.data")
+    weights.unlink(missing_ok=True)  # it would be appended to
+    onnx.save_model(
+        onnx.load_model_from_string(model),
+        path,
+        save_as_external_data=True,
+        location=weights.name,
+        size_threshold=_IN_GRAPH,
+    )
+    return hashlib.sha256(path.read_bytes() + weights.read_bytes()).hexdigest()
 
 
 def _graph(weights: Weights) -> bytes:

@@ -3,11 +3,13 @@
 The one that ships is in `cache/artefacts/cross-encoder`. Any folder that sentence-transformers exports will do; ONNX
 Runtime runs it, without torch:
 
-    model.onnx (or onnx/model.onnx)   `input_ids`, with `attention_mask` and `token_type_ids` where the model has them
+    model.onnx (or onnx/model.onnx)   `input_ids`, with `attention_mask` and `token_type_ids` where the model has them;
+                                      its weights may be in files beside it, `model.onnx.data`: that takes less memory
     tokenizer.json                    how it tokenises a pair of texts
     config.json                       its labels, and its maximum number of tokens
     sheet.json                        optional: `strict`, the score from which it is trusted without labels, `sha256` of
-                                      the graph, and what it was trained on. Without it the policy sets `min_score`.
+                                      the graph and its weights, and what it was trained on. Without it the policy sets
+                                      `min_score`.
                                       `scripts`: those it was trained to read, `["Latin", "Han"]`; without them it is
                                       given texts in Latin script only. `languages`: their codes, `["en", "zh"]`;
                                       without them English. `language_offsets`: what is added to the logit of a
@@ -41,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic.decision import UNREAD
+from cache.semantic.unigram import UnigramTokenizer
 from cache.text.languages import language_of
 from cache.text.reading import SCRIPTS
 
@@ -172,12 +175,14 @@ class CrossEncoder:
 class _Reader:
     """Turn pairs of texts into logits. `longest` is the maximum number of tokens of a pair, `padding` a token's id."""
 
-    def __init__(self, tokenizer: Tokenizer, session: InferenceSession, longest: int, padding: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | UnigramTokenizer, session: InferenceSession, longest: int, padding: int
+    ) -> None:
         self._tokenizer = tokenizer
         self._session = session
         self._longest = longest
         self._padding = padding
-        self._unknown = _unknown_token(tokenizer)
+        self._unknown = tokenizer.unknown if isinstance(tokenizer, UnigramTokenizer) else _unknown_token(tokenizer)
         self._types = {one.name: _TYPES[one.type] for one in session.get_inputs()}
 
     def logits(self, pairs: Sequence[Pair]) -> list[NDArray[np.float64] | float]:
@@ -185,7 +190,7 @@ class _Reader:
 
         A score in their place: 0 for a pair of more tokens than the model reads, UNREAD for one with an unknown token.
         """
-        encoded = self._tokenizer.encode_batch(list(pairs))
+        encoded: Sequence[Any] = self._tokenizer.encode_batch(list(pairs))
         made: list[NDArray[np.float64] | float] = [0.0 if self._unknown not in one.ids else UNREAD for one in encoded]
         short = [row for row, one in enumerate(encoded) if not made[row] and len(one.ids) <= self._longest]
         # A model that is not told where the padding begins would read it.
@@ -215,7 +220,7 @@ class _Reader:
 
 def _unknown_token(tokenizer: Tokenizer) -> int | None:
     """Return the id that the tokenizer gives to what it does not know; None where it knows everything."""
-    # Only these keys are read: as Python strings the tokens of fifteen languages would take many megabytes.
+    # Only these keys are read: as Python strings all tokens would take many megabytes.
     _, _, model = tokenizer.to_str().partition('"model":')
     stated = {found[1]: json.loads(found[2]) for found in _UNKNOWN.finditer(model)}
     token, number = stated.get("unk_token"), stated.get("unk_id")  # Unigram names it by its number
@@ -232,12 +237,15 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _read_tokenizer(path: Path) -> Tokenizer:
+def _read_tokenizer(path: Path) -> Tokenizer | UnigramTokenizer:
     # A single pair does not need a thread pool.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
     try:
+        unigram = UnigramTokenizer.of(path.read_bytes())
+        if unigram is not None:
+            return unigram
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  (the library raises bare Exceptions)
         raise CrossEncoderError(f"{path}: {error}; {_EXPORT}") from None
@@ -310,17 +318,24 @@ def _means_same(name: str, count: int) -> bool:
 
 
 def _digests(folder: Path, model: Path) -> tuple[str, str]:
-    """Return the SHA-256 of the graph's file, and the version: the first digits of one over all that makes the scores,
-    external weights included.
+    """Return the SHA-256 of the graph's file and the files of its weights, as if they were one; and the version: the
+    first digits of one over all that makes the scores.
     """
-    every = hashlib.sha256()
-    graph = ""
-    for path in (model, *sorted(set(model.parent.glob(f"{model.name}*")) - {model}), *map(folder.joinpath, _BESIDE)):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-        graph = graph or digest.hexdigest()
-        every.update(digest.digest())
-    return graph, every.hexdigest()[:12]
+    graph, every = hashlib.sha256(), hashlib.sha256()
+    for path in (model, *weights_beside(model)):
+        content = path.read_bytes()
+        graph.update(content)
+        every.update(hashlib.sha256(content).digest())
+    for name in _BESIDE:
+        every.update(hashlib.sha256((folder / name).read_bytes()).digest())
+    return graph.hexdigest(), every.hexdigest()[:12]
+
+
+def weights_beside(model: Path) -> list[Path]:
+    """Return the files with a graph's weights, named as the graph's file with something after it; ONNX Runtime maps
+    them instead of copying them, so that the processes of a machine share what they read of them.
+    """
+    return sorted(set(model.parent.glob(f"{model.name}*")) - {model})
 
 
 class _Stated(NamedTuple):
