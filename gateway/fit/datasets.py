@@ -235,11 +235,17 @@ def read_rows(path: Path) -> list[LabelledRow]:
 
 
 def read_labelled(
-    paths: Sequence[Path], small: Sequence[str], large: Sequence[str], middle: Sequence[Sequence[str]] = ()
+    paths: Sequence[Path],
+    small: Sequence[str],
+    large: Sequence[str],
+    middle: Sequence[Sequence[str]] = (),
+    at_most: int | None = None,
+    seed: int = 0,
 ) -> LabelledPrompts:
     """Return the prompts that the models of all tiers answered. Raises DataError.
 
-    `small`, `large` and each of `middle` list alternative model names, of which the first in a file is used.
+    `small`, `large` and each of `middle` list alternative model names, of which the first in a file is used. Of a file
+    with more than `at_most` prompts so many are drawn at random.
     """
     read = LabelledPrompts([], [])
     for path in paths:
@@ -251,6 +257,9 @@ def read_labelled(
         some = list(label(rows, *ladder))
         if not some:
             raise DataError(f"{path}: no prompt was answered by all of {', '.join(ladder)}")
+        if at_most is not None and len(some) > at_most:
+            drawn = np.random.default_rng(seed).permutation(len(some))[:at_most]
+            some = [some[row] for row in np.sort(drawn).tolist()]
         read.examples.extend(some)
         between = {"middle": list(ladder[1:-1])} if middle else {}
         tiers = {"small": ladder[0], **between, "large": ladder[-1]}

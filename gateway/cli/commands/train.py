@@ -142,6 +142,12 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="also train on multiple-choice prompts without their choices, as people ask them",
     )
+    parser.add_argument(
+        "--at-most",
+        type=whole(20),
+        metavar="N",
+        help="train on N random prompts of a file that has more, where the encoder is slow (default: on all)",
+    )
     add_seed_flag(parser)
     add_state_flag(parser)
     add_note_flag(parser)
@@ -214,7 +220,7 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     accuracy: dict[str, float] = dict(args.small_accuracy)
     kinds = {dataset: kind for kind, datasets in args.kind for dataset in datasets}
     recipe = Recipe(seed=args.seed, small_accuracy=accuracy, bare_questions=args.bare_questions, kinds=kinds)
-    data = read_labelled(args.data, args.small, args.large, args.middle)
+    data = read_labelled(args.data, args.small, args.large, args.middle, args.at_most, args.seed)
     trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
     tiers = ("small", *(["middle"] * len(args.middle)), "large")
     what = f"difficulty: {' and '.join(f'P({tier} model right)' for tier in tiers)} of a prompt, by kind of task"
@@ -231,6 +237,8 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         command += ["--kind", *(f"{kind}={','.join(datasets)}" for kind, datasets in args.kind)]
     if args.bare_questions:
         command.append("--bare-questions")
+    if args.at_most is not None:
+        command += ["--at-most", str(args.at_most)]
     facts = {"trained_on": data.sources, "small_accuracy": accuracy}
     digest = save(
         trained, args.out, data_sheet(what, facts, Remade.of("tierline train", args.data, args.out, command, args.note))
