@@ -232,10 +232,11 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
                 ledger.queue_ms += call.queue_ms
             if not call.wasted:
                 ledger.head = attributes.get(names.CONFIDENCE_HEAD) or ""
-        elif hop.name == names.SAMPLE:
-            sample = _account(hop, ledger.served, trace.root)
-            sample.tier = next((call.tier for call in calls if call.backend == sample.backend), "")
-            calls.append(sample)
+        elif hop.name in (names.SAMPLE, names.JUDGE):
+            beside_it = _account(hop, ledger.served, trace.root)
+            if hop.name == names.SAMPLE:
+                beside_it.tier = next((call.tier for call in calls if call.backend == beside_it.backend), "")
+            calls.append(beside_it)
         elif hop.name == names.ROUTE:
             ledger.holdout = attributes.get(names.HOLDOUT)
         elif hop.name == names.EMBED:

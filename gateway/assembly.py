@@ -29,8 +29,11 @@ from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLooku
 from gateway.caching.store_room import StoreRoom
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
+from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
+from gateway.cascade.verifying import Verifiers
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.hooks import hook_of
@@ -107,6 +110,7 @@ def build(
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
+    verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store))
     comparer = Comparer(
         tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
     )
@@ -115,7 +119,7 @@ def build(
         policies,
         tiers,
         router,
-        question_embedder.cosine,
+        verifiers,
         store,
         telemetry,
         metrics.shadow_ended,
@@ -133,7 +137,7 @@ def build(
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache),
         router=router,
-        cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
+        cascade=CascadeRunner(tiers, hedge_budgets, verifiers),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
         kept_responses=KeptResponses(
             store,
@@ -165,6 +169,11 @@ def _models(deployment: Deployment) -> _Models:
         Verifier.load(shipped_verifier(kind)),
         None if folder is None else CrossEncoder.load(folder),
     )
+
+
+def _draft_judge(tiers: Mapping[str, Tier], store: Store) -> DraftJudge:
+    tier_of = {endpoint.config.name: tier.name for tier in tiers.values() for endpoint in tier.endpoints}
+    return DraftJudge(endpoints_of(tiers), tier_of, DailyBudget(store))
 
 
 def _telemetry(

@@ -69,6 +69,8 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("route", "traffic"): "Which requests `easiest 40% of its kind` means, and so where they start.",
     ("escalate", "when"): "Which answers are replaced by the next tier's.",
     ("escalate", "no_signal"): "What happens to an answer that there is no evidence about.",
+    ("escalate", "verify"): "What says how sure an answer is, and in which order it is asked.",
+    ("escalate", "judge"): "Which model judges drafts before they go out, how long for, and for how much money.",
     ("escalate", "agreement"): "How answers without log-probabilities are judged, and further samples to pay for.",
     ("escalate", "stream"): "How much of a stream is held back and judged before the client sees any.",
     ("escalate", "stream", "alive"): "What a client sees before a stream's first token.",
@@ -91,7 +93,8 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
 }
 """What a change of a key affects, by the longest path that the key begins with."""
 _MOVE_QUALITY: Final = (
-    ("tiers",), ("route",), ("escalate", "when"), ("escalate", "no_signal"), ("escalate", "agreement"),
+    ("tiers",), ("route",), ("escalate", "when"), ("escalate", "verify"), ("escalate", "judge"),
+    ("escalate", "no_signal"), ("escalate", "agreement"),
     ("escalate", "stream", "hold_tokens"), ("escalate", "stream", "hold_max"), ("escalate", "max_attempts"),
     ("slo", "deadline"), ("slo", "total"), ("cache", "semantic"), ("output",),
 )  # fmt: skip

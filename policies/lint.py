@@ -81,6 +81,24 @@ def _samples_are_used(policy: Rules) -> Iterator[Finding]:
         yield Finding(at, message, "T403", mend, (Edit(at),))
 
 
+def _verifiers_are_asked(policy: Rules) -> Iterator[Finding]:
+    escalate = policy.escalate
+    for name, section in (("judge", escalate.judge), ("agreement", escalate.agreement)):
+        own: KeyPath = ("escalate", name)
+        if section is not None and name not in escalate.verify:
+            message = f"{name} has a section, and verify leaves it out: it is never asked"
+            yield Finding(own, message, "T409", "leave it out, or add it to verify", (Edit(own),))
+        elif section is None and name in escalate.verify and "verify" in escalate.model_fields_set:
+            at: KeyPath = ("escalate", "verify", escalate.verify.index(name))
+            mend = f"write {name}: {{{'backend: ...' if name == 'judge' else 'samples: 1'}}}, or leave it out here"
+            yield Finding(at, f"{name} has no section, so it is never asked", "T409", mend, (Edit(at),))
+    judge, hold_max = escalate.judge, escalate.stream.hold_max
+    if judge is not None and judge.within > hold_max and "within" in judge.model_fields_set:
+        at, longest = ("escalate", "judge", "within"), f"{hold_max:g}s"
+        message = f"streams are held for {longest} at most (stream.hold_max), so none waits so long for its judge"
+        yield Finding(at, message, "T409", f"write {longest}, or raise that", (Edit(at, longest),))
+
+
 def _checks_are_whole(policy: Rules) -> Iterator[Finding]:
     invalid, at = policy.escalate.when.invalid, ("escalate", "when", "invalid")
     if "json_schema" in invalid and "json" not in invalid:
@@ -340,6 +358,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _escalation_has_somewhere_to_go,
     _thresholds_agree,
     _samples_are_used,
+    _verifiers_are_asked,
     _checks_are_whole,
     _hold_fits,
     _second_opinions_come_in_time,

@@ -95,6 +95,13 @@ def _out_of_reach(policy: Policy, fits: Fits) -> Iterator[Finding]:
         yield _no_such("backend", judge.backend, fits.backends, here, here[:-1])
 
 
+def _unknown_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
+    """Judges of drafts that the deployment does not have."""
+    judge, at = policy.escalate.judge, ("escalate", "judge")
+    if judge is not None and judge.backend not in fits.backends:
+        yield _no_such("backend", judge.backend, fits.backends, (*at, "backend"), at)
+
+
 def _partial_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
     """Judges of `learn` that do not exist, or whose model would judge its own answers."""
     if policy.learn is None:
@@ -126,6 +133,7 @@ _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
     _unknown_tiers,
     _too_wide,
     _out_of_reach,
+    _unknown_judges,
     _partial_judges,
     _unknown_services,
 )

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_validator, model_validator
 
@@ -270,11 +270,35 @@ class Agreement(Section):
 
     `samples` further answers are drawn and paid for, at this temperature or the request's own if that is higher. They
     are drawn in parallel with the answer, so only where the config states that there will be no log-probabilities
-    (`logprobs: false`). Streams, requests with tools or images, and answers that cannot be escalated are not sampled.
+    (`logprobs: false`). Requests with tools or images, and answers that cannot be escalated, are not sampled. Of a
+    stream the beginnings are compared that its judge has seen.
     """
 
     samples: Annotated[Whole, Field(ge=1, le=4)] = 1
     temperature: Annotated[float, BeforeValidator(read_number), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
+
+
+Verifier = Literal["logprobs", "judge", "agreement", "scorer"]
+VERIFIERS: Final[tuple[Verifier, ...]] = get_args(Verifier)
+"""What can say how sure an answer is, in the order in which a policy asks if it names none: first what costs nothing,
+then what it has a section for, then the deployment's scorer, which every answer has."""
+
+
+class JudgeRules(Section):
+    """A model that reads the question and the draft before the client sees it, and says how likely it is good enough.
+
+    It is asked where what stands before it in `verify` cannot tell: by one token, whose log-probability is the answer,
+    or by a backend of `kind: decisions`. It is not asked where its answer would come after the hold of a stream, or too
+    late for the next tier to take over, nor where one question may cost more than `max_usd_per_request`, or all of a
+    day more than `max_usd_per_day` (US dollars; UTC, all workers together). What runs on this machine costs nothing.
+    """
+
+    backend: Annotated[str, Field(min_length=1)]
+    """Name of a backend in the deployment's config."""
+    within: Annotated[Seconds, Field(gt=0)] = 0.25
+    """Longest time that an answer waits for its verdict, in seconds. A stream waits no longer than its hold lasts."""
+    max_usd_per_request: Annotated[float, BeforeValidator(read_number), Field(ge=0, allow_inf_nan=False)] = 0.001
+    max_usd_per_day: Annotated[float, BeforeValidator(read_number), Field(ge=0, allow_inf_nan=False)] = 2.0
 
 
 class StreamRules(Section):
@@ -323,6 +347,9 @@ class Escalate(Section):
     """The rules for escalation to the next tier."""
 
     when: When = When()
+    verify: Annotated[tuple[Verifier, ...], Field(min_length=1)] = VERIFIERS
+    """What says how sure an answer is: the first of these that can. Those that are not named are not asked."""
+    judge: JudgeRules | None = None
     no_signal: Literal["escalate", "accept"] = "escalate"
     agreement: Agreement | None = None
     stream: StreamRules = StreamRules()

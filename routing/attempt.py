@@ -17,6 +17,8 @@ Rules:
     a whole answer    is judged when it is complete
     a watched draft   is a whole answer that is read as a stream: it is looked at after `hold_tokens` as a stream is,
                       and then every 32 tokens, for structural faults alone. It is judged anew when it is complete
+    verifiers         other than log-probabilities are asked while the draft is held, if their word can still count: it
+                      comes before the hold ends, and a stronger tier would take over even then
     a poor beginning  is rejected only if a stronger tier would take over at that moment: without one, a stream goes out
                       and a draft goes on. A poor whole answer is kept: it may be the best one
 
@@ -125,7 +127,7 @@ class AttemptMachine:
 
     __slots__ = (
         "_attempt", "_deadline", "_escalate", "_first_due", "_head", "_looked", "_step", "_stream", "_takes_over",
-        "_tokens", "first_at", "limit_s", "until", "wanted", "watched",
+        "_tokens", "_verify_s", "first_at", "hold_ends", "limit_s", "until", "wanted", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -141,8 +143,11 @@ class AttemptMachine:
         stream: bool = False,
         watches: bool = False,
         queued_s: float = 0.0,
+        verify_s: float = 0.0,
     ) -> None:
         """Begin at the time `began`, after `queued_s` seconds in the queue.
+
+        What has come is to be judged `verify_s` seconds before a hold ends: so long its verifier takes.
 
         `deadline` is that of the request, and `first_due` that of its first token if it has one. `head` scores the
         evidence. `takes_over` returns whether a stronger tier would take over with that much time left. `watches`: the
@@ -157,6 +162,7 @@ class AttemptMachine:
         self._stream = stream
         self._looked = False
         self._tokens = 0
+        self._verify_s = verify_s
         self._step: AttemptStep | None = None
         self.limit_s = max(_LEAST_S, (attempt.ttft_timeout_s if stream else attempt.timeout_s) - queued_s)
         """Seconds from `began` within which a stream's first token, or all of a whole answer, must come."""
@@ -164,6 +170,8 @@ class AttemptMachine:
         """Whether the whole answer is to be read as a stream, and looked at."""
         self.first_at = math.inf
         """When the first token of a stream came that is judged; infinity before that."""
+        self.hold_ends = deadline
+        """When the verdict has to be there: at the end of a stream's hold, for a whole answer at the deadline."""
         self.until = began + self.limit_s
         if stream:
             self.wanted = 1 if attempt.judged else 0
@@ -181,7 +189,8 @@ class AttemptMachine:
             reserved_s, rules = self._attempt.reserved_s, self._escalate.stream
             due = self._deadline if self._first_due is None else min(self._deadline, self._first_due)
             latest = due - (reserved_s + _VERDICT_S if reserved_s else 0.0)
-            self.until, self.wanted = min(at + rules.hold_max, max(at, latest)), rules.hold_tokens
+            self.hold_ends, self.wanted = min(at + rules.hold_max, max(at, latest)), rules.hold_tokens
+            self.until = max(at, self.hold_ends - self._verify_s)
         return self.due()
 
     def tokens(self, state: Progress, at: float) -> AttemptStep:
@@ -213,6 +222,8 @@ class AttemptMachine:
             verdict = Assessment(not fault, None, fault or "goes on")
         else:
             verdict = assess(evidence, self._escalate, self._head, self._attempt.prior)
+            if verdict.reason == "no signal":  # a verifier may yet say something of the whole answer
+                verdict = Assessment(True, None, "goes on")
         self._looked, self.wanted = True, self._tokens + LOOK_EVERY
         step = self._rejected(verdict, at) or LookAgain(self.until, self.wanted, verdict)
         self._step = step
@@ -227,12 +238,22 @@ class AttemptMachine:
         self._step = step
         return step
 
+    def why_not_ask(self, takes_s: float, at: float) -> str:
+        """Return why a verifier that takes so many seconds is not to be asked now; '' if it is."""
+        if self._attempt.final:
+            return "nothing stronger follows"
+        if at + takes_s > self.hold_ends:
+            return f"{takes_s * 1000:.0f} ms would be too late"
+        return "" if self._takes_over(self._left(at + takes_s)) else "no stronger tier would answer in time after it"
+
+    def _left(self, at: float) -> Left:
+        return Left(self._deadline - at, None if self._first_due is None else self._first_due - at)
+
     def _rejected(self, verdict: Assessment, at: float) -> Reject | None:
         """Return the rejection of a poor beginning, None where it is good enough or nothing would take over."""
         if verdict.accepted or self._attempt.final:
             return None
-        left = Left(self._deadline - at, None if self._first_due is None else self._first_due - at)
-        return Reject(verdict, _outcome(verdict, kept=False)) if self._takes_over(left) else None
+        return Reject(verdict, _outcome(verdict, kept=False)) if self._takes_over(self._left(at)) else None
 
 
 def _outcome(verdict: Assessment, *, kept: bool) -> AttemptOutcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -28,9 +28,10 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.sampling import Samples, samples_for
+from gateway.cascade.sampling import Samples
 from gateway.cascade.schema_check import check_schemas
 from gateway.cascade.streaming import LiveStream
+from gateway.cascade.verifying import HeldDraft, Verifiers
 from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
@@ -41,7 +42,7 @@ from gateway.tiers.slot import SlotRequest
 from routing.attempt import AttemptMachine, Commit, GiveUp, Hold, Judge, Reject
 from routing.cascade import Attempt, AttemptOutcome, Left
 from routing.confidence.calls import NOTHING_OFFERED, call_fault
-from routing.confidence.judge import Assessment, Evidence, structural_fault
+from routing.confidence.judge import Assessment, Evidence
 from routing.features import room_needed
 from routing.output_limits import within
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Slot, Tier
     from policies.model import Policy
-    from routing.confidence.agreement import Cosine
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class AttemptRun:
     """Make one attempt of a request, after those in `before`, beside its `rivals`: call `run()` once.
 
     `takes_over` returns whether a stronger tier would take over if a draft were rejected with that much time left.
-    `cosine` compares by meaning the samples that a policy may require.
+    `verifiers` say how sure a draft is that has no log-probabilities.
     """
 
     request: RequestContext
@@ -94,11 +94,12 @@ class AttemptRun:
     takes_over: Callable[[Left], bool]
     before: Collection[AttemptResult] = ()
     rivals: Collection[AttemptRun] = ()
-    cosine: Cosine | None = None
+    verifiers: Verifiers | None = None
     lost: bool = False
     """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
     slot: Slot | None = None
     """The attempt's slot; None until it has one."""
+    _samples: Samples | None = None
     _hop: Hop = field(init=False)
     _machine: AttemptMachine = field(init=False)
 
@@ -106,6 +107,7 @@ class AttemptRun:
         """Return the result. Raises only CancelledError: the client has left, or another attempt was faster."""
         request, attempt = self.request, self.attempt
         tier, stream = self.tiers[attempt.tier], request.features.stream
+        verifiers = self.verifiers
         limit_s = attempt.ttft_timeout_s if stream else attempt.timeout_s
         described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_s * 1000}
         hop = self._hop = request.trace.begin(names.ATTEMPT, described)
@@ -140,6 +142,7 @@ class AttemptRun:
                     stream=stream,
                     watches=config.watch_drafts,
                     queued_s=slot.queued_s,
+                    verify_s=verifiers.takes_s(request.policy, endpoint) if verifiers is not None and stream else 0.0,
                 )
                 if config.max_output is not None or config.context is not None:
                     body = _fitted(request, config)
@@ -148,10 +151,10 @@ class AttemptRun:
                 asked = backend_request(
                     request, hop, body, ask_logprobs=logprobs, alternatives=endpoint.alternatives or 1
                 )
-                if request.policy.escalate.agreement is not None:
-                    samples = samples_for(request, attempt, endpoint, self._machine.limit_s, self.cosine)
+                if verifiers is not None and request.policy.escalate.agreement is not None:
+                    samples = self._samples = verifiers.samples(request, attempt, endpoint, self._machine.limit_s)
                 try:
-                    return await (self._open(call, asked) if stream else self._fetch(call, asked, samples))
+                    return await (self._open(call, asked) if stream else self._fetch(call, asked))
                 except BackendError as error:
                     call.close(error)
                     return self._result(_outcome_of(error, request.policy), call, error=error)
@@ -190,7 +193,7 @@ class AttemptRun:
 
     # --- a whole answer -----------------------------------------------------------------------------------------------
 
-    async def _fetch(self, call: BackendCall, asked: BackendRequest, samples: Samples | None) -> AttemptResult:
+    async def _fetch(self, call: BackendCall, asked: BackendRequest) -> AttemptResult:
         """Fetch a whole answer and judge it. Raises BackendError."""
         request, machine, hop = self.request, self._machine, self._hop
         try:
@@ -217,8 +220,7 @@ class AttemptRun:
             )
             if evidence.tool_arguments or evidence.wants_json:
                 evidence = await check_schemas(evidence, request, hop)
-            if samples is not None and not structural_fault(evidence, request.policy.escalate):
-                evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
+            evidence = await self._verified(evidence, call.slot.endpoint)
             hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
             step = machine.ended(evidence, time.monotonic())
             self._note(step.verdict, evidence, token_texts((value,)) if request.trace.captures else ())
@@ -307,7 +309,7 @@ class AttemptRun:
         if isinstance(step, GiveUp):
             raise BudgetSpent(step.after_s)
         if isinstance(step, Judge):
-            step = await self._judge_held(state, held)
+            step = await self._judge_held(state, held, endpoint)
         if isinstance(step, Reject):
             call.close("rejected")
             return self._result(step.outcome, call)
@@ -317,17 +319,27 @@ class AttemptRun:
         stream = LiveStream(request, attempt, call, held, self.tiers, strip=asked.ask_logprobs)
         return self._result(step.outcome, call, stream)
 
-    async def _judge_held(self, state: StreamState, held: Sequence[Event]) -> Commit | Reject:
+    async def _judge_held(self, state: StreamState, held: Sequence[Event], endpoint: Endpoint) -> Commit | Reject:
         self._hop.attributes[names.TOKENS_JUDGED] = state.tokens
         evidence = self._evidence(state)
         if evidence.tool_arguments or evidence.wants_json:
             evidence = await check_schemas(evidence, self.request, self._hop)
+        evidence = await self._verified(evidence, endpoint)
         step = self._machine.ended(evidence, time.monotonic())
         captures = self.request.trace.captures
         self._note(step.verdict, evidence, token_texts(event.value for event in held) if captures else ())
         return step
 
     # --- what both share ----------------------------------------------------------------------------------------------
+
+    async def _verified(self, evidence: Evidence, endpoint: Endpoint) -> Evidence:
+        """Return the evidence with what a verifier says, if it is one of those that the policy asks first."""
+        policy, verifiers = self.request.policy, self.verifiers
+        if verifiers is None or (evidence.logprobs and policy.escalate.verify[0] == "logprobs"):
+            return evidence
+        return await verifiers.verified(
+            evidence, HeldDraft(self.request, self._machine, self._hop, self._samples), endpoint
+        )
 
     def _evidence(self, state: StreamState) -> Evidence:
         request = self.request

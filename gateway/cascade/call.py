@@ -197,17 +197,23 @@ class BackendCall:
 
 
 def backend_request(
-    request: RequestContext, hop: Hop, body: Mapping[str, Any], *, ask_logprobs: bool = False, alternatives: int = 1
+    request: RequestContext,
+    hop: Hop,
+    body: Mapping[str, Any],
+    *,
+    ask_logprobs: bool = False,
+    alternatives: int = 1,
+    own: bool = False,
 ) -> BackendRequest:
-    """Return what a call for this request sends: `body`, as a part of the trace's `hop`."""
+    """Return what a call for this request sends: `body`, as a part of the trace's `hop`; `own`: it is the gateway's."""
     return BackendRequest(
         body,
         ask_logprobs=ask_logprobs,
         traceparent=request.trace.traceparent(hop),
         tracestate=request.trace.tracestate,
         alternatives=alternatives,
-        large=request.large,
-        native=request.native,
+        large=request.large and not own,
+        native=None if own else request.native,
     )
 
 

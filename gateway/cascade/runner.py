@@ -27,9 +27,9 @@ from routing.decide import NoTierError
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
     from gateway.cascade.router import Routed, Router
+    from gateway.cascade.verifying import Verifiers
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
-    from routing.confidence.agreement import Cosine
     from routing.embedding.embedder import Vector
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -48,11 +48,11 @@ class Served:
 class CascadeRunner:
     """Create the cascade of each request of one worker: step 9."""
 
-    def __init__(self, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets, cosine: Cosine) -> None:
-        """Use these tiers. `cosine` compares two texts by meaning, for policies that require agreeing samples."""
+    def __init__(self, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets, verifiers: Verifiers) -> None:
+        """Use these tiers. `verifiers` say how sure drafts are that have no log-probabilities."""
         self.tiers = tiers
         self.hedge_budgets = hedge_budgets
-        self.cosine = cosine
+        self.verifiers = verifiers
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request; no attempt is started yet."""
@@ -193,7 +193,7 @@ class CascadeRun:
     def _attempt(self, attempt: Attempt) -> AttemptRun:
         tried, running, runner = self._tried.values(), self._running.values(), self._runner
         takes_over = self._cascade.takes_over
-        return AttemptRun(self._request, runner.tiers, attempt, takes_over, tried, running, runner.cosine)
+        return AttemptRun(self._request, runner.tiers, attempt, takes_over, tried, running, runner.verifiers)
 
     def _start(self, attempt: Attempt) -> None:
         run = self._attempt(attempt)

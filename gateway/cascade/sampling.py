@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.tiers import Endpoint
     from policies.model import Agreement
-    from routing.cascade import Attempt
+    from routing.confidence.judge import Evidence
 
 log = logging.getLogger("tierline.sampling")
 
-_NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs")
+_NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs", "stream", "stream_options")
 
 
 class Samples:
@@ -41,11 +41,18 @@ class Samples:
         self._until = time.monotonic() + limit_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
-    async def agreement(self, answer: str) -> float | None:
-        """Return the agreement of the samples with `answer`, 0..1, once they have come; None if there are none."""
-        await asyncio.wait(self._tasks, timeout=max(0.0, self._until - time.monotonic()))
-        texts = [task.result() for task in self._tasks if task.done() and not task.exception()]
-        return agreement_of(answer, [text for text in texts if text is not None], self._cosine)
+    async def agreement(self, evidence: Evidence, within_s: float) -> float | None:
+        """Return the agreement of the samples with an answer, 0..1, once they have come; None if there are none.
+
+        With an answer's beginning, so much of them is compared as it has words.
+        """
+        await asyncio.wait(self._tasks, timeout=max(0.0, min(within_s, self._until - time.monotonic())))
+        texts = [text for task in self._tasks if task.done() and not task.exception() and (text := task.result())]
+        if evidence.complete:
+            return agreement_of(evidence.text, texts, self._cosine)
+        *words, _ = evidence.text.split(" ")  # the last word may go on
+        begun = [" ".join(text.split(" ")[: len(words)]) for text in texts]
+        return agreement_of(" ".join(words), begun, self._cosine) if words else None
 
     async def aclose(self) -> None:
         """Cancel the samples that have not come yet; each is charged its cost so far."""
@@ -72,23 +79,15 @@ class Samples:
         return content if isinstance(content, str) else None
 
 
-def samples_for(
-    request: RequestContext, attempt: Attempt, endpoint: Endpoint, limit_s: float, cosine: Cosine | None = None
-) -> Samples | None:
-    """Start the samples that the policy wants, with `limit_s` seconds to come; None if they would give no evidence."""
-    rule = request.policy.escalate.agreement
-    if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
-        return None
-    features = request.features
-    if features.stream or features.has_tools or features.has_images or request.body.get("n") not in (None, 1):
-        return None
-    if not request.policy.escalate.when.asks_for_confidence:
-        return None
-    return Samples(request, endpoint, rule, limit_s, cosine)
-
-
 def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:
-    """Return the request without the settings that would make the sample equal to the answer."""
+    """Return the request without the settings that would make the sample equal to the answer.
+
+    Of a stream only so much is drawn as is held: one and a half times the tokens, since their number is an estimate.
+    """
     own = request.body.get("temperature")
     temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
-    return {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}
+    body = {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}
+    if request.features.stream:
+        body.pop("max_tokens", None)
+        body["max_completion_tokens"] = request.policy.escalate.stream.hold_tokens * 3 // 2
+    return body

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
-from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.model_call import call_model
 from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.comparing.room import is_quiet

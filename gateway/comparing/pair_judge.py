@@ -16,17 +16,16 @@ import orjson
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.chat.completions import function_pieces
+from gateway.chat.for_judges import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
 from gateway.comparing.model_call import ModelAnswer, call_model, text_of_answer
-from routing.features import room_needed, text_of
+from routing.features import room_needed
 
 if TYPE_CHECKING:
     from gateway.tiers import Endpoint
 
 Better = Literal["small", "strong", "tie"]
 
-READ_CHARS: Final = 6_000
-"""Characters of each answer, and of the end of the conversation, that the judge reads."""
 REPLY_TOKENS: Final = 128
 _ESCAPED: Final = 2
 """Tokens that one token of an answer takes at most in the question, where it is written as JSON."""
@@ -87,7 +86,11 @@ async def judge_pair(
 
 def judge_body(endpoint: Endpoint, messages: Sequence[Mapping[str, Any]], first: str, second: str) -> dict[str, Any]:
     """Return the request that asks about two answers in this order."""
-    data = {"conversation": _shown(messages), "answer_a": first[:READ_CHARS], "answer_b": second[:READ_CHARS]}
+    data = {
+        "conversation": conversation_shown(messages),
+        "answer_a": first[:READ_CHARS],
+        "answer_b": second[:READ_CHARS],
+    }
     question = f"{orjson.dumps(data).decode()}\n\n{_LAST}"
     body: dict[str, Any] = {
         "messages": [{"role": "system", "content": _TASK}, {"role": "user", "content": question}],
@@ -116,19 +119,6 @@ def shown_answer(completion: Mapping[str, Any]) -> str:
     message = completion["choices"][0].get("message") or {}
     calls = [orjson.dumps({"tool": name, "arguments": given}).decode() for _, name, given in function_pieces(message)]
     return "\n".join([text, *calls] if text else calls)
-
-
-def _shown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return the end of a conversation, in as many characters as the judge reads."""
-    shown: list[dict[str, str]] = []
-    left = READ_CHARS
-    for message in reversed(messages):
-        text, _ = text_of(message.get("content"))
-        if left <= 0:
-            break
-        shown.append({"role": str(message.get("role")), "content": text[-left:] if len(text) > left else text})
-        left -= len(text)
-    return shown[::-1]
 
 
 def _read(completion: Mapping[str, Any]) -> tuple[int | None, bool, bool] | None:

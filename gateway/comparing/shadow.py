@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets, cost
 from gateway.cascade.attempt import JsonAnswer
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
-from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.comparing.room import is_quiet
 from gateway.errors import ApiError
@@ -39,6 +39,7 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.cascade.router import Router
+    from gateway.cascade.verifying import Verifiers
     from gateway.comparing.pair_judge import PairVerdict
     from gateway.config.policy_reload import Policies
     from gateway.telemetry.sink import Telemetry
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from policies.learn import Learn
     from policies.loader import RollingPolicy
     from policies.model import Policy
-    from routing.confidence.agreement import Cosine
     from routing.confidence.judge import Evidence
     from routing.embedding.embedder import Vector
 
@@ -85,7 +85,7 @@ class ShadowRunner:
         policies: Policies,
         tiers: Mapping[str, Tier],
         router: Router,
-        cosine: Cosine,
+        verifiers: Verifiers,
         store: Store,
         telemetry: Telemetry,
         counted: Counted,
@@ -97,7 +97,7 @@ class ShadowRunner:
         self.policies = policies
         self._tiers = tiers
         self._router = router
-        self._cascade = CascadeRunner(tiers, hedge_budgets, cosine)
+        self._cascade = CascadeRunner(tiers, hedge_budgets, verifiers)
         self._finalizer = Finalizer(policies, tiers, hedge_budgets)
         self._budget = DailyBudget(store)
         self._telemetry = telemetry

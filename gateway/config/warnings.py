@@ -30,6 +30,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_traffic(policy, deployment),
         *_of_kinds(policy, deployment),
         *_of_thresholds(policy, deployment),
+        *_of_the_draft_judge(policy, deployment),
         *_of_the_judge(policy, deployment),
         *_of_what_is_learnt(policy, deployment),
         *_of_lines(policy, deployment),
@@ -92,8 +93,26 @@ def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:
         for tier in deployment.tiers
         if tier.name in policy.tiers[:-1]
         for backend in tier.backends
-        for finding in _doubts(policy, backend)
+        for finding in _doubts(policy, deployment, backend)
     ]
+
+
+def _of_the_draft_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Warn about a judge of drafts that can give no verdict."""
+    judge, at = policy.escalate.judge, ("escalate", "judge", "backend")
+    backend = None if judge is None else next((one for one in deployment.backends if one.name == judge.backend), None)
+    if backend is None:
+        return
+    why = ""
+    if not backend.configured:
+        why = f"is unconfigured ({backend.unconfigured_reason or 'no base_url'})"
+    elif not backend.logprobs:
+        why = "gives no log-probabilities, so nobody knows how surely it says yes"
+    elif backend.price is None:
+        why = "has no price, and what nobody can count is not spent"
+    if why:
+        message = f"backend {backend.name!r} {why}: it judges no draft"
+        yield Finding(at, message, "T710", "name another, or mend that", (Edit(at[:2]),))
 
 
 def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
@@ -153,7 +172,7 @@ def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
         yield beyond("max_waiting", message, "raise that, or let fewer wait here", str(most))
 
 
-def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
+def _doubts(policy: Rules, deployment: Deployment, backend: BackendConfig) -> Iterator[Finding]:
     escalate, when = policy.escalate, policy.escalate.when
     if backend.logprobs:
         if backend.head is None and when.uncalibrated_below is None:
@@ -165,14 +184,20 @@ def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
                 "set it, or fit a head with `tierline train confidence`",
                 (Edit(("escalate", "when", "uncalibrated_below"), f"{UNCALIBRATED_BELOW:g}"),),
             )
-    elif escalate.agreement is None:
+    elif escalate.agreement is None and escalate.judge is None:
         decides = "all are escalated" if escalate.no_signal == "escalate" else "all are accepted"
+        judge = next((one.name for one in deployment.backends if one.logprobs and one.configured), "")
+        at, value, what = (
+            ("judge", f"{{backend: {judge}}}", "whose model reads each draft")
+            if judge
+            else ("agreement", "{samples: 1}", "which draws a second answer and compares the two")
+        )
         yield Finding(
             ("escalate", "no_signal"),
             f"backend {backend.name!r} gives no log-probabilities, so its answers have no confidence and {decides}",
             "T709",
-            "write agreement: {samples: 1}, which draws a second answer and compares the two",
-            (Edit(("escalate", "agreement"), "{samples: 1}"),),
+            f"write {at}: {value}, {what}",
+            (Edit(("escalate", at), value),),
         )
 
 

@@ -2,7 +2,7 @@
 
     prompts  {"id", "dataset", "group", "prompt", "kind"?, "models": {name: {"correct": 0..1, "confidence"?,
               "cost_usd"?, "latency_ms"?, "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?,
-              "answer"?, "agreement"?}}}; `tierline collect` writes them
+              "answer"?, "agreement"?, "judge"?, "scorer"?}}}; `tierline collect` writes them
     pairs    {"a", "b", "same_answer", "dataset"?, "group"?}; `a` and `b` are questions or lists of messages
 
 Unknown keys are ignored; `correct` may be a fraction where answers were sampled or graded. To add a kind of row, write
@@ -51,7 +51,8 @@ class LabelledAnswer:
     `correct` is 0..1. `confidence` is one log-probability (<= 0): the answer's mean over its tokens, or a self-check's.
     `logprobs` are the tokens' own, in order, and give the mean where `confidence` is missing. `top_logprobs` are, for
     each of these tokens, the likeliest alternatives' (the chosen one may be among them), descending. `text` is the
-    answer, `agreement` how far a second sample agrees with it (0..1). Costs are US dollars, latencies milliseconds.
+    answer. `agreement` is how far a second sample agrees with it, `judge` and `scorer` how likely it is good enough by
+    these, each 0..1. Costs are US dollars, latencies milliseconds.
     """
 
     correct: float
@@ -65,6 +66,8 @@ class LabelledAnswer:
     top_logprobs: tuple[tuple[float, ...], ...] | None = None
     text: str | None = None
     agreement: float | None = None
+    judge: float | None = None
+    scorer: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +319,8 @@ def _answer(model: Mapping[str, Any]) -> LabelledAnswer:
         top_logprobs=tuple(tuple(map(float, token)) for token in top) if top else None,
         text=_maybe(str, model.get("answer")),
         agreement=_maybe(_share, model.get("agreement")),
+        judge=_maybe(_share, model.get("judge")),
+        scorer=_maybe(_share, model.get("scorer")),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policies.errors import KeyPath
+from policies.model import VERIFIERS
 from policies.value_type import value_type
 from routing.attempt import AttemptMachine, AttemptStep, Commit, GiveUp, Judge, LookAgain, Reject
 from routing.cascade import (
@@ -33,11 +34,11 @@ from routing.cascade import (
     Wait,
 )
 from routing.confidence.calls import NOT_OFFERED, CallRules
-from routing.confidence.judge import Assessment, Evidence
+from routing.confidence.judge import CALIBRATED, Assessment, Evidence
 from routing.decide import Decision, DecisionInput, NoTierError, asks_both, decide, priors
 
 if TYPE_CHECKING:
-    from policies.model import Policy
+    from policies.model import Policy, Verifier
     from routing.decide import TierHealth
 
 Fault = Literal["", "error", "too_long", "rejected"]
@@ -193,10 +194,10 @@ class StatedConfidence:
     alternatives = 0
     version = ""
 
-    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
-        """Return the confidence that the draft states, which is in the evidence's `agreement`."""
+    def p_right(self, evidence: Evidence, prior: float | None = None, by: Verifier = "logprobs") -> float | None:
+        """Return the confidence that the draft states, whichever verifier is asked."""
         del prior
-        return evidence.agreement
+        return evidence.verified.get(by)
 
 
 _HEAD: Final = StatedConfidence()
@@ -453,9 +454,10 @@ class _Course:
             misfit = "not what the JSON schema says"
         bad_call = draft.invalid == "tool_args"
         calls = (("{",) if bad_call else ("{}",)) if draft.has_calls else ()
+        stated = draft.confidence
         return Evidence(
             text=text,
-            agreement=draft.confidence,
+            verified={} if stated is None else dict.fromkeys(VERIFIERS, stated),
             finish_reason=draft.finish if complete else None,
             tool_arguments=calls,
             tool_names=("another" if draft.invalid == "tool_calls" else "tool",) * len(calls),
@@ -480,7 +482,7 @@ class _Course:
         if when.asks_for_confidence and (draft.confidence is None or confidence is not None):
             self._note(("escalate", "no_signal"), confidence is None, reason)
         if verdict.threshold is not None and confidence is not None:
-            key = "confidence_below" if verdict.basis == "calibrated" else "uncalibrated_below"
+            key = "confidence_below" if verdict.basis in CALIBRATED else "uncalibrated_below"
             below, values = confidence < verdict.threshold, f"{confidence:g} {{}} {verdict.threshold:g}"
             self._note(("escalate", "when", key), below, values.format("<"), values.format(">="))
         if when.refusal:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class CallAccount:
     """Cost of one backend call in tokens, US dollars and milliseconds; made from its hop after the reply.
 
-    `attempt` is the attempt's number, 0 for an extra sample that is only compared, never served. `wasted`: none of its
-    text reached the client. `ttft_ms` is the backend's own, None if its answer came whole. A failed call costs 0.
+    `attempt` is the attempt's number, 0 for a call beside it (a sample, a judge), which is never served. `wasted`: none
+    of its text reached the client. `ttft_ms` is the backend's own, None for a whole answer. A failed call costs 0.
     """
 
     attempt: int

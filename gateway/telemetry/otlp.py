@@ -47,7 +47,12 @@ _SPANS_WAITING: Final = 8192  # about a thousand requests
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSET: Final = Status(StatusCode.UNSET)
 _ERROR: Final = Status(StatusCode.ERROR)
-_KINDS: Final = {names.REQUEST: SpanKind.SERVER, names.ATTEMPT: SpanKind.CLIENT, names.SAMPLE: SpanKind.CLIENT}
+_KINDS: Final = {
+    names.REQUEST: SpanKind.SERVER,
+    names.ATTEMPT: SpanKind.CLIENT,
+    names.SAMPLE: SpanKind.CLIENT,
+    names.JUDGE: SpanKind.CLIENT,
+}
 
 
 class OtlpUnavailable(ValueError):

@@ -3,8 +3,8 @@
 There are scorers for the whole answer and for its first 8, 16, 24 and 48 tokens (all that a stream's judge has seen).
 They are tried best first: over all features, over those of the tokens alone, and over the mean log-probability alone,
 with which the probability rises. A scorer that lacks a feature, or meets a value outside its fitted range, is skipped;
-so on unfamiliar evidence answers are ranked by the raw log-probability. A backend without log-probabilities has a
-scorer of its own, over the agreement with a second sample. If no scorer applies, the head returns None.
+so on unfamiliar evidence answers are ranked by the raw log-probability. What another verifier says (the agreement with
+a second sample, a judge, the deployment's scorer) has a scorer of its own. If none applies, the head returns None.
 
 An artefact is one JSON file: the numbers, their SHA-256 and the data sheet. `gateway.fit.training.confidence`
 writes it.
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from routing.difficulty.model import ArtefactError
 
 if TYPE_CHECKING:
+    from policies.model import Verifier
     from routing.confidence.judge import Evidence
 
 FORMAT: Final = "tierline-confidence-1"
@@ -36,6 +37,8 @@ PREFIXES: Final = (8, 16, 24, 48)
 
 WHOLE: Final = "whole"
 AGREEMENT: Final = "agreement"
+OF_VERIFIERS: Final = (AGREEMENT, "judge", "scorer")
+"""Parts of a head that calibrate one number, which such a verifier gave."""
 
 TOKEN_FEATURES: Final = (
     "mean",
@@ -131,9 +134,9 @@ class ConfidenceHead:
     """The confidence head of one backend's model.
 
     `version` is the first 12 hex digits of the numbers' SHA-256. `scorers` maps "whole", each prefix ("8" ... "48") and
-    "agreement", where they were fitted, to the scorers to try in order; the last one is used even outside its range.
-    `alternatives` is how many of each token's likeliest alternatives the scorers read, 0 for none. `prior_weight` is
-    the factor by which the classifier's logit, minus `prior_centre`, is added to the answer's.
+    each of OF_VERIFIERS, where they were fitted, to the scorers to try in order; the last one is used even outside its
+    range. `alternatives` is how many of each token's likeliest alternatives the scorers read, 0 for none.
+    `prior_weight` is the factor by which the classifier's logit, minus `prior_centre`, is added to the answer's.
     """
 
     model: str
@@ -171,12 +174,12 @@ class ConfidenceHead:
             scorers=scorers,
         )
 
-    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
-        """Return the calibrated probability that this answer is right; None without evidence that the head can use.
+    def p_right(self, evidence: Evidence, prior: float | None = None, by: Verifier = "logprobs") -> float | None:
+        """Return the calibrated probability that this answer is right; None without evidence of `by` that it can use.
 
         `prior` is the classifier's probability that this tier is right; None where it abstains.
         """
-        part, values = self._read(evidence)
+        part, values = self._read(evidence, by)
         scorers = self.scorers.get(part, ())
         for scorer in scorers:
             last = scorer is scorers[-1]
@@ -184,11 +187,12 @@ class ConfidenceHead:
                 return self._with_prior(scorer.p_right(values), prior)
         return None
 
-    def _read(self, evidence: Evidence) -> tuple[str, dict[str, float]]:
+    def _read(self, evidence: Evidence, by: Verifier) -> tuple[str, dict[str, float]]:
         """Return the name of the part to judge (a key of `scorers`) and its features."""
-        if not evidence.logprobs:
-            return AGREEMENT, {} if evidence.agreement is None else {"agreement": evidence.agreement}
-        if evidence.complete:
+        if by != "logprobs":
+            value = evidence.verified.get(by)
+            return by, {} if value is None else {by: value}
+        if evidence.complete or not evidence.logprobs:
             return WHOLE, features_of(evidence, None, self.alternatives)
         seen = len(evidence.logprobs)
         tokens = max((n for n in PREFIXES if n <= seen), default=PREFIXES[0])

@@ -4,8 +4,11 @@
     calibrated   the probability that the answer is right, by the backend's confidence head (`routing.confidence.head`)
     logprob      exp(mean log-probability of the tokens), the geometric mean of their probabilities: it ranks answers
                  well in every domain (APGR 0.65-0.92 where embedding routers fall to chance), and is no probability
-    agreement    how far a second sample of the same backend agrees, where there are no log-probabilities
+    judge        the probability that a model gives to "yes, it is good enough"; no head was fitted to its answers
+    agreement    how far a second sample of the same backend agrees
+    scorer       the probability by a small model over question and answer (`routing.confidence.scorer`)
     none         there is no evidence; the policy's `no_signal` decides
+The policy's `escalate.verify` says which of them is read first; a head calibrates any of them for its backend.
 Structural faults (empty, cut off, a repetition loop, invalid JSON, a call that cannot be (`routing.confidence.calls`),
 a refusal) reject an answer at any confidence.
 """
@@ -14,19 +17,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import orjson
 
+from policies.model import VERIFIERS
 from policies.value_type import value_type
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 
 if TYPE_CHECKING:
-    from policies.model import Escalate
+    from policies.model import Escalate, Verifier
 
-Basis = Literal["calibrated", "logprob", "agreement", "none"]
+Basis = Literal["calibrated", "logprob", "judge", "agreement", "scorer", "none"]
+CALIBRATED: Final = ("calibrated", "scorer")
+"""Bases whose confidence is a probability, which `confidence_below` is compared with."""
 
 _REFUSAL = re.compile(
     r"\s*(?:i['’]?m (?:very )?sorry,? (?:but )?i (?:can(?:no|['’])t|am (?:not able|unable) to)"
@@ -44,8 +50,9 @@ class Evidence:
     """What is known of an answer, or of its first tokens (`complete` False).
 
     `logprobs` are the natural-log probabilities of its tokens, None where the backend gave none; `top_logprobs` those
-    of each token's likeliest alternatives, as many as were requested. `agreement` is how far further samples agree,
-    0..1. `own_limit` is set when the caller itself set the token limit, so that stopping there is no fault.
+    of each token's likeliest alternatives, as many as were requested. `verified` is what
+    other verifiers say, 0..1: how far further samples agree, how likely it is good enough by the judge or the scorer.
+    `own_limit` is set when the caller itself set the token limit, so that stopping there is no fault.
     `has_other_output` is set when there is output that is not text, such as a tool call or speech; `tool_names` and
     `tool_arguments` list the tool calls in the same order. `misfit` says in a few words how the answer breaks the
     schema that came with the request; empty where it fits or cannot be checked. `call_rules` are the calls that the
@@ -55,7 +62,7 @@ class Evidence:
     text: str
     logprobs: Sequence[float] | None = None
     top_logprobs: Sequence[Sequence[float]] | None = None
-    agreement: float | None = None
+    verified: Mapping[Verifier, float] = field(default_factory=dict)
     finish_reason: str | None = None
     tool_arguments: Sequence[str] = field(default=())
     tool_names: Sequence[str] = field(default=())
@@ -80,8 +87,8 @@ class ScoringHead(Protocol):
     def version(self) -> str:
         """Hash of the fitted numbers, which identifies them."""
 
-    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
-        """Return the calibrated probability that the answer is right; None without evidence that the head can use."""
+    def p_right(self, evidence: Evidence, prior: float | None = None, by: Verifier = "logprobs") -> float | None:
+        """Return the calibrated probability that the answer is right; None without evidence of `by` that it can use."""
 
 
 @value_type
@@ -114,28 +121,33 @@ def assess(
 
     `head` is the one fitted to the backend that gave it, `prior` the classifier's probability that it would be right.
     """
-    confidence, basis = confidence_of(evidence, head, prior)
+    confidence, basis = confidence_of(evidence, head, prior, escalate.verify)
     version = head.version if head is not None and basis == "calibrated" else ""
     fault = structural_fault(evidence, escalate)
     if confidence is None:
         if not fault and (escalate.no_signal == "accept" or not escalate.when.asks_for_confidence):
             return Assessment(True, None, "no signal, accepted by policy")
         return Assessment(False, None, fault or "no signal")
-    threshold = escalate.when.threshold(calibrated=basis == "calibrated")
+    threshold = escalate.when.threshold(calibrated=basis in CALIBRATED)
     accepted = confidence >= threshold
     by = f"calibrated by {version}" if version else basis
     compared = f"confidence {confidence:.3f} {'>=' if accepted else '<'} {threshold:g} ({by})"
     return Assessment(accepted and not fault, confidence, fault or compared, basis, threshold, version)
 
 
-def confidence_of(evidence: Evidence, head: ScoringHead | None, prior: float | None) -> tuple[float | None, Basis]:
-    """Return the confidence, 0..1, and its basis: the head's, else the tokens' mean probability, else agreement."""
-    if head is not None and (p_right := head.p_right(evidence, prior)) is not None:
-        return p_right, "calibrated"
-    if (mean := mean_confidence(evidence.logprobs)) is not None:
-        return mean, "logprob"
-    if evidence.agreement is not None:
-        return evidence.agreement, "agreement"
+def confidence_of(
+    evidence: Evidence, head: ScoringHead | None, prior: float | None, order: Sequence[Verifier] = VERIFIERS
+) -> tuple[float | None, Basis]:
+    """Return the confidence, 0..1, and its basis: of the first verifier that gave evidence, by the head if it can."""
+    for by in order:
+        value = evidence.verified.get(by)
+        if value is None and by == "logprobs":
+            value = mean_confidence(evidence.logprobs)
+        if value is None:
+            continue
+        if head is not None and (p_right := head.p_right(evidence, prior, by)) is not None:
+            return p_right, "calibrated"
+        return value, "logprob" if by == "logprobs" else by
     return None, "none"
 
 
@@ -184,7 +196,7 @@ def outcome_of_verdict(reason: str) -> Literal["low_confidence", "unfit"]:
 def clause_of_verdict(reason: str, basis: str) -> str:
     """Return the dotted key of the policy by which an answer was judged, from its verdict's `reason` and `basis`."""
     if reason.startswith("confidence "):
-        return f"escalate.when.{'confidence_below' if basis == 'calibrated' else 'uncalibrated_below'}"
+        return f"escalate.when.{'confidence_below' if basis in CALIBRATED else 'uncalibrated_below'}"
     return _CLAUSES.get(reason, "escalate.when.invalid")
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
+import redis
 
 from routing.confidence import calls
 from tests.integration.test_path import HARD, ask, text_of, traced
@@ -29,6 +32,7 @@ escalate:
   stream: {{hold_tokens: 8, hold_max: 2s}}
 """
 AGREEMENT = "  agreement: {samples: 1, temperature: 0.7}\n"
+JUDGE = "  verify: [logprobs, judge]\n  judge: {{backend: {}, within: {}}}\n"
 DOUBTFUL = Reply(text="Rome, I should think.", logprob=-0.9)
 """Of a token probability of 0.41: the raw score would not do, and the head of `model_with_head` is 0.9 sure."""
 PERSON = {
@@ -57,11 +61,19 @@ def judging(
         "raw": plain,
         "mute": silent,
         "twice": silent,
+        "asked": silent,
+        "capped": silent,
+        "late": silent,
     }
     policies = {name: POLICY.format(surface=name) for name in kinds}
     policies["twice"] += AGREEMENT
+    policies["asked"] += JUDGE.format("judge", "1s")
+    policies["capped"] += JUDGE.format("judge", "1s").replace("within", "max_usd_per_request: 0.0000001, within")
+    policies["late"] += JUDGE.format("judge", "100ms")
     policies["informed"] = policies["informed"].replace("classifier: none", "classifier: default")
     tiers = [{"name": name, "backends": [copy.deepcopy(backend)]} for name, backend in kinds.items()] + tiers[1:]
+    judge = {**plain, "model": "judge", "price": {"input": 1, "output": 1}}
+    tiers.append({"name": "judge", "backends": [judge]})
     settings = {"tiers": tiers, "default_surface": "raw"}
     with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
         yield gateway
@@ -230,17 +242,125 @@ def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream)
 @pytest.mark.parametrize(
     "more",
     [
-        {"stream": True},
         {"tools": [{"type": "function", "function": {"name": "greet", "parameters": PERSON}}]},
         {"n": 2},
     ],
-    ids=["stream", "tools", "several choices"],
+    ids=["tools", "several choices"],
 )
 def test_what_cannot_be_compared_is_not_sampled(gw: Gateway, local_upstream: Upstream, more: dict[str, Any]) -> None:
     """Then there is no evidence, and the policy decides."""
     answered = put(gw, "twice", **more)
     assert "no signal" in answered.headers["x-tierline-reason"]
     assert len(local_upstream.requests) == 1
+
+
+LONG = "The capital of Italy is Rome, a city on the Tiber with some three million people and many churches."
+
+
+@pytest.mark.parametrize(
+    ("sampled", "goes_out"),
+    [(LONG, LONG), ("I am not sure, perhaps it is Milan or Turin, or one of the others up there.", "From hosted.")],
+    ids=["agree", "differ"],
+)
+def test_the_beginnings_of_two_streams_are_compared(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, sampled: str, goes_out: str
+) -> None:
+    """The sample runs beside the held tokens, and is no longer than it has to be."""
+    local_upstream.default = Reply(text=LONG)
+    local_upstream.on(is_sample).reply(text=sampled)
+    answered = put(gw, "twice", stream=True, max_tokens=500)
+    assert text_of(answered.content) == goes_out
+    assert first_attempt(store, answered)["tierline.confidence.basis"] == "agreement"
+    [sample] = filter(is_sample, local_upstream.requests)
+    assert (sample.body["max_completion_tokens"], sample.body.get("stream", False)) == (12, False)
+
+
+def is_judged(request: Any) -> bool:
+    return request.body["model"] == "judge"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("said", "confidence", "goes_out"),
+    [
+        (Reply(text="Yes", logprob=-0.1), math.exp(-0.1), "Rome."),
+        (Reply(text="no", logprob=-0.3), 0.0, "From hosted."),
+        (Reply(text="yes", logprob=-0.6), math.exp(-0.6), "From hosted."),
+    ],
+    ids=["yes", "no", "hardly"],
+)
+def test_a_judge_says_how_sure_a_draft_is(
+    gw: Gateway,
+    store: LocalStore,
+    local_upstream: Upstream,
+    said: Reply,
+    confidence: float,
+    goes_out: str,
+    stream: bool,
+) -> None:
+    """Its probability of yes is the confidence; what it cost is in the ledger, and it sees the draft as data."""
+    local_upstream.default = Reply(text="Rome.")
+    local_upstream.on(is_judged).reply(said)
+    answered = put(gw, "asked", stream=stream)
+    assert text_of(answered.content) == goes_out
+    record = traced(store, answered)
+    attempt = next(hop for hop in record["hops"] if hop["name"] == "attempt")["attributes"]
+    assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence.min"]) == ("judge", 0.8)
+    assert attempt["tierline.confidence"] == pytest.approx(confidence, abs=0.001)
+    assert attempt["tierline.verify_ms"] > 0
+    [asked] = filter(is_judged, local_upstream.requests)
+    shown = json.loads(asked.body["messages"][-1]["content"].split("\n\n")[0])
+    assert (shown["draft"], shown["whole"]) == ("Rome.", True)
+    assert (asked.body["max_tokens"], asked.body["top_logprobs"], asked.body.get("stream", False)) == (1, 5, False)
+    judged = next(call for call in record["ledger"]["calls"] if call["model"] == "judge")
+    assert (judged["attempt"], judged["tier"], judged["outcome"], judged["wasted"]) == (0, "judge", "judged", True)
+    assert judged["cost_usd"] > 0 and record["ledger"]["cost_usd"] >= judged["cost_usd"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("surface", "reply", "why"),
+    [
+        ("capped", Reply(text="yes"), "judge: it may cost $"),
+        ("late", Reply(text="yes", before_headers_s=30.0), "judge: no verdict within 100 ms"),
+        ("asked", error_reply(500), "judge: status 500"),
+        ("asked", Reply(text="Well"), "judge: it said neither yes nor no"),
+        ("asked", Reply(text="yes", no_logprobs=True), "judge: it said neither yes nor no, or not how surely"),
+    ],
+    ids=["too dear", "too slow", "fails", "says something else", "no log-probabilities"],
+)
+def test_a_judge_without_a_verdict_is_skipped_and_said(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, surface: str, reply: Reply, why: str, stream: bool
+) -> None:
+    """No log-probabilities and no verdict is no signal, and the trace says why there was none."""
+    local_upstream.default = Reply(text="Rome.")
+    local_upstream.on(is_judged).reply(reply)
+    answered = put(gw, surface, stream=stream)
+    assert (text_of(answered.content), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    attempt = first_attempt(store, answered)
+    assert attempt["tierline.confidence.basis"] == "none"
+    [skipped] = attempt["tierline.verify.skipped"]
+    assert skipped.startswith(why)
+
+
+def test_a_judge_has_a_cap_for_the_day(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:
+    """All workers count one sum in the store; beyond it no judge is asked."""
+    local_upstream.default = Reply(text="Rome.")
+    local_upstream.on(is_judged).reply(text="yes")
+    assert put(gw, "asked").headers["x-tierline-path"] == "direct"
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    with redis.Redis(port=store.port) as administrator:
+        administrator.hset("tierline:learn:spent", f"{day}:verify:asked", 2_000_000_000)
+    spent = put(gw, "asked", "What is the capital of Spain?")
+    assert spent.headers["x-tierline-path"] == "escalated"
+    assert first_attempt(store, spent)["tierline.verify.skipped"] == ["judge: max_usd_per_day is spent"]
+
+
+def test_a_draft_with_log_probabilities_is_not_put_to_a_judge(gw: Gateway, local_upstream: Upstream) -> None:
+    """Unless the policy asks it first."""
+    local_upstream.on(is_judged).reply(text="no")
+    assert put(gw, "raw").headers["x-tierline-path"] == "direct"
+    assert not any(map(is_judged, local_upstream.requests))
 
 
 def test_a_failing_sample_is_no_failure(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:

@@ -29,9 +29,9 @@ RULES: dict[str, Any] = {
     "when": {"confidence_below": 0.6, "uncalibrated_below": 0.6, "repetition": True, "finish": ["length"]},
     "stream": {"hold_tokens": 8, "hold_max": "250ms"},
 }
-GOOD = Evidence("An answer.", agreement=0.9, complete=False)
-POOR = Evidence("An answer.", agreement=0.4, complete=False)
-LOOP = Evidence("again " * 40, agreement=0.9, complete=False)
+GOOD = Evidence("An answer.", verified={"agreement": 0.9}, complete=False)
+POOR = Evidence("An answer.", verified={"agreement": 0.4}, complete=False)
+LOOP = Evidence("again " * 40, verified={"agreement": 0.9}, complete=False)
 
 
 class Come:
@@ -55,12 +55,14 @@ def machine(
     stream: bool = True,
     watches: bool = False,
     queued_s: float = 0.0,
+    verify_s: float = 0.0,
     takes_over: Any = lambda _: True,
 ) -> AttemptMachine:
     """One that begins at BEGAN, with 4 s for a first token, 5 s for a whole answer and 10 s until the deadline."""
     attempt = Attempt(1, "a", 5.0, 4.0, judged=judged, final=final, reserved_s=reserved_s)
     escalate = Escalate.model_validate(RULES)
     options: dict[str, Any] = {"stream": stream, "watches": watches, "queued_s": queued_s, "takes_over": takes_over}
+    options["verify_s"] = verify_s
     return AttemptMachine(attempt, escalate, BEGAN, BEGAN + 10.0, first_due, **options)
 
 
@@ -98,6 +100,42 @@ def test_a_hold_ends(come: Come, at: float) -> None:
     assert one.tokens(Come(5), BEGAN + 1.1) == Hold(BEGAN + 1.25, 8)
     assert one.tokens(Come(5, fault=""), BEGAN + 1.1) == Hold(BEGAN + 1.25, 8), "a call that is allowed"
     assert one.tokens(come, BEGAN + at) == one.due() == Judge()
+
+
+def test_a_draft_is_judged_early_enough_for_its_verifier() -> None:
+    """The hold ends when it would have, and what has come by then has been verified."""
+    one = held(verify_s=0.1)
+    assert one.due() == Hold(BEGAN + 1.15, 8)
+    assert one.hold_ends == BEGAN + 1.25
+    assert one.tokens(Come(5), BEGAN + 1.15) == Judge()
+    assert held(verify_s=9.0).tokens(Come(1), BEGAN + 1.0) == Judge(), "at once, where it takes longer than the hold"
+
+
+@pytest.mark.parametrize(
+    ("options", "takes_s", "at", "why"),
+    [
+        ({}, 0.1, 1.1, ""),
+        ({}, 0.1, 1.2, "100 ms would be too late"),
+        ({"stream": False}, 5.0, 3.0, ""),
+        ({"stream": False}, 5.0, 6.0, "5000 ms would be too late"),
+        ({"final": True}, 0.0, 1.0, "nothing stronger follows"),
+        ({"takes_over": lambda left: left.total_s > 8.95}, 0.1, 1.0, "no stronger tier would answer in time after it"),
+    ],
+)
+def test_a_verifier_is_asked_only_where_its_word_can_count(
+    options: dict[str, Any], takes_s: float, at: float, why: str
+) -> None:
+    """Within the hold of a stream, before the deadline, and while another tier could still take over."""
+    one = machine(**options) if options.get("stream") is False else held(**options)
+    assert one.why_not_ask(takes_s, BEGAN + at) == why
+
+
+def test_a_watched_draft_without_evidence_goes_on() -> None:
+    """What a verifier says of the whole answer may still speak for it."""
+    one = machine(stream=False, watches=True)
+    assert one.tokens(Come(8), BEGAN + 1.0) == Judge()
+    step = one.looked(Evidence("The capital", complete=False), BEGAN + 1.0)
+    assert (type(step), step.verdict.reason) == (LookAgain, "goes on")
 
 
 def test_a_call_that_cannot_be_needs_no_token_before_it() -> None:

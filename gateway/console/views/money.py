@@ -20,7 +20,7 @@ from starlette.requests import Request
 from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import Summary
-from gateway.comparing.daily_budget import DailyBudget
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.console.filters import BadFilter, Filter, filter_of
 from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import Page, Sources

@@ -25,9 +25,9 @@ from gateway.measures.curves import Floats, auroc, calibration_error
 from gateway.progress import OnProgress
 from gateway.report import table
 from routing.confidence.head import (
-    AGREEMENT,
     ALTERNATIVE_FEATURES,
     FORMAT,
+    OF_VERIFIERS,
     PREFIXES,
     WHOLE,
     features_of,
@@ -103,21 +103,21 @@ def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
 def _parts(answers: Sequence[LabelledAnswer], sets: Sequence[str]) -> Iterator[ScorerPart]:
     """Yield the parts that can be fitted. Raises DataError when there are none."""
     usable = [answer for answer in answers if _usable(answer)]
-    agreeing = [answer for answer in answers if answer.agreement is not None]
-    if not _tells(usable) and not _tells(agreeing):
-        evident = usable or agreeing
+    verified = {by: [answer for answer in answers if getattr(answer, by) is not None] for by in OF_VERIFIERS}
+    if not _tells(usable) and not any(map(_tells, verified.values())):
+        evident = max((usable, *verified.values()), key=len)
         right = sum(answer.correct for answer in evident)
         raise DataError(
-            f"{right:g} of {len(evident)} answers with evidence (log-probabilities, or agreement) are right; "
+            f"{right:g} of {len(evident)} answers with evidence (log-probabilities, or a verifier's word) are right; "
             f"a head needs at least {_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
         )
     if _tells(usable):
         lengths = by_length(np.array([len(answer.logprobs or ()) for answer in usable]))
         names = [name for name, answer in zip(sets, answers, strict=True) if _usable(answer)]
         yield from _parts_by_logprobs(usable, list(zip(names, lengths, strict=True)), _alternatives(answers))
-    if _tells(agreeing):
-        values = tuple({"agreement": answer.agreement or 0.0} for answer in agreeing)
-        yield ScorerPart(AGREEMENT, values, _right(agreeing), raw="agreement")
+    for by, some in verified.items():
+        if _tells(some):
+            yield ScorerPart(by, tuple({by: getattr(answer, by)} for answer in some), _right(some), raw=by)
 
 
 def _parts_by_logprobs(
@@ -218,11 +218,14 @@ def _prior(predicted: Floats, right: Floats, priors: Sequence[float | None]) -> 
     return {"weight": _PRIOR_WEIGHTS[best] if sure else 0.0, "centre": round(centre, 6)}
 
 
+_SHOWN = {"whole": "whole answer", "agreement": "second sample"}
+
+
 def table_of_parts(metrics: Mapping[str, Any]) -> Table:
     """Return the measurements of a head by part of the answer: the raw value beside the head's probability."""
     made = table("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head", "order")
     for name, part in metrics["parts"].items():
-        shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
+        shown = _SHOWN.get(name) or (name if name in OF_VERIFIERS else f"first {name} tokens")
         figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
         made.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures, part["order"])
     return made

@@ -31,6 +31,8 @@ UNSEEN: Final[Mapping[str, str]] = {
     "slo.ttft.p50": "an objective, which the ledger measures",
     "slo.ttft.p95": "an objective, which the ledger measures",
     "slo.total.p50": "an objective, which the ledger measures",
+    "escalate.verify": "no verifier is asked in a test; state the confidence instead",
+    "escalate.judge": "no model is asked in a test; state the confidence instead",
     "escalate.agreement": "further samples are not drawn in a test; state the confidence instead",
     "escalate.hedge.max_extra_spend": "a share of all spending; `may_hedge: false` stands for a spent budget",
     "escalate.stream.alive": "what goes out before the answer",

@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 
 from cache.planning.plan import CachePlan
+from cache.store.base import NoStore
 from gateway.accounting import HedgeBudgets
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.script import ScriptedRule
 from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import JsonAnswer
+from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.router import Routed, Router
 from gateway.cascade.runner import CascadeRun, CascadeRunner
 from gateway.cascade.streaming import LiveStream
+from gateway.cascade.verifying import Verifiers
 from gateway.config.schema import BackendConfig
 from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
@@ -42,7 +46,11 @@ class Worker:
 
     def __init__(self, a: dict[str, Any], b: dict[str, Any], *, free: bool = True) -> None:
         self.tiers = {name: Tier(name, [_endpoint(name, reply, free=free)]) for name, reply in (("a", a), ("b", b))}
-        self.runner = CascadeRunner(self.tiers, HedgeBudgets(self.tiers), lambda one, other: None)
+        self.runner = CascadeRunner(
+            self.tiers,
+            HedgeBudgets(self.tiers),
+            Verifiers(lambda one, other: None, DraftJudge({}, {}, DailyBudget(NoStore()))),
+        )
         self.router = Router(self.tiers, None)  # type: ignore[arg-type]  # no policy here has a classifier
 
     def run(self, request: RequestContext) -> CascadeRun:

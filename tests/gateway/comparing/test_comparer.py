@@ -18,8 +18,8 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.archive.query import ask, opened
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.comparing.comparer import Comparer
-from gateway.comparing.daily_budget import DailyBudget
 from gateway.telemetry import label
 from tests.support.app import InProcess, in_process
 from tests.support.store import UNHURRIED, LocalStore, local_store

@@ -20,8 +20,8 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.archive.query import ask, opened
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.cli.main import main
-from gateway.comparing.daily_budget import DailyBudget
 from gateway.telemetry import label, reader
 from gateway.telemetry.ledger import TRACES
 from policies.learn import Learn

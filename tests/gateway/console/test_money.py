@@ -16,7 +16,7 @@ from gateway.archive.columns import REQUESTS
 from gateway.archive.figures import figures
 from gateway.archive.folder import TableFiles
 from gateway.archive.live import LiveArchive
-from gateway.comparing.daily_budget import DailyBudget
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.console.filters import filter_of
 from gateway.console.spending_forecast import forecast
 from gateway.console.views.money import BY, MoneyRow, MoneyView

@@ -301,7 +301,10 @@ def test_a_backend_without_log_probabilities_gets_a_head_over_agreement() -> Non
     assert list(head.numbers["scorers"]) == ["agreement"]
     assert head.metrics["parts"]["agreement"]["head"]["ece"] < 0.1
     judge = ConfidenceHead.of("tiny", head.numbers)
-    said = [judge.p_right(Evidence("a", agreement=a)) or 0.0 for a in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    said = [
+        judge.p_right(Evidence("a", verified={"agreement": a}), by="agreement") or 0.0
+        for a in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
     assert said == sorted(said)
     assert said[0] < 0.4 < 0.6 < said[-1]
     assert judge.p_right(Evidence("a")) is None

@@ -96,7 +96,7 @@ def test_late_escalation_is_up_to_on_miss(on_miss: str) -> None:
         (Draft(finish="length"), "cut off"),
         (Draft(empty=True), "empty"),
         (Draft(confidence=None), "no signal"),
-        (Draft(confidence=0.7, calibrated=False), "confidence 0.700 < 0.8 (agreement)"),
+        (Draft(confidence=0.7, calibrated=False), "confidence 0.700 < 0.8 (logprob)"),
         (Draft(text="I can't assist with that."), "refusal"),
     ],
 )

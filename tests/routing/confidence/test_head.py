@@ -85,14 +85,14 @@ def test_no_usable_evidence_gives_no_opinion() -> None:
     judge = head(whole=[scorer("mean")])
     assert judge.p_right(Evidence("a")) is None
     assert judge.p_right(Evidence("a", logprobs=[])) is None
-    assert judge.p_right(Evidence("a", agreement=0.9)) is None
+    assert judge.p_right(Evidence("a", verified={"agreement": 0.9}), by="agreement") is None
     assert judge.p_right(Evidence("a", logprobs=[-1.0], complete=False)) is None
 
 
 def test_agreement_stands_in_where_there_are_no_logprobs() -> None:
     """A backend without log-probabilities is judged by how far a second sample agrees, if that was fitted."""
     judge = head(agreement=[scorer("agreement")])
-    assert judge.p_right(Evidence("a", agreement=0.5)) == pytest.approx(logistic(0.5))
+    assert judge.p_right(Evidence("a", verified={"agreement": 0.5}), by="agreement") == pytest.approx(logistic(0.5))
     assert judge.p_right(Evidence("a")) is None
 
 

@@ -32,7 +32,7 @@ class Head:
     version: str = "0123456789ab"
     alternatives: int = 0
 
-    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
+    def p_right(self, evidence: Evidence, prior: float | None = None, by: str = "logprobs") -> float | None:
         return None if self.p is None or not evidence.logprobs else self.p + (prior or 0) / 2
 
 
@@ -49,6 +49,25 @@ def test_a_confident_answer_is_accepted_and_a_doubtful_one_is_not() -> None:
     doubtful = assess(Evidence("Paris.", [-0.9] * 8), STRICT)
     assert not doubtful.accepted
     assert doubtful.reason == "confidence 0.407 < 0.62 (logprob)"
+
+
+def test_the_first_verifier_with_a_word_decides() -> None:
+    """In the policy's order; one that is not named is not read, whatever it says."""
+    said = Evidence("Paris.", SURE, verified={"judge": 0.2, "scorer": 0.5})
+    for order, basis, confidence in (
+        (["judge", "logprobs"], "judge", 0.2),
+        (["scorer", "judge"], "scorer", 0.5),
+        (["agreement", "logprobs", "judge"], "logprob", mean_confidence(SURE)),
+        (["agreement"], "none", None),
+    ):
+        verdict = assess(said, STRICT.model_copy(update={"verify": tuple(order)}))
+        assert (verdict.basis, verdict.confidence) == (basis, confidence)
+
+
+def test_the_scorers_word_is_a_probability_and_a_judges_is_not() -> None:
+    """So the one is held against confidence_below, the other against uncalibrated_below until a head reads it."""
+    assert assess(Evidence("Paris.", verified={"scorer": 0.5}), STRICT).threshold == 0.4
+    assert assess(Evidence("Paris.", verified={"judge": 0.5}), STRICT).threshold == 0.62
 
 
 def test_a_head_decides_by_the_threshold_for_probabilities() -> None:
@@ -79,10 +98,10 @@ def test_without_a_threshold_of_its_own_a_raw_score_meets_a_conservative_one() -
 
 def test_agreement_is_evidence_where_there_are_no_log_probabilities() -> None:
     """It is a raw score like theirs, and theirs comes first."""
-    assert assess(Evidence("Paris.", agreement=1.0), STRICT).accepted
-    doubted = assess(Evidence("Paris.", agreement=0.25), STRICT)
+    assert assess(Evidence("Paris.", verified={"agreement": 1.0}), STRICT).accepted
+    doubted = assess(Evidence("Paris.", verified={"agreement": 0.25}), STRICT)
     assert doubted.reason == "confidence 0.250 < 0.62 (agreement)"
-    assert assess(Evidence("Paris.", SURE, agreement=0.25), STRICT).basis == "logprob"
+    assert assess(Evidence("Paris.", SURE, verified={"agreement": 0.25}), STRICT).basis == "logprob"
 
 
 def test_what_breaks_its_schema_is_rejected() -> None:

@@ -1,0 +1,136 @@
+"""Ask the policy's verifiers how sure a held draft is, where its log-probabilities do not say: `escalate.verify`.
+
+    logprobs    asks nobody: they come with the answer
+    judge       a model reads question and draft (`gateway.cascade.draft_judge`)
+    agreement   the backend's second sample, drawn beside the draft (`gateway.cascade.sampling`)
+    scorer      a small model of the worker's own over question and draft, off the event loop
+
+They are asked in the policy's order until one has an answer. `routing.attempt` says which come too late to be asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.cascade.draft_judge import DraftJudge, NotJudged
+from gateway.cascade.sampling import Samples
+from gateway.telemetry import names
+from policies.value_type import value_type
+from routing.confidence.judge import Evidence, structural_fault
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.trace import Hop
+    from gateway.tiers import Endpoint
+    from policies.model import Policy, Verifier
+    from routing.attempt import AttemptMachine
+    from routing.cascade import Attempt
+    from routing.confidence.agreement import Cosine
+
+
+class DraftScorer(Protocol):
+    """Score drafts in this worker, off the event loop."""
+
+    @property
+    def takes_s(self) -> float:
+        """How long a draft takes, as measured so far, in seconds."""
+
+    async def score(self, request: RequestContext, evidence: Evidence) -> float | None:
+        """Return how likely the draft is good enough, 0..1; None for one that it was not made for."""
+
+
+@value_type
+class HeldDraft:
+    """A draft that waits for its verdict: the request, the hop that is told of it, the samples drawn beside it."""
+
+    request: RequestContext
+    machine: AttemptMachine
+    hop: Hop
+    samples: Samples | None
+
+
+class Verifiers:
+    """What the drafts of one worker can be verified by."""
+
+    def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: DraftScorer | None = None) -> None:
+        """`cosine` compares two texts by meaning, for samples; without a `scorer` none is asked."""
+        self._cosine = cosine
+        self._judge = judge
+        self._scorer = scorer
+
+    def takes_s(self, policy: Policy, endpoint: Endpoint) -> float:
+        """Return the seconds that the first verifier takes which a draft of this endpoint needs; 0 for none."""
+        if endpoint.config.logprobs and policy.escalate.verify[0] == "logprobs":
+            return 0.0
+        return next((takes_s for _, takes_s in self._there(policy, endpoint)), 0.0)
+
+    def samples(self, request: RequestContext, attempt: Attempt, endpoint: Endpoint, limit_s: float) -> Samples | None:
+        """Start the samples that the policy wants, with `limit_s` seconds to come; None if they would tell nothing."""
+        policy, features = request.policy, request.features
+        rule = policy.escalate.agreement
+        if rule is None or attempt.final or not attempt.judged:
+            return None
+        if features.has_tools or features.has_images or request.body.get("n") not in (None, 1):
+            return None
+        if next((by for by, _ in self._there(policy, endpoint)), "") != "agreement":
+            return None  # what is asked before it has an answer for nearly every draft
+        return Samples(request, endpoint, rule, limit_s, self._cosine)
+
+    async def verified(self, evidence: Evidence, held: HeldDraft, endpoint: Endpoint) -> Evidence:
+        """Return the evidence with what the first verifier that can tell says; note who was skipped, and why."""
+        policy, machine, attributes = held.request.policy, held.machine, held.hop.attributes
+        if structural_fault(evidence, policy.escalate):
+            return evidence
+        began, skipped = time.monotonic(), []
+        for by, takes_s in self._there(policy, endpoint):
+            if by == "logprobs":
+                if evidence.logprobs:
+                    break
+                continue
+            why = machine.why_not_ask(takes_s, time.monotonic())
+            said: float | None = None
+            if not why:
+                try:
+                    said = await self._ask(by, evidence, held)
+                except NotJudged as error:
+                    why = str(error)
+            if said is not None:
+                attributes[names.VERIFY_MS] = round((time.monotonic() - began) * 1000, 2)
+                evidence = replace(evidence, verified={by: said})
+                break
+            skipped.append(f"{by}: {why or 'it has no answer'}")
+        if skipped:
+            attributes[names.VERIFY_SKIPPED] = skipped
+        return evidence
+
+    def _there(self, policy: Policy, endpoint: Endpoint) -> Iterator[tuple[Verifier, float]]:
+        """Yield the verifiers of this endpoint's drafts, in the policy's order, and the seconds that each takes.
+
+        A sample that is drawn beside the draft takes none.
+        """
+        escalate = policy.escalate
+        if not escalate.when.asks_for_confidence:
+            return
+        for by in escalate.verify:
+            if by == "judge" and escalate.judge is not None:
+                yield by, self._judge.takes_s(escalate.judge)
+            elif by == "scorer" and self._scorer is not None:
+                yield by, self._scorer.takes_s
+            elif (by == "agreement" and escalate.agreement is not None) or (
+                by == "logprobs" and endpoint.config.logprobs
+            ):
+                yield by, 0.0
+
+    async def _ask(self, by: Verifier, evidence: Evidence, held: HeldDraft) -> float | None:
+        """Return what a verifier says, 0..1; None for nothing. Raises NotJudged."""
+        rule, left_s = held.request.policy.escalate.judge, held.machine.hold_ends - time.monotonic()
+        if by == "scorer" and self._scorer is not None:
+            return await self._scorer.score(held.request, evidence)
+        if by == "judge" and rule is not None:
+            return await self._judge.ask(held.request, rule, evidence, min(rule.within, left_s))
+        if held.samples is not None:
+            return await held.samples.agreement(evidence, left_s)
+        return None
