@@ -65,6 +65,11 @@ def _unknown_tiers(policy: Policy, fits: Fits) -> Iterator[Finding]:
             near = next((name for name in get_close_matches(tier, known, n=1) if name not in policy.tiers), None)
             edits = (Edit(("tiers", i), near), Edit(("route", "start", tier), rename=near)) if near else ()
             yield Finding(("tiers", i), _missing("tier", tier, known), "T701", "", edits)
+    for deployed in fits.tiers:
+        if deployed.judges and deployed.name in policy.tiers:
+            at = ("tiers", policy.tiers.index(deployed.name))
+            message = f"tier {deployed.name!r} is of kind: decisions, which judges drafts and answers no requests"
+            yield Finding(at, message, "T717", "leave it out, or name its backend in escalate.judge", (Edit(at),))
 
 
 def _too_wide(policy: Policy, fits: Fits) -> Iterator[Finding]:

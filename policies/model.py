@@ -493,6 +493,8 @@ class DeployedTier:
     capabilities: frozenset[str] = frozenset()
     unconfigured: str = ""
     """Why none of its backends can be used, such as "OPENAI_API_KEY is not set"; '' if one can."""
+    judges: bool = False
+    """Whether it judges drafts and answers no requests."""
 
     @property
     def why_not(self) -> str:

@@ -116,4 +116,5 @@ def _deployed(tier: TierConfig) -> DeployedTier:
         tuple(sorted({backend.model for backend in backends})) if tier.configured else (),
         frozenset.intersection(*(backend.can for backend in backends)),
         tier.unconfigured_reason or "",
+        judges=any(backend.kind == "decisions" for backend in tier.backends),
     )

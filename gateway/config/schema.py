@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
@@ -35,6 +35,7 @@ _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
     "responses": frozenset({"store", "prompt_cache_key"}),
     "anthropic": frozenset(),
     "scripted": frozenset({"n", "store", "prompt_cache_key"}),
+    "decisions": frozenset(),
 }
 """Capabilities that backends of each kind have without being said to, since their API has the field."""
 _NOT_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
@@ -42,6 +43,7 @@ _NOT_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
     "responses": frozenset({"audio", "n", "background"}),
     "anthropic": frozenset({"audio", "n", "background", "store", "prompt_cache_key"}),
     "scripted": frozenset({"hosted_tools"}),
+    "decisions": frozenset(get_args(Capability)),
 }
 """Capabilities that backends of each kind cannot have: requests to them have no way to ask for it."""
 DEFAULT_TENANT: Final = "default"
@@ -160,9 +162,10 @@ class BackendConfig(Keyed):
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
-    kind: Literal["openai", "responses", "anthropic", "scripted"] = "openai"
+    kind: Literal["openai", "responses", "anthropic", "decisions", "scripted"] = "openai"
     """`openai`, `responses` and `anthropic` are called over HTTP, by chat completions, OpenAI's Responses API or
-    Anthropic's Messages API; `scripted` answers in this process, from its `script`."""
+    Anthropic's Messages API; `decisions` judges drafts by the decisions API, and answers no request; `scripted` answers
+    in this process, from its `script`."""
     script: tuple[ScriptedRule, ...] = ()
     """Rules of a scripted backend: the first that matches a request gives its reply; the last must match all."""
     base_url: BaseUrl = ""

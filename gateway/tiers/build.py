@@ -86,7 +86,13 @@ def _responses(config: BackendConfig, common: Common) -> Backend:
     return ResponsesBackend(_transport(config, "/responses"), one_system=config.roles == "one_system", **common)
 
 
-_IN_DIALECT: Final = {"anthropic": _messages, "responses": _responses}
+def _decisions(config: BackendConfig, common: Common) -> Backend:
+    from gateway.backends.decisions import DecisionsBackend
+
+    return DecisionsBackend(_transport(config, "/decisions"), **common)
+
+
+_IN_DIALECT: Final = {"anthropic": _messages, "responses": _responses, "decisions": _decisions}
 """What makes a backend of another dialect than chat completions, by its kind in the config."""
 
 

@@ -18,6 +18,7 @@ from tests.integration.test_path import HARD, ask, text_of, traced
 from tests.support.gateway import Gateway, config, serve
 from tests.support.heads import mean_scorer, write_head
 from tests.support.store import LocalStore
+from tests.support.strict_decisions import StrictDecisions
 from tests.support.upstream import Reply, ToolCall, Upstream, error_reply
 from tests.support.wait import until
 
@@ -43,8 +44,17 @@ PERSON = {
 
 
 @pytest.fixture(scope="module")
+def decisions() -> Iterator[StrictDecisions]:
+    with StrictDecisions() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def judging(
-    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+    _upstreams: tuple[Upstream, Upstream],
+    _store: LocalStore,
+    decisions: StrictDecisions,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Gateway]:
     """A surface for each kind of backend, all of them the local upstream; behind each stands the hosted one."""
     local, hosted = _upstreams
@@ -64,16 +74,25 @@ def judging(
         "asked": silent,
         "capped": silent,
         "late": silent,
+        "decided": silent,
     }
     policies = {name: POLICY.format(surface=name) for name in kinds}
     policies["twice"] += AGREEMENT
     policies["asked"] += JUDGE.format("judge", "1s")
     policies["capped"] += JUDGE.format("judge", "1s").replace("within", "max_usd_per_request: 0.0000001, within")
+    policies["decided"] += JUDGE.format("decider", "1s")
     policies["late"] += JUDGE.format("judge", "100ms")
     policies["informed"] = policies["informed"].replace("classifier: none", "classifier: default")
     tiers = [{"name": name, "backends": [copy.deepcopy(backend)]} for name, backend in kinds.items()] + tiers[1:]
     judge = {**plain, "model": "judge", "price": {"input": 1, "output": 1}}
     tiers.append({"name": "judge", "backends": [judge]})
+    decider = {
+        "kind": "decisions",
+        "base_url": decisions.url,
+        "model": "gpt-6-luna",
+        "price": {"input": 1, "output": 1},
+    }
+    tiers.append({"name": "decider", "backends": [decider]})
     settings = {"tiers": tiers, "default_surface": "raw"}
     with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
         yield gateway
@@ -341,6 +360,38 @@ def test_a_judge_without_a_verdict_is_skipped_and_said(
     assert attempt["tierline.confidence.basis"] == "none"
     [skipped] = attempt["tierline.verify.skipped"]
     assert skipped.startswith(why)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("p", "basis", "goes_out"),
+    [(0.93, "judge", "Rome."), (0.4, "judge", "From hosted."), (1.0, "judge", "Rome."), (None, "none", "From hosted.")],
+)
+def test_a_backend_of_decisions_judges(
+    gw: Gateway,
+    store: LocalStore,
+    local_upstream: Upstream,
+    decisions: StrictDecisions,
+    p: float | None,
+    basis: str,
+    goes_out: str,
+    stream: bool,
+) -> None:
+    """It is asked one question, in the form that the API takes, and its probability is the confidence."""
+    decisions.reset()
+    decisions.p = p
+    local_upstream.default = Reply(text="Rome.")
+    answered = put(gw, "decided", stream=stream)
+    assert (text_of(answered.content), decisions.refused) == (goes_out, [])
+    record = traced(store, answered)
+    attempt = next(hop for hop in record["hops"] if hop["name"] == "attempt")["attributes"]
+    assert attempt["tierline.confidence.basis"] == basis
+    if p is not None:
+        assert attempt["tierline.confidence"] == pytest.approx(p, abs=1e-6)
+    [asked] = decisions.requests
+    assert json.loads(asked.body["input"])["draft"] == "Rome."
+    judged = next(call for call in record["ledger"]["calls"] if call["tier"] == "decider")
+    assert (judged["tokens_in"], judged["cost_usd"]) == (40, pytest.approx(40e-6))
 
 
 def test_a_judge_has_a_cap_for_the_day(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:
