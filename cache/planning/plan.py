@@ -38,6 +38,7 @@ from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
 from cache.text.languages import language_of, load_languages
+from cache.text.typos import load_words
 
 if TYPE_CHECKING:
     from cache.index import Vector
@@ -274,6 +275,7 @@ class Planner:
         # Their files are read now rather than by the first request.
         shipped_head()
         load_languages()
+        load_words()
         self._embedder = embedder
         self._longest = longest
         self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0

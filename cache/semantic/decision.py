@@ -4,6 +4,7 @@ Live lookups, the audit of hits and the evaluation on labelled pairs all use thi
 served. Four stages, each for what the one before leaves open:
 
     rule           Texts that are equal but for case, spaces, punctuation and polite phrases are served, with score 1.
+                   Slips in one of them are read as the words of the other (`cache.text.typos`), here and from here on.
     script         What is written in a script that the model to score it does not list is refused (`guard: script`):
     language       in signs that it cannot read, opposites look alike. Likewise what is in a language that a
                    cross-encoder's data sheet does not list (`guard: language`).
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from cache.text.guards import LONGEST, Pair
 from cache.text.languages import ENGLISH, language
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
+from cache.text.typos import respelled
 from policies.value_type import from_fields
 
 if TYPE_CHECKING:
@@ -138,6 +140,10 @@ def decide_by(
             return Verdict(1.0, "", "rule")
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
+        written = stored, asked
+        stored, asked = respelled(stored, asked)
+        if written != (stored, asked) and same_words(stored, asked):
+            return Verdict(1.0, "", "rule")
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
             if not (tongue.is_one_of(listed) and other.is_one_of(listed)):

@@ -26,6 +26,7 @@ from cache.semantic.decision import Verdict, same_words
 from cache.text.conversation import HASH, USER, Turn, turns_of
 from cache.text.guards import Pair
 from cache.text.reading import FAINT, read
+from cache.text.typos import respelled
 
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder import Pair as TextPair
@@ -69,8 +70,13 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
 
 
 def _reworded(ours: Sequence[Turn], theirs: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
-    """Return the pairs of turns that are not equal."""
-    return [(one, other) for one, other in zip(ours, theirs, strict=False) if one.text != other.text]
+    """Return the pairs of turns that are not equal, without the slips of either."""
+    pairs = [(one, other) for one, other in zip(ours, theirs, strict=False) if one.text != other.text]
+    texts = [respelled(one.text, other.text) for one, other in pairs]
+    return [
+        (one._replace(text=left), other._replace(text=right))
+        for (one, other), (left, right) in zip(pairs, texts, strict=True)
+    ]
 
 
 def _unsettled(reworded: Sequence[tuple[Turn, Turn]]) -> list[TextPair]:
@@ -115,14 +121,15 @@ def _parts(stored: str, asked: str) -> list[tuple[str, str, float]]:
     """Return the pairs to read, and by how many logits to raise the score of each; none where all are equal by rule."""
     ours, theirs = turns_of(stored), turns_of(asked)
     if not ours or not theirs:
-        return [(stored, asked, 0.0)]
+        return [(*respelled(stored, asked), 0.0)]
     pairs = list(zip(ours, theirs, strict=False))
     answers = [*(one if one == other else None for one, other in pairs[1:]), None]
-    return [
-        (one.text, other.text, _SAME_ANSWER if one.speaker == USER and _says_something(answer) else _SAME_PLACE)
+    parts = [
+        (respelled(one.text, other.text), one.speaker == USER and _says_something(answer))
         for (one, other), answer in zip(pairs, answers, strict=True)
-        if one.text != other.text and not same_words(one.text, other.text)
+        if one.text != other.text
     ]
+    return [(*texts, _SAME_ANSWER if same else _SAME_PLACE) for texts, same in parts if not same_words(*texts)]
 
 
 def _says_something(answer: Turn | None) -> bool:

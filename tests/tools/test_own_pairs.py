@@ -38,7 +38,7 @@ def test_one_half_is_the_same_and_each_group_is_of_one_kind(name: str) -> None:
     assert {pair.dataset for pair in pairs} == {name}
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, "dev-lost"])
 def test_ids_are_unique_and_no_pair_is_one_text_twice(name: str) -> None:
     ids = [json.loads(line)["id"] for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()]
     assert len(set(ids)) == len(ids)

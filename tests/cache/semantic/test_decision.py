@@ -112,6 +112,19 @@ def choose(decide: Decide, near: list[tuple[str, float]], most: int = 0) -> Shor
     return shortlist(decide, SAME, near, most)
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        ("Why does my bicycle squeak?", "why does my bycicle sqeuak"),
+        ("Comment changer la chaîne de mon vélo ?", "coment changer la chaine de mon velo"),
+    ],
+)
+def test_a_question_that_differs_in_slips_only_is_served_by_rule(stored: str, asked: str) -> None:
+    """However far apart the slips put their vectors, and before a model that reads English would refuse it."""
+    decide = decide_by(semantic(min_similarity=0.4), Always(VETOED), screening=True, languages=("en", "fr"))
+    assert decide(stored, asked, 0.45) == Verdict(1.0, "", "rule")
+
+
 def test_the_best_of_the_candidates_without_a_veto_is_chosen() -> None:
     """A veto on the nearest leaves the next ones their chance; where all have one, the nearest's is told."""
     decide = decide_by(semantic())

@@ -36,11 +36,12 @@ def test_a_single_question_is_decided_as_before() -> None:
 
 
 def test_the_same_words_are_served_by_rule_and_others_are_left_to_the_cross_encoder() -> None:
-    """Case and polite phrases make no other turn."""
+    """Case, polite phrases and slips make no other turn."""
     assert decide(STORED, STORED, 0.9) == Verdict(1.0, "", "rule")
     assert (
         decide(STORED, talk("tell me about Cleopatra", "She ruled Egypt.", "How did she die, please?"), 0.9).score == 1
     )
+    assert decide(STORED, talk("Tell me abuot Cleoptara.", "She ruled Egypt.", "How did she die?"), 0.9).score == 1
     asked = talk("Who was Cleopatra?", "She was the ruler of Egypt.", "What did she die of?")
     assert decide(STORED, asked, 0.9) == Verdict(0.9, "", "guards")
     assert decide(STORED, asked, 0.5).refused == "similarity"
