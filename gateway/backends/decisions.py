@@ -26,10 +26,10 @@ class DecisionsBackend(HttpBackend):
             message = b'{"error": {"message": "this backend judges drafts, and answers nothing else"}}'
             raise BadStatus(400, message)
         question = {"type": "predicate", "name": "adequate", "instructions": statement}
-        return {"model": self._model, "input": about, "questions": [question]}, _Answers(self._model), ()
+        return {"model": self._model, "input": about, "questions": [question]}, _DecisionReader(self._model), ()
 
 
-class _Answers:
+class _DecisionReader:
     """Read the reply to one request."""
 
     def __init__(self, model: str) -> None:
