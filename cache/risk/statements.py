@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from cache.text.guards import Pair
 from cache.text.languages import language
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
+from cache.text.sentences import END
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 Verdict = Literal["same", "different", "unknown"]
@@ -39,7 +40,6 @@ _DIGITS: Final = re.compile(r"\d+")
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _NUMBERED: Final = re.compile(r"\d++[.)]\s++")
 _MARK: Final = re.compile(r"(?:\d++[.)]|[-*•·–#>]++)\s++")
-_END: Final = re.compile(r"(?<=[。！？；।؟])|(?<=[.!?…])(?<!\b[A-Z]\.)[\"'”’)\]*_]*+\s++(?![a-z])")
 _OPENERS: Final = frozenset(part.strip() for part in LISTS["openers"].split(";"))
 """Sentences that say nothing about the question, in lower case without punctuation."""
 
@@ -160,7 +160,7 @@ def statements(answer: str) -> list[Statement]:
         bare = line.strip()
         mark = _MARK.match(bare)
         numbered = _NUMBERED.match(bare) is not None
-        for part in _END.split(bare[mark.end() :] if mark else bare):
+        for part in END.split(bare[mark.end() :] if mark else bare):
             text = part.strip(' \t*_`"')
             if any(map(str.isalnum, text)) and text.rstrip(".!:,。！،").casefold() not in _OPENERS:
                 found.append(Statement(text, numbered))

@@ -265,12 +265,12 @@ _FEW: Final = 3
 
 def same_words(stored: str, asked: str) -> bool:
     """Return whether two texts differ in case, spaces, punctuation and polite phrases only."""
-    return stored == asked or _wording(stored) == _wording(asked)
+    return stored == asked or wording(stored) == wording(asked)
 
 
 @lru_cache(maxsize=16_384)
-def _wording(text: str) -> str:
-    """Return a form that is equal for such texts. Words in capitals differ from others: `US` is not `us`."""
+def wording(text: str) -> str:
+    """Return a form that is equal for texts of the same words. Those in capitals differ: `US` is not `us`."""
     if len(text) > LONGEST:
         return text
     bare = _without_closing(_STOPS.sub("", unwrap(text)).split())

@@ -22,10 +22,15 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cache.planning.eligibility import why_not_in_context
-from cache.semantic.decision import Verdict, same_words
+from cache.semantic.decision import Verdict, same_words, wording
 from cache.text.conversation import HASH, USER, Turn, turns_of
 from cache.text.guards import Pair
+from cache.text.languages import ENGLISH, language_of
+from cache.text.leftover_conflicts import DUTIES
+from cache.text.normalized_question import gist
+from cache.text.pair_features import leftover
 from cache.text.reading import FAINT, read
+from cache.text.sentences import differing_sentences
 from cache.text.typos import respelled
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     from cache.semantic.decision import Decide
     from policies.caching import SemanticCache
 
+_SAME_CONTENT: Final = 2.0
+"""Logits: how much likelier two statements in the same place of two long texts are to say the same where no word of
+content differs. Chosen on the long texts of tools/pairs/dev-lost.jsonl."""
 _MOST_REWORDED: Final = 4
 """Turns of one conversation that may differ from another's: a bound on what the cross-encoder has to read."""
 _OWN_WORDS: Final = 4
@@ -51,7 +59,10 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
     def decided(stored: str, asked: str, cosine: float) -> Verdict:
         ours, theirs = turns_of(stored), turns_of(asked)
         if not ours and not theirs:
-            return decide(stored, asked, cosine)
+            differing = differing_sentences(stored, asked, wording)
+            if differing is None or cosine < semantic.min_similarity:
+                return decide(stored, asked, cosine)
+            return _sentence_by_sentence(differing, decide, cosine)
         if cosine < semantic.min_similarity:
             return Verdict(cosine, "similarity")
         reworded = _reworded(ours, theirs)
@@ -67,6 +78,15 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
         return Verdict(cosine, "", "guards") if _unsettled(reworded) else Verdict(1.0, "", "rule")
 
     return decided
+
+
+def _sentence_by_sentence(differing: Sequence[TextPair], decide: Decide, cosine: float) -> Verdict:
+    """Return the verdict on two long texts that differ in these sentences only: each pair has to pass the guards."""
+    for one, other in differing:
+        verdict = decide(one, other, cosine)
+        if verdict.refused.startswith("guard: "):
+            return verdict
+    return Verdict(cosine, "", "guards") if differing else Verdict(1.0, "", "rule")
 
 
 def _reworded(ours: Sequence[Turn], theirs: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
@@ -121,7 +141,11 @@ def _parts(stored: str, asked: str) -> list[tuple[str, str, float]]:
     """Return the pairs to read, and by how many logits to raise the score of each; none where all are equal by rule."""
     ours, theirs = turns_of(stored), turns_of(asked)
     if not ours or not theirs:
-        return [(*respelled(stored, asked), 0.0)]
+        differing = differing_sentences(stored, asked, wording)
+        if differing is None:
+            return [(*respelled(stored, asked), 0.0)]
+        texts = [respelled(one, other) for one, other in differing]
+        return [(*pair, _SAME_CONTENT if _same_content(*pair) else 0.0) for pair in texts if not same_words(*pair)]
     pairs = list(zip(ours, theirs, strict=False))
     answers = [*(one if one == other else None for one, other in pairs[1:]), None]
     parts = [
@@ -130,6 +154,31 @@ def _parts(stored: str, asked: str) -> list[tuple[str, str, float]]:
         if one.text != other.text
     ]
     return [(*texts, _SAME_ANSWER if same else _SAME_PLACE) for texts, same in parts if not same_words(*texts)]
+
+
+def _same_content(one: str, other: str) -> bool:
+    """Return whether two English statements tell of the same things, in the same order, time and roles, and differ in
+    words without content only.
+    """
+    if "?" in one + other or language_of(one) != ENGLISH or language_of(other) != ENGLISH:
+        return False
+    a, b = gist(one), gist(other)
+    told = [
+        (
+            said.persons,
+            said.others,
+            said.times,
+            [clause for clause, _ in said.negations],
+            said.modals & DUTIES,
+            said.passive,
+            "or" in said.function,
+        )
+        for said in (a, b)
+    ]
+    if told[0] != told[1]:
+        return False
+    rest = leftover(a, b)
+    return not rest.inversions and all(word.vague for word in (*rest.left, *rest.right))
 
 
 def _says_something(answer: Turn | None) -> bool:

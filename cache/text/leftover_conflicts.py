@@ -34,7 +34,7 @@ _AGAINST: Final = {
 
 _LESS: Final = frozenset({"less", "fewer", "least"})
 
-_DUTIES: Final = frozenset({"should", "must"})
+DUTIES: Final = frozenset({"should", "must"})
 
 _FEW: Final = 3
 """Words from which two questions differ in more than a `not`."""
@@ -231,7 +231,7 @@ def other_modals(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -
     """Return whether they differ only in that one asks what can be, and the other what should or must be."""
     if not a.modals or not b.modals or rest.left or rest.right:
         return False
-    return a.modals.isdisjoint(_DUTIES) != b.modals.isdisjoint(_DUTIES)
+    return a.modals.isdisjoint(DUTIES) != b.modals.isdisjoint(DUTIES)
 
 
 def links_differ(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:

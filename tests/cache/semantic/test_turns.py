@@ -128,3 +128,55 @@ def test_questions_with_the_same_answer_count_as_more_alike() -> None:
     alone = talk("Hello", "The oven reaches its heat after ten minutes.", "Is the oven hot?")
     other = talk("Hello", "The oven reaches its heat after ten minutes.", "Is the stove warm?")
     assert scorer.scores([(alone, other)]) == pytest.approx([0.599], abs=0.001)
+
+
+TOLD = (
+    "Three weeks ago I ordered a large dining table from a furniture shop on the internet and paid for it in advance. "
+    "The letter said that it would be here within ten days. I have called several times, but nobody answers. {}"
+)
+
+
+def test_long_texts_are_judged_by_the_sentences_in_which_they_differ() -> None:
+    """A veto on one pair refuses them; with greetings only between them they are served by rule."""
+    stored = TOLD.format("Is the screw too tight?")
+    assert decide(stored, TOLD.format("Is the bolt too tight?"), 0.9) == Verdict(0.9, "", "guards")
+    assert decide(stored, TOLD.format("Is the screw too loose?"), 0.9).refused == "guard: negation"
+    assert decide(stored, f"Hello there! {stored} Thanks!", 0.9) == Verdict(1.0, "", "rule")
+    assert decide(stored, TOLD.format("Is the bolt too tight?"), 0.5) == Verdict(0.5, "", "verifier")
+
+
+def test_the_cross_encoder_reads_these_sentences_alone() -> None:
+    """The lowest score counts; a statement in which no word of content differs is likelier the same."""
+    scorer = Scorer(
+        {
+            ("How do I get it?", "How can I have it?"): 0.9,
+            ("I have called several times, but nobody answers.", "I've called several times, but nobody answers."): 0.7,
+            (
+                "I have called several times, but nobody answers.",
+                "I've rung several times, but nobody answers me.",
+            ): 0.7,
+        }
+    )
+    stored, asked = TOLD.format("How do I get it?"), TOLD.format("How can I have it?")
+    turns = TurnScorer(scorer)
+    contracted, other = (asked.replace("I have called", by) for by in ("I've called", "I've rung"))
+    assert turns.scores([(stored, asked)]) == [0.9]
+    assert turns.scores([(stored, contracted)]) == [0.9]
+    assert turns.scores([(stored, other.replace("answers.", "answers me."))]) == [0.7]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("My boss owes me two months of pay.", "I owe my boss two months of pay."),
+        ("It hurts when I sit, not when I run.", "It hurts when I run, not when I sit."),
+        ("I have paid for it but it was not delivered.", "I have not paid for it but it was delivered."),
+        ("He can come on Monday or Tuesday.", "He can come on Monday and Tuesday."),
+        ("She should take the pills.", "She can take the pills."),
+        ("I paid with my credit card.", "I paid by bank transfer."),
+    ],
+)
+def test_other_roles_order_or_content_make_no_statement_likelier_the_same(one: str, other: str) -> None:
+    base = TOLD.format("How do I get it?")
+    texts = [base.replace("The letter said that it would be here within ten days.", told) for told in (one, other)]
+    assert TurnScorer(Scorer({(one, other): 0.6})).scores([(texts[0], texts[1])]) == [0.6]
