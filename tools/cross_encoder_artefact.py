@@ -48,7 +48,7 @@ MOST_TOKENS = 288
 """Tokens of a pair; longer ones are cut."""
 _LANGUAGES = Path(__file__).with_name("languages.toml")
 _MOST_EASED = 0.2  # logits by which a language's threshold is below the one for all, at most
-_MOST_UNKNOWN = 0.05  # share of a language's pairs with a token that the tokenizer does not know
+_MOST_UNKNOWN = 0.25  # share of a language's pairs with a token that the tokenizer does not know
 _POSITIONS = 512
 _BATCH = 32
 _STEP = 8  # tokens
@@ -185,11 +185,11 @@ def _offset(scores: Floats, same: Flags, strict: float) -> float:
     return math.floor(100 * (common - max(common - _MOST_EASED, own))) / 100
 
 
-def table_of_served(fit: CrossEncoderFit) -> Table:
-    """Return the shares served at the strict threshold, for each part and group left out."""
+def table_of_served(figures: Mapping[str, Any], groups: bool = True) -> Table:
+    """Return the shares served at the strict threshold, for each part and group left out, of a data sheet's figures."""
     shown = table("left out", "group", "pairs", "served", "wrong", left=2)
-    for name, figures in fit.figures["left_out"].items():
-        for group, one in {"all": figures, **figures.get("groups", {})}.items():
+    for name, of_part in figures["left_out"].items():
+        for group, one in {"all": of_part, **(of_part.get("groups", {}) if groups else {})}.items():
             shown.add_row(
                 name,
                 group,

@@ -19,13 +19,15 @@ from gateway.fit.datasets import DataError
 from tools.question_families import QuestionFamily, family_pairs
 from tools.question_pairs import RULES, QuestionPair, clusters_of
 from tools.rewording import OTHER, SAME, as_typed
+from tools.translated_pairs import TranslatedPairs
 
 _LEFT_OUT = 8  # one part of this many
 _MANY_GROUPS = 20
 """A data set of at least this many groups is parted by group, one of fewer by cluster."""
 _PER_DATASET = 12_000
-_FROM_FAMILIES = 0.6  # share of an epoch's pairs
-_BY_RULES = 0.2
+_FROM_FAMILIES = 0.66  # share of an epoch's pairs
+_FROM_TEXTS = 0.2  # of the pairs, where there are translations
+_BY_RULES = 0.07
 _QUESTIONS = 8_000  # of each data set, for the rules
 _AS_TYPED = 0.2  # share of the labelled pairs of which one question gets typos, fillers and the like
 _CHECKED = 2_000  # pairs of a data set that are checked against, at most
@@ -37,17 +39,22 @@ _LONGEST = 240  # characters of a question
 
 @dataclass(frozen=True, slots=True)
 class PairSource:
-    """What pairs are drawn from: labelled pairs, questions for the rules, and families."""
+    """What pairs are drawn from: labelled pairs, questions for the rules, families, and translations."""
 
     labelled: Sequence[QuestionPair]
     questions: Sequence[str]
     families: Sequence[QuestionFamily]
+    texts: TranslatedPairs | None = None
 
     def epoch(self, count: int, seed: int) -> list[QuestionPair]:
         """Return `count` pairs in random order. Another seed gives other ones; labelled pairs recur."""
         rng = Random(seed)  # noqa: S311  (no secret)
-        from_families = list(family_pairs(self.families, round(_FROM_FAMILIES * count), rng))
+        of_texts = _FROM_TEXTS if self.texts else 0.0
+        from_families = list(
+            family_pairs(self.families, round(_FROM_FAMILIES / (1 - _FROM_TEXTS + of_texts) * count), rng)
+        )
         by_rules = self.by_rules(round(_BY_RULES * count), seed)
+        from_texts = list(self.texts.draw(round(of_texts * count), rng)) if self.texts else []
         groups: dict[tuple[str, str, bool], list[QuestionPair]] = defaultdict(list)
         for pair in self.labelled:
             groups[pair.dataset, pair.group, pair.same_answer].append(pair)
@@ -57,9 +64,9 @@ class PairSource:
             for (dataset, _, _), group in sorted(groups.items())
             for pair in rng.sample(group, min(len(group), _PER_DATASET // min(parts[dataset], _MANY_GROUPS * 2)))
         ]
-        left = max(0, count - len(from_families) - len(by_rules))
+        left = max(0, count - len(from_families) - len(by_rules) - len(from_texts))
         labelled = rng.sample(bounded, min(left, len(bounded)))
-        pairs = [*from_families, *by_rules, *(_either_way(pair, rng) for pair in labelled)]
+        pairs = [*from_families, *by_rules, *from_texts, *(_either_way(pair, rng) for pair in labelled)]
         rng.shuffle(pairs)
         return pairs
 
@@ -92,7 +99,10 @@ def _either_way(pair: QuestionPair, rng: Random) -> QuestionPair:
 
 
 def parted(
-    pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily], of_families: int = _OF_FAMILIES
+    pairs: Sequence[QuestionPair],
+    families: Sequence[QuestionFamily],
+    of_families: int = _OF_FAMILIES,
+    translated: TranslatedPairs | None = None,
 ) -> tuple[PairSource, list[QuestionPair]]:
     """Return what to train on, and pairs of the parts left out to check against, `of_families` of each language.
 
@@ -119,7 +129,7 @@ def parted(
             raise DataError(f"no family of questions in {language!r} is left out of training: give more of them")
         drawn = family_pairs(of_language, of_families, Random(0))  # noqa: S311  (no secret)
         some += (replace(pair, dataset=f"{LEFT_OUT_FAMILIES}{language}") for pair in drawn)
-    return PairSource(fitted, questions, used), some
+    return PairSource(fitted, questions, used, translated), some
 
 
 def refused(one: str, other: str) -> bool:

@@ -2,8 +2,10 @@
 
 Read are the messages of LibreOffice (`libreoffice-l10n-*`, MPL-2.0) and of Firefox (`firefox-esr` and
 `firefox-esr-l10n-*`, MPL-2.0), the help of LibreOffice (`libreoffice-help-*`, MPL-2.0) and of GNOME (`gnome-user-docs`,
-CC BY-SA 3.0). A text is paired with the English one of the same key, or at the same place of the same page. The result
-is a file of lines `language TAB source TAB English TAB text`, in the order of the languages, without repetitions.
+CC BY-SA 3.0). A text is paired with the English one of the same key, or at the same place of the same page. Of
+WordNet (`wordnet-base`, the WordNet licence) the definitions and examples are texts in English, paired with themselves.
+The result is a file of lines `language TAB source TAB English TAB text`, in the order of the languages, without
+repetitions. `languages.toml` names the packages of a language.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ from __future__ import annotations
 import argparse
 import html
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from cache.text.languages import ENGLISH
 from gateway.cli.commands._flags import add_json_flag
 from gateway.fit.datasets import DataError
 from gateway.progress import OnProgress
@@ -36,11 +41,49 @@ _PAGE_PART = re.compile(r"<(p|title|desc)(?: [^>]*)?>(.*?)</\1>", re.DOTALL)
 _PAGE_FACTS = re.compile(r"<info>.*?</info>", re.DOTALL)
 _MESSAGE = re.compile(r"^([a-zA-Z][\w-]*) =(.*)$")
 _ATTRIBUTE = re.compile(r"^\s+\.([\w-]+) =(.*)$")
+_EXAMPLE = re.compile(r'"([^"]{15,150})"')
+_LANGUAGES = Path(__file__).with_name("languages.toml")
 _PROPERTY = re.compile(r"^([\w.-]+)\s*=\s*(.+)$")
 
+WORDNET = "wordnet"
+"""Source of the definitions and examples."""
+LICENCES = {
+    "libreoffice": "MPL-2.0",
+    "libreoffice-help": "MPL-2.0",
+    "firefox": "MPL-2.0",
+    "gnome-help": "CC BY-SA 3.0",
+    WORDNET: "WordNet",
+}
+"""Licence of each source."""
 Texts = dict[str, set[tuple[str, str, str]]]
 """Maps a language to (source, English, text)."""
 Keyed = dict[tuple[str, str], str]
+
+
+def packages_of(languages: Collection[str]) -> list[str]:
+    """Return the names of the packages with texts in these languages, and of those with the English of all.
+
+    Raises DataError for a language that `languages.toml` does not list.
+    """
+    known = tomllib.loads(_LANGUAGES.read_text(encoding="utf-8"))
+    if missing := sorted(set(languages) - known.keys()):
+        raise DataError(f"{', '.join(missing)}: {_LANGUAGES.name} lists no such language; name {', '.join(known)}")
+    return [name for code in sorted({*languages, ENGLISH}) for name in known[code]["packages"]]
+
+
+def download(names: Sequence[str], packages: Path, on_progress: OnProgress) -> None:
+    """Let `apt-get download` put packages into a folder, but for those that are there. Raises DataError, OSError."""
+    if shutil.which("apt-get") is None:
+        raise DataError("there is no apt-get here: download the packages on Debian and name their folder (--packages)")
+    packages.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names, 1):
+        if not any(packages.glob(f"{name}_*.deb")):
+            words = ("apt-get", "download", name)
+            done = subprocess.run(words, cwd=packages, capture_output=True, text=True, check=False)  # noqa: S603
+            if done.returncode:
+                why = (done.stderr.strip().splitlines() or ["apt-get failed"])[-1]
+                raise DataError(f"{name}: {why}; `apt-get update` may help, or a mirror of Debian 12 or later")
+        on_progress("downloading", number, len(names))
 
 
 def collect(packages: Path, on_progress: OnProgress) -> Texts:
@@ -59,10 +102,16 @@ def collect(packages: Path, on_progress: OnProgress) -> Texts:
             ("libreoffice-help", _office_help(root)),
             ("firefox", _browser_messages(root)),
             ("gnome-help", _desktop_help(root)),
+            (WORDNET, _definitions(root)),
         ):
             for language, *both in pairs:
                 english, text = map(_plain, both)
-                if english != text and text and len(text) <= _LONGEST >= len(english) and _ENGLISH_WORD.search(english):
+                if (
+                    (english != text or source == WORDNET)
+                    and text
+                    and len(text) <= _LONGEST >= len(english)
+                    and _ENGLISH_WORD.search(english)
+                ):
                     found[language].add((source, english, text))
             on_progress(source, 1, 1)
     return found
@@ -163,6 +212,16 @@ def _desktop_help(root: Path) -> Iterator[tuple[str, str, str]]:
                 yield from ((_code(locale), one, other) for one, other in zip(english[name], texts, strict=True))
 
 
+def _definitions(root: Path) -> Iterator[tuple[str, str, str]]:
+    for path in sorted(root.glob("share/wordnet/data.*")):
+        for line in path.read_text("latin-1").splitlines():
+            if not line.startswith(" "):
+                words, _, gloss = line.partition("|")
+                word = words.split(" ")[4].replace("_", " ").partition("(")[0]
+                for text in (f"{word}: {gloss.partition(';')[0].strip()}", *_EXAMPLE.findall(gloss)):
+                    yield ENGLISH, text, text
+
+
 def _pages(folder: Path) -> dict[str, list[str]]:
     return {
         path.relative_to(folder).as_posix(): [
@@ -170,6 +229,12 @@ def _pages(folder: Path) -> dict[str, list[str]]:
         ]
         for path in folder.rglob("*.page")
     }
+
+
+def write_texts(found: Texts, path: Path) -> None:
+    """Write the file of the module's docstring."""
+    rows = [(code, *row) for code in sorted(found) for row in sorted(found[code])]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
 
 
 def read_texts(path: Path) -> Texts:
@@ -184,11 +249,11 @@ def read_texts(path: Path) -> Texts:
 
 
 _EXAMPLES = """examples:
-  mkdir packages && cd packages
-  apt-get download libreoffice-help-en-us firefox-esr gnome-user-docs
-  apt-get download libreoffice-l10n-zh-cn libreoffice-help-zh-cn firefox-esr-l10n-zh-cn && cd ..
+  python -m tools.package_texts --packages packages --download zh ar --out texts.tsv
+                              download Debian's packages with Chinese and Arabic texts, and collect these
   python -m tools.package_texts --packages packages --out texts.tsv
-                              Chinese texts with their English; name more packages for more languages"""
+                              of the packages that are in the folder, whoever put them there: Swedish, say, is in
+                              libreoffice-l10n-sv"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -201,18 +266,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--packages", type=Path, required=True, metavar="DIR", help="the folder with the *.deb files")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
+    parser.add_argument("--download", nargs="+", metavar="CODE", help="languages whose packages apt-get is to fetch")
     add_json_flag(parser, "a table")
 
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+        if args.download:
+            download(packages_of(args.download), args.packages, on_progress)
         found = collect(args.packages, on_progress)
-        rows = [(code, *row) for code in sorted(found) for row in sorted(found[code])]
-        args.out.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+        write_texts(found, args.out)
         counts = {code: Counter(source for source, *_ in found[code]) for code in sorted(found)}
         sources = sorted({source for counted in counts.values() for source in counted})
         made = table("language", *sources)
         for code, counted in counts.items():
             made.add_row(code, *(str(counted[source]) for source in sources))
-        done = [f"{len(rows)} texts written to {args.out}"]
+        done = [f"{sum(map(len, found.values()))} texts written to {args.out}"]
         return Report({code: dict(counted) for code, counted in counts.items()}, [made], title="texts", done=done)
 
     return command.run(parser, work, argv)

