@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from cache.risk.audited_surface import AuditedSurface
     from policies.caching import CachePolicy, SemanticCache
 
-_NEIGHBOURS: Final = 5
+NEIGHBOURS: Final = 5
+"""Nearest questions that a search returns at most."""
 _NOT_ASKED: Final = Checked()
 
 
@@ -90,7 +91,7 @@ class SemanticMatcher:
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
             return Candidates(BestNeighbour(None, Verdict(-math.inf, "no_neighbour")))
-        near = await self._index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
+        near = await self._index.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates

@@ -28,6 +28,7 @@ from tools.exam.answers import answer_pairs, compared
 from tools.exam.desk import REQUESTS, desk_languages, run_desks
 from tools.exam.public import unselected_pairs
 from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of, volatile_questions
+from tools.exam.recall import SCOPE, recalled
 from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
 _EXAMPLES = """examples:
@@ -48,6 +49,8 @@ parts:
   volatile      questions whose answer stays, kept from both caches, and questions whose answer changes, let in
   answers       pairs of answers, opposite ones and the same in other words, compared as the audit does
   desk          5,000 requests of a support desk by language, with the controller at 1% and the audit of answers
+  recall        rewordings looked up in a scope of 20,000 questions of their language: whether the search finds the
+                right neighbour, and whether it is handed to the cross-encoder
 
   unselected    with --pairs: random pairs of public sets, as they come; a file is JSON lines as those of
                 tools.measure_cache, and its name up to the first dot is shown as their language
@@ -56,7 +59,7 @@ served is the share of true rewordings that the cache answers with the other's a
 pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
 training or choose a number: see tools/exam/README.md."""
 
-_ALL: Final = (*PARTS, "volatile", "answers", "desk")
+_ALL: Final = (*PARTS, "volatile", "answers", "desk", "recall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,11 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         values["desk"], tables = run_desks(
             desks, count, args.seed, cache, examined.requests, embedder, comparer, on_progress
         )
+        lines += tables
+    if "recall" in parts:
+        pairs = [pair for part in ("english", "rewordings") for pair in pairs_of(part, languages)]
+        pairs = _limited(pairs, args.limit, args.seed)
+        values["recall"], tables = recalled(pairs, SCOPE, args.seed, cache, examined.requests, embedder, on_progress)
         lines += tables
     asked = {part: _limited(pairs_of(part, languages), args.limit, args.seed) for part in parts if part in PARTS}
     if args.pairs:
