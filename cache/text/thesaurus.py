@@ -90,6 +90,12 @@ def spelled_out(text: str) -> str:
     lowered = text.lower()
     if "non" in lowered or "free" in lowered:
         text = _FREE.sub(r"without \1", _NON.sub("non", text))
+    return words_spelled_out(text)
+
+
+def words_spelled_out(text: str) -> str:
+    """Return an English text with its short forms spelled out, and with each 2 and 4 that is none as a word."""
+    lowered = text.lower()
     if not _SHORT.keys().isdisjoint(lowered.translate(_MARKS).split()):
         text = _TOKEN.sub(_spelled, text)
     return _DIGIT.sub(_word_for, text) if "2 " in text or "4 " in text else text

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.text.languages import ENGLISH, language
-from cache.text.thesaurus import word_list
+from cache.text.thesaurus import word_list, words_spelled_out
 
 SHEET: Final = Path(__file__).parents[1] / "artefacts" / "spelling.json"
 _WORD: Final = re.compile(r"""(?<![\w`"“”„«»./\\@#-])[^\W\d_]{3,}(?![\w'’`"“”«»/\\@#=<>(-]|\.\w)""")
@@ -57,16 +57,18 @@ NEVER: Final = 9.0
 
 
 def respelled(stored: str, asked: str) -> tuple[str, str]:
-    """Return both texts, each with the words of the other in place of those that are slips of them.
+    """Return both texts, each with the words of the other in place of those that are slips of them, and with the short
+    forms of English chats spelled out (`how 2`, `dont`).
 
     Most texts have only words that a dictionary has; these take two look-ups.
     """
     codes = _dictionaries(language(stored).code, language(asked).code)
     if not codes or stored == asked:
         return stored, asked
-    if stored.isascii() == asked.isascii() and not _unknown(stored, codes) and not _unknown(asked, codes):
-        return stored, asked
-    return _respelled(stored, asked, codes)
+    (one, unknown), (other, unknown_too) = _read(stored, codes), _read(asked, codes)
+    if not unknown and not unknown_too and one.isascii() == other.isascii():
+        return one, other
+    return _respelled(one, other, codes)
 
 
 @lru_cache(maxsize=256)
@@ -77,9 +79,12 @@ def _dictionaries(*codes: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16_384)
-def _unknown(text: str, codes: tuple[str, ...]) -> frozenset[str]:
-    """Return the words of a text, in lower case, that are in no dictionary of these languages."""
-    return frozenset(word for word in _WORD.findall(text.lower()) if _remembered_level(word, codes) < Level.RARE)
+def _read(text: str, codes: tuple[str, ...]) -> tuple[str, frozenset[str]]:
+    """Return a text, with short forms spelled out if it is English, and its words, in lower case, that are in no
+    dictionary of these languages.
+    """
+    text = words_spelled_out(text) if codes == (ENGLISH,) else text
+    return text, frozenset(word for word in _WORD.findall(text.lower()) if _remembered_level(word, codes) < Level.RARE)
 
 
 class Level(IntEnum):
@@ -137,7 +142,7 @@ def _corrections(
 
     `bare`: the text is without accents, and the other is not.
     """
-    unknown = _unknown(text, codes)
+    unknown = _read(text, codes)[1]
     accented = {form: match for word, match in others.items() for form in _without_accents(word)} if bare else {}
     found = {word: accented[word] for word in words if word in accented}
     if unknown.isdisjoint(found):

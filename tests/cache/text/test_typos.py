@@ -62,6 +62,17 @@ def test_what_may_be_another_word_is_left_as_it_is(stored: str, asked: str) -> N
     assert respelled(asked, stored) == (asked, stored)
 
 
+def test_short_forms_of_english_chats_are_spelled_out() -> None:
+    """In both texts, for the guards and for the model; in other languages `im` is a word of theirs."""
+    assert respelled("How do I freeze bananas?", "how 2 freeze bananas") == (
+        "How do I freeze bananas?",
+        "how to freeze bananas",
+    )
+    assert respelled("my app wont open b4 noon", "tickets 4 kids")[0] == "my app will not open before noon"
+    german = "Wie schneide ich Rosen im Herbst?"
+    assert respelled(german, "rosen schneiden im herbst") == (german, "rosen schneiden im herbst")
+
+
 def test_a_word_that_both_have_is_no_slip() -> None:
     """Nor does one take the place of two: `dinning` stays where both have `dining` or its slip."""
     both = "Where is the dinning table that the dining table maker made?"
