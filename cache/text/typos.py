@@ -4,8 +4,8 @@
 Nothing is guessed: a word changes only to one of the other question, and not where a third word is as near (`nitrte`
 may be nitrate or nitrite). What a dictionary has is never a slip, since `sulfite` is not `sulfate`. What people often
 write though no dictionary has it may be a name, so only a letter doubled or two letters exchanged count there. The
-first letter must be right, as `illegal` and `legal` differ in no more; the last may be lost or doubled, and be no
-other one, as endings carry tense and person.
+first letter must be right, as `illegal` and `legal` differ in no more, and so must a beginning be that has an opposite
+(`hypo`, `hyper`); the last may be lost or doubled, and be no other one, as endings carry tense and person.
 
 A text without any accent, beside one with some, is read with those of the other: `symptomes` as `symptômes`. Where all
 words without accents are words as well (`schon`, `schön`), it is left as it is.
@@ -52,6 +52,8 @@ _LIMITS: Final[tuple[tuple[int, float], ...]] = tuple((length, cost) for length,
 _BY_ENDINGS: Final = frozenset(_SLIPS["by_endings"])
 """Languages in which one letter within a word may turn it round."""
 _SURE: Final[int] = _SLIPS["sure"]
+_TURNING: Final = tuple(tuple(one.split()) for one in _SLIPS["turning"])
+"""Beginnings of words of which one turns the others round: `hyper` and `hypo`."""
 NEVER: Final = 9.0
 """Cost of what is no slip."""
 
@@ -163,6 +165,7 @@ def _is_name(word: str, text: str) -> bool:
 def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str] | None:
     """Return the one of the other words of which this is a slip; None where there is none, or another may be meant."""
     costs = {other: _cost(word, other) for other in others if abs(len(other) - len(word)) <= 2 and other[0] in word[:2]}
+    costs = {other: cost for other, cost in costs.items() if not _turned(word, other)}
     near = {other: cost for other, cost in costs.items() if cost <= _limit(other, codes)}
     if not near:
         return None
@@ -176,6 +179,15 @@ def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str]
     forms = [form for form in _slips(word, cost) if not (form.startswith(best) or best.startswith(form))]
     least = max(Level.RARE, level - 1)
     return None if any(_level(form, codes) >= least for form in forms) else others[best]
+
+
+def _turned(word: str, other: str) -> bool:
+    """Return whether two words begin with beginnings that turn each other round."""
+    for parts in _TURNING:
+        own, theirs = (next((part for part in parts if one.startswith(part)), None) for one in (word, other))
+        if own and theirs and own != theirs:
+            return True
+    return False
 
 
 def _may_be(word: str, best: str, level: int, cost: float, codes: tuple[str, ...]) -> bool:

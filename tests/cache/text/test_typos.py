@@ -45,6 +45,9 @@ def test_a_slip_is_read_as_the_word_that_only_the_other_has(stored: str, asked: 
         ("What is methanol?", "What is ethanol?"),
         ("Side effects of prednisone", "Side effects of prednisolone"),
         ("How do I treat hypoglycemia?", "How do I treat hypreglycemia?"),  # nearer to hyperglycemia
+        ("What causes hypervolemia?", "What causes hypovolemia?"),
+        ("Jakie są objawy hiperglikemii?", "Jakie są objawy hipoglikemii?"),
+        ("O que é o hipertiroidismo?", "O que é o hipotiroidismo?"),
         ("Is nitrate in water bad?", "Is nitrte in water bad?"),  # as near to nitrite
         ("Is it legal to record a call?", "Is it ilegal to record a call?"),  # illegal
         ("Was ist essbar?", "Was ist unessbar?"),
