@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import tempfile
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from gateway.measures.curves import Flags, Floats
 from gateway.progress import OnProgress
 from gateway.report import NONE, table
 from routing.embedding.embedder import read_tokenizer
-from tools.cross_encoder_data import LEFT_OUT_FAMILIES, refused
+from tools.cross_encoder_data import LANGUAGES, LEFT_OUT_FAMILIES, read_languages, refused
 from tools.question_pairs import QuestionPair
 from tools.served_shares import least_threshold, served_shares
 
@@ -46,7 +45,6 @@ STRICT_ERROR = 0.01
 """Maximum share, of the near-misses checked against, that is served at the strict threshold."""
 MOST_TOKENS = 288
 """Tokens of a pair; longer ones are cut."""
-_LANGUAGES = Path(__file__).with_name("languages.toml")
 _MOST_EASED = 0.2  # logits by which a language's threshold is below the one for all, at most
 _MOST_UNKNOWN = 0.25  # share of a language's pairs with a token that the tokenizer does not know
 _POSITIONS = 512
@@ -69,11 +67,6 @@ class CrossEncoderFit:
     strict: float
     offsets: Mapping[str, float]
     figures: dict[str, Any]
-
-
-def read_languages() -> dict[str, dict[str, list[str]]]:
-    """Return what `languages.toml` says of each language."""
-    return tomllib.loads(_LANGUAGES.read_text(encoding="utf-8"))
 
 
 def finish(
@@ -142,7 +135,7 @@ def save(fit: CrossEncoderFit, tokenizer: Path, folder: Path, sheet: Mapping[str
     """
     known = read_languages()
     if not fit.offsets or (missing := sorted(fit.offsets.keys() - known.keys())):
-        what = f"{_LANGUAGES.name} does not list {', '.join(missing)}" if fit.offsets else "no language is stated"
+        what = f"{LANGUAGES.name} does not list {', '.join(missing)}" if fit.offsets else "no language is stated"
         raise DataError(f"{folder / SHEET}: {what}; without it the cache would give the model English alone")
     folder.mkdir(parents=True, exist_ok=True)
     digest = write_model(fit.model, folder / MODEL)

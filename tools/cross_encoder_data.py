@@ -7,10 +7,12 @@ and texts, so that it is the same for every seed.
 
 from __future__ import annotations
 
+import tomllib
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 from cache.text.guards import SWITCHED, Pair, Where
@@ -21,6 +23,7 @@ from tools.question_pairs import RULES, QuestionPair, clusters_of
 from tools.rewording import OTHER, SAME, as_typed
 from tools.translated_pairs import TranslatedPairs
 
+LANGUAGES = Path(__file__).with_name("languages.toml")
 _LEFT_OUT = 8  # one part of this many
 _MANY_GROUPS = 20
 """A data set of at least this many groups is parted by group, one of fewer by cluster."""
@@ -157,6 +160,11 @@ def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], li
             elif not any(aside):
                 fitted.append(pair)
     return fitted, checked
+
+
+def read_languages() -> dict[str, dict[str, list[str]]]:
+    """Return what `languages.toml` says of each language."""
+    return tomllib.loads(LANGUAGES.read_text(encoding="utf-8"))
 
 
 def left_out(name: str) -> bool:

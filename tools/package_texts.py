@@ -18,7 +18,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -30,6 +29,7 @@ from gateway.fit.datasets import DataError
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from tools import command
+from tools.cross_encoder_data import LANGUAGES, read_languages
 
 _LONGEST = 300  # characters
 _TAG = re.compile(r"<[^>]+>")
@@ -42,7 +42,6 @@ _PAGE_FACTS = re.compile(r"<info>.*?</info>", re.DOTALL)
 _MESSAGE = re.compile(r"^([a-zA-Z][\w-]*) =(.*)$")
 _ATTRIBUTE = re.compile(r"^\s+\.([\w-]+) =(.*)$")
 _EXAMPLE = re.compile(r'"([^"]{15,150})"')
-_LANGUAGES = Path(__file__).with_name("languages.toml")
 _PROPERTY = re.compile(r"^([\w.-]+)\s*=\s*(.+)$")
 
 WORDNET = "wordnet"
@@ -65,9 +64,9 @@ def packages_of(languages: Collection[str]) -> list[str]:
 
     Raises DataError for a language that `languages.toml` does not list.
     """
-    known = tomllib.loads(_LANGUAGES.read_text(encoding="utf-8"))
+    known = read_languages()
     if missing := sorted(set(languages) - known.keys()):
-        raise DataError(f"{', '.join(missing)}: {_LANGUAGES.name} lists no such language; name {', '.join(known)}")
+        raise DataError(f"{', '.join(missing)}: {LANGUAGES.name} lists no such language; name {', '.join(known)}")
     return [name for code in sorted({*languages, ENGLISH}) for name in known[code]["packages"]]
 
 

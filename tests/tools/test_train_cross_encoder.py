@@ -26,10 +26,9 @@ from tools.cross_encoder_artefact import (
     padded,
     pair_encoder,
     quantized,
-    read_languages,
     save,
 )
-from tools.cross_encoder_data import LEFT_OUT_FAMILIES, counted, parted
+from tools.cross_encoder_data import LEFT_OUT_FAMILIES, counted, parted, read_languages
 from tools.fine_tuning import bert_of
 from tools.question_families import SHIPPED, Intent, QuestionFamily, read_families
 from tools.question_pairs import QuestionPair, clusters_of
