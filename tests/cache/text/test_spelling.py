@@ -20,6 +20,7 @@ from cache.text.thesaurus import spelled_out
         ("hectares 2 acres", "hectares to acres"),
         ("my app wont open b4 noon", "my app will not open before noon"),
         ("ur dog n my cat", "your dog and my cat"),
+        ("waht shoud i wear abroad", "what should i wear abroad"),
         ("tea w/o milk", "tea without milk"),
         ("Non-profits and non-stick pans", "nonprofits and nonstick pans"),
         ("a gluten-free cake", "a without gluten cake"),
