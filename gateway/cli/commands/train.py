@@ -24,10 +24,10 @@ from gateway.cli.commands._flags import (
     whole,
 )
 from gateway.exit_codes import Exit
-from gateway.fit.datasets import DataError, read_answers, read_labelled
+from gateway.fit.datasets import DataError, LabelledAnswer, read_answers, read_labelled
 from gateway.fit.embedding import Remembered
 from gateway.fit.libraries import LibraryMissing
-from gateway.fit.training.answer_heads import fit_head, orders_of, save_head, table_of_parts
+from gateway.fit.training.answer_heads import fit_head, orders_of, save_head, table_of_parts, table_of_sets
 from gateway.fit.training.difficulty import Recipe, save, table_of_apgr, train
 from gateway.fit.training.sheet import Remade, data_sheet, trained_on
 from gateway.progress import OnProgress, progress
@@ -148,6 +148,11 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="N",
         help="train on N random prompts of a file that has more, where the encoder is slow (default: on all)",
     )
+    parser.add_argument(
+        "--kinds-by-words",
+        action="store_true",
+        help="tell kinds of requests apart by words and counts alone, so that a slow encoder has a third of the work",
+    )
     add_seed_flag(parser)
     add_state_flag(parser)
     add_note_flag(parser)
@@ -172,6 +177,14 @@ def _add_confidence(subparsers: Subparsers) -> None:
         "--model", required=True, metavar="NAME", help="the model whose answers to use: a name under `models` of a row"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write the head to")
+    parser.add_argument(
+        "--check",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="labelled rows that the head is measured on and not fitted to, by data set",
+    )
     parser.add_argument(
         "--calibration", type=whole(20), metavar="N", help="fit to N random labels, at least 20 (default: all)"
     )
@@ -219,7 +232,13 @@ def run(args: argparse.Namespace) -> int:
 def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     accuracy: dict[str, float] = dict(args.small_accuracy)
     kinds = {dataset: kind for kind, datasets in args.kind for dataset in datasets}
-    recipe = Recipe(seed=args.seed, small_accuracy=accuracy, bare_questions=args.bare_questions, kinds=kinds)
+    recipe = Recipe(
+        seed=args.seed,
+        small_accuracy=accuracy,
+        bare_questions=args.bare_questions,
+        kinds=kinds,
+        kinds_by_vector=not args.kinds_by_words,
+    )
     data = read_labelled(args.data, args.small, args.large, args.middle, args.at_most, args.seed)
     trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
     tiers = ("small", *(["middle"] * len(args.middle)), "large")
@@ -239,6 +258,8 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         command.append("--bare-questions")
     if args.at_most is not None:
         command += ["--at-most", str(args.at_most)]
+    if args.kinds_by_words:
+        command.append("--kinds-by-words")
     facts = {"trained_on": data.sources, "small_accuracy": accuracy}
     digest = save(
         trained, args.out, data_sheet(what, facts, Remade.of("tierline train", args.data, args.out, command, args.note))
@@ -256,13 +277,18 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         chosen = np.random.default_rng(args.seed).permutation(len(answered))[: args.calibration]
         answered = [answered[row] for row in np.sort(chosen).tolist()]
     prompts, sets, answers = zip(*answered, strict=True)
-    head = fit_head(answers, args.model, args.seed, on_progress, _priors(args, prompts, on_progress), sets)
+    others: dict[str, list[LabelledAnswer]] = {}
+    checked = read_answers(args.check, args.model) if args.check else ([], [])
+    for _, name, answer in checked[0]:
+        others.setdefault(name, []).append(answer)
+    head = fit_head(answers, args.model, args.seed, on_progress, _priors(args, prompts, on_progress), sets, others)
     what = f"confidence: P(an answer of {args.model} is right), from the evidence it leaves"
     calibration = ("--calibration", str(args.calibration)) if args.calibration else ()
-    facts: dict[str, Any] = {"trained_on": sources, "labels": len(answered)}
+    facts: dict[str, Any] = {"trained_on": sources, "checked_on": checked[1], "labels": len(answered)}
     notes: list[str] = []
     prior: tuple[str, ...] = ()
-    lines: list[str | Text | Table] = [table_of_parts(head.metrics), *orders_of(head.metrics)]
+    lines: list[str | Text | Table] = [table_of_parts(head.metrics), table_of_sets(head.metrics)]
+    lines += orders_of(head.metrics)
     if args.classifier is not None:
         prior = ("--classifier", args.classifier.name, "--embedding", args.embedding)
         facts["classifier"] = version_in(args.classifier)
@@ -271,7 +297,8 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         for file in trained_on(args.classifier / SHEET_FILE) & {source["sha256"] for source in sources}:
             name = next(source["file"] for source in sources if source["sha256"] == file)
             notes.append(f"the classifier was fitted on {name}: its estimates are better there than on new prompts")
-    options = ("--model", args.model, "--seed", str(args.seed), *calibration, *prior)
+    check = ("--check", *(path.name for path in args.check)) if args.check else ()
+    options = ("--model", args.model, "--seed", str(args.seed), *calibration, *prior, *check)
     remade = Remade.of("tierline train confidence", args.data, args.out, options, args.note)
     digest = save_head(head, args.out, data_sheet(what, facts, remade))
     values = {"model": args.model, "version": digest[:12], "prior": head.numbers["prior"], **facts, **head.metrics}

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from gateway.fit.datasets import DataError, LabelledAnswer
+from gateway.fit.figures import Interval
 from gateway.fit.folds import folds_of
 from gateway.fit.libraries import one_thread
-from gateway.fit.training.left_out import by_length, judged_by, left_out, proven
+from gateway.fit.training.left_out import by_length, judged_by, left_out, proven, ranked
 from gateway.fit.training.scorers import FEW_LABELS, ScorerPart, log_losses, scorers_of
 from gateway.fit.training.sheet import write_artefact
 from gateway.measures.curves import Floats, auroc, calibration_error
@@ -30,6 +32,7 @@ from routing.confidence.head import (
     OF_VERIFIERS,
     PREFIXES,
     WHOLE,
+    LogisticScorer,
     features_of,
     logit_of,
     numbers_hash,
@@ -57,17 +60,20 @@ def fit_head(
     on_progress: OnProgress,
     priors: Sequence[float | None] | None = None,
     sets: Sequence[str] = (),
+    others: Mapping[str, Sequence[LabelledAnswer]] = MappingProxyType({}),
 ) -> FittedHead:
     """Fit the head of `model` to these answers. Equal inputs give equal numbers.
 
     `sets` name for each answer its data set or kind of request. What is learned beyond the raw value is used only if it
     is better on sets and lengths of answers left out (`gateway.fit.training.left_out`); else its order is the raw one.
     `priors` are, for each answer, the classifier's probability that this model would be right, None where it abstains;
-    without any the head ignores the classifier. Raises DataError or LibraryMissing.
+    without any the head ignores the classifier. `others` are answers by data set that only the head that comes of it
+    is measured on. Raises DataError or LibraryMissing.
     """
     parts = list(_parts(answers, sets or [""] * len(answers)))
     scorers: dict[str, list[dict[str, Any]]] = {}
     measured: dict[str, Any] = {}
+    never_fitted: dict[str, Any] = {}
     prior = {"weight": 0.0, "centre": 0.0}
     with one_thread():
         for done, part in enumerate(parts):
@@ -82,6 +88,8 @@ def fit_head(
             measured[part.name] = {**_figures(part, predicted, seed), "order": order, "left_out": without}
             if part.name == WHOLE and priors is not None:
                 prior = _prior(predicted, part.right, [p for p, a in zip(priors, answers, strict=True) if _usable(a)])
+            if part.name == WHOLE:
+                never_fitted = dict(_on_others(fitted, others, _alternatives(answers)))
             scorers[part.name] = [scorer.numbers() for scorer in fitted]
     on_progress("fitting", len(parts), len(parts))
     numbers = {
@@ -89,7 +97,7 @@ def fit_head(
         "prior": prior,
         "scorers": scorers,
     }
-    return FittedHead(model, numbers, {"folds": _FOLDS, "parts": measured})
+    return FittedHead(model, numbers, {"folds": _FOLDS, "parts": measured, "never_fitted": never_fitted})
 
 
 def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
@@ -135,6 +143,18 @@ def _parts_by_logprobs(
         if _tells(long):
             values = (features_of(_evidence(answer), count, alternatives) for answer in long)
             yield ScorerPart(str(count), tuple(values), _right(long), kinds=tuple(kinds[row] for row in rows))
+
+
+def _on_others(
+    scorers: list[LogisticScorer], others: Mapping[str, Sequence[LabelledAnswer]], alternatives: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield how these scorers rank whole answers of each other data set that has right and wrong ones."""
+    for name, answers in others.items():
+        usable = [answer for answer in answers if _usable(answer)]
+        if _tells(usable):
+            part = next(_parts_by_logprobs(usable, [()] * len(usable), alternatives))
+            ece = calibration_error(judged_by(scorers, part), part.right)
+            yield name, {**ranked(scorers, part), "ece": round(ece, 4)}
 
 
 def _right(answers: Sequence[LabelledAnswer]) -> Floats:
@@ -228,6 +248,19 @@ def table_of_parts(metrics: Mapping[str, Any]) -> Table:
         shown = _SHOWN.get(name) or (name if name in OF_VERIFIERS else f"first {name} tokens")
         figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
         made.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures, part["order"])
+    return made
+
+
+def table_of_sets(metrics: Mapping[str, Any]) -> Table:
+    """Return how whole answers are ranked in each data set left out of the fit, or never fitted, as AUROCs."""
+    made = table("data set", "", "n", "right", "head", "mean log-probability", "length alone")
+    left = metrics["parts"].get(WHOLE, {}).get("left_out", {})
+    for what, sets in (("left out", left), ("never fitted", metrics["never_fitted"])):
+        for name, one in sets.items():
+            shown = [
+                str(Interval(*one["auroc"][which])) for which in ("head", "raw", "length") if which in one["auroc"]
+            ]
+            made.add_row(name, what, str(one["n"]), f"{one['right']:.3f}", *shown)
     return made
 
 

@@ -13,12 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.fit.figures import interval, resamples
 from gateway.fit.training.scorers import FEW_LABELS, ScorerPart, scorers_of
-from gateway.measures.curves import Floats, auroc
+from gateway.measures.curves import Blocks, Floats, auroc, aurocs
 from routing.confidence.head import LogisticScorer
 
 _MOST_LOST: Final = 0.005
 """AUROC that a head may lose against the raw value on one set left out."""
+_RESAMPLES: Final = 500
 _FEWEST: Final = 10
 """Right, and wrong, answers that a set needs to be judged."""
 
@@ -35,8 +37,32 @@ def by_length(tokens: NDArray[np.int64]) -> list[str]:
 
 
 def left_out(part: ScorerPart, seed: int) -> dict[str, dict[str, Any]]:
-    """Return by kind of answers left out their number, and by how much the AUROC there is above the raw value's."""
-    return {name: {"n": int(out.sum()), "minus_raw": round(_gained(part, out, seed), 4)} for name, out in _kinds(part)}
+    """Return by kind of answers left out what `ranked` says of them, and by how much the AUROC is above the raw one."""
+    measured = {}
+    for name, out in _kinds(part):
+        held = part.take(np.flatnonzero(out))
+        figures = ranked(scorers_of(part.take(np.flatnonzero(~out)), seed), held)
+        head, raw = (figures["auroc"][which][0] for which in ("head", "raw"))
+        measured[name] = {**figures, "minus_raw": round(head - raw, 4)}
+    return measured
+
+
+def ranked(scorers: list[LogisticScorer], part: ScorerPart) -> dict[str, Any]:
+    """Return the number of these answers, the share right, and AUROCs as [value, low, high], with 95% intervals.
+
+    They are of the scorers' probability, of the raw value, and of the length alone, the shortest answer first.
+    """
+    raw = part.columns([part.raw])[:, 0]
+    # A single scorer keeps the raw order; where its slope is next to nothing, ties would hide that.
+    scores = {"head": judged_by(scorers, part) if len(scorers) > 1 else raw, "raw": raw}
+    if part.has(["log_tokens"]):
+        scores["length"] = -part.columns(["log_tokens"])[:, 0]
+    right = part.right
+    return {
+        "n": len(right),
+        "right": round(float(right.mean()), 4),
+        "auroc": {name: _auroc_interval(score, right) for name, score in scores.items()},
+    }
 
 
 def proven(measured: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -60,9 +86,9 @@ def _kinds(part: ScorerPart) -> Iterator[tuple[str, NDArray[np.bool_]]]:
             yield name, out
 
 
-def _gained(part: ScorerPart, out: NDArray[np.bool_], seed: int) -> float:
-    scorers = scorers_of(part.take(np.flatnonzero(~out)), seed)
-    if len(scorers) == 1:
-        return 0.0  # the scorer over the raw value alone
-    held = part.take(np.flatnonzero(out))
-    return float(auroc(judged_by(scorers, held), held.right) - auroc(held.columns([part.raw])[:, 0], held.right))
+def _auroc_interval(score: Floats, right: Floats) -> list[float]:
+    """Return the AUROC and the ends of its 95% interval by bootstrap over answers."""
+    blocks = Blocks.of(score)
+    drawn = [aurocs(blocks, right, weights) for weights in resamples(len(score), 0, _RESAMPLES)]
+    found = interval(auroc(score, right), np.concatenate(drawn))
+    return [round(end, 4) for end in (found.value, found.lo, found.hi)]

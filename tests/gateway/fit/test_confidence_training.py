@@ -211,9 +211,23 @@ def test_what_is_learned_is_used_only_if_it_holds_on_sets_left_out(reverse: bool
     assert whole["order"] == ("raw" if reverse else "head")
     assert {"quiz", "law", "short", "long"} >= set(whole["left_out"]) - {"middling"}
     assert ("law" in whole["left_out"]) and (whole["left_out"]["law"]["minus_raw"] < -0.1) == reverse
+    assert whole["left_out"]["law"]["auroc"].keys() == {"head", "raw", "length"}
     lines = " ".join(orders_of(head.metrics))
     assert ("whole: AUROC minus the raw one on answers left out: quiz" in lines) or "law" in lines
     assert ("the raw order is kept" in lines) or not reverse
+
+
+def test_a_head_is_measured_on_sets_that_it_never_saw() -> None:
+    """Each set has figures with intervals, beside the raw value's and the length's; the numbers stay as they were."""
+    some, law = written(150), written(120, seed=1)
+    all_wrong = [replace(answer, correct=0.0) for answer in law]
+    head = fit_head(some, "tiny", 0, silent, others={"law": law, "lost": all_wrong})
+    assert head.numbers == fit_head(some, "tiny", 0, silent).numbers
+    ((name, figures),) = head.metrics["never_fitted"].items()
+    assert (name, figures["n"]) == ("law", 120)
+    value, low, high = figures["auroc"]["head"]
+    assert low < value < high
+    assert figures["auroc"]["raw"] == figures["auroc"]["head"] != figures["auroc"]["length"]
 
 
 def test_few_labels_give_a_head_in_the_order_of_the_mean() -> None:

@@ -197,7 +197,7 @@ def test_a_model_without_a_shipped_head_has_none() -> None:
 
 
 def test_the_shipped_head_of_the_local_model_knows_how_weak_it_is() -> None:
-    """The head that ships for the local model loads, and takes long answers and mere beginnings for wrong ones."""
+    """It calls none of its answers likely to be right, and orders them as their mean log-probability does."""
     path = shipped_head("smollm2-135m-instruct")
     assert path is not None
     shipped = ConfidenceHead.load(path)
@@ -207,5 +207,5 @@ def test_the_shipped_head_of_the_local_model_knows_how_weak_it_is() -> None:
     beginning = Evidence("The capital", logprobs=[-0.5] * 24, complete=False)
     low, high, first = (shipped.p_right(evidence) for evidence in (rambling, short, beginning))
     assert low is not None and high is not None and first is not None
-    assert low < 0.2 < high < 0.9
+    assert 0.15 < low < high < 0.3
     assert first < 0.3
