@@ -49,7 +49,8 @@ class Recipe:
     cheap tier in use is right on such prompts, by kind (under "" for kinds that it does not name), if it is not the
     labelled model: the cheap head keeps its ranking and is shifted to that mean. `bare_questions` also fits
     multiple-choice prompts without their choices, at 0.007 of APGR on routellm_mmlu. `kinds` maps names of data sets to
-    kinds, where they are not those of `gateway.fit.kinds`.
+    kinds, where they are not those of `gateway.fit.kinds`. Without `kinds_by_vector` words and counts alone tell kinds
+    apart, so that a slow encoder need not embed the prompts in templates.
     """
 
     seed: int = 0
@@ -59,6 +60,7 @@ class Recipe:
     small_accuracy: Mapping[str, float] = field(default_factory=dict)
     bare_questions: bool = False
     kinds: Mapping[str, str] = field(default_factory=dict)
+    kinds_by_vector: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def _tabulated(
     """Return the table of the examples and, after them, of the plain requests of their kinds."""
     kinds = {kind_of(example, recipe.kinds) for example in examples}
     plain = [example for example in plain_requests(len(examples[0].answers)) if example.kind in kinds]
-    return tabulate([*examples, *plain], embedder, recipe.bare_questions, on_progress, recipe.kinds)
+    every = [*examples, *plain]
+    return tabulate(every, embedder, recipe.bare_questions, on_progress, recipe.kinds, recipe.kinds_by_vector)
 
 
 @dataclass(frozen=True, slots=True)

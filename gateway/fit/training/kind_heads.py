@@ -2,8 +2,9 @@
 
 Both are logistic regressions over the vector, the counts and the words that occur, whatever their number and the length
 of the text: a template around a request adds words, and takes none away. They are fitted to prompts as they are and in
-templates (`wrappers`), so that the words of templates say nothing of the kind. A question without its choices is no
-example of a kind: such questions are asked in chats too.
+templates (`wrappers`), so that the words of templates say nothing of the kind. Where vectors are to have no say
+(`TrainingTable.kinds_by_vector`), counts and words decide. A question without its choices is no example of a kind: such
+questions are asked in chats too.
 
 The domain of a kind is where its labels are: its own prompts as they are, not in the templates of exams, and no prompt
 of another kind. All but _OUTSIDE of its prompts lie within, judged by fits without them.
@@ -132,8 +133,12 @@ def _level(inputs: _Inputs, some: NDArray[np.intp], right: NDArray[np.int64], we
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Texts as inputs of a regression: `words` (texts, BUCKETS), and counts with the factor that standardises them."""
+    """Texts as inputs of a regression: `words` (texts, BUCKETS), and counts with the factor that standardises them.
 
+    `dimension` is that of the table's vectors; `vectors` have no columns where kinds are told apart without them.
+    """
+
+    dimension: int
     vectors: Floats
     counts: Floats
     words: csr_matrix
@@ -147,7 +152,9 @@ class _Inputs:
         spread = counts.std(axis=0)
         of_text = (np.arange(counts.shape[1]) < SHAPE) | (np.arange(counts.shape[1]) >= STYLE)
         factor = np.divide(1.0, spread, out=np.zeros_like(spread), where=(spread > 1e-6) & of_text)
-        return cls(table.vectors[rows], counts, _present(table, rows, rarity), counts.mean(axis=0), factor)
+        dimension = table.vectors.shape[1]
+        vectors = table.vectors[rows, : dimension if table.kinds_by_vector else 0]
+        return cls(dimension, vectors, counts, _present(table, rows, rarity), counts.mean(axis=0), factor)
 
     def fit(
         self, some: NDArray[np.intp], part: NDArray[np.int64], weight: Floats, priors: tuple[float, float, float]
@@ -173,13 +180,15 @@ class _Inputs:
             words_of = np.zeros(self.words.shape[1])
             words_of[used] = of_words * by_word
             of_counts = of_counts * by_count * self.factor
-            made.append((of_vector * by_vector, of_counts, words_of, float(intercept - of_counts @ self.mean)))
+            of_vector = np.pad(of_vector * by_vector, (0, self.dimension - width))
+            made.append((of_vector, of_counts, words_of, float(intercept - of_counts @ self.mean)))
         return made
 
     def logits(self, some: NDArray[np.intp], head: Sequence[Any]) -> Floats:
         """Return the logits of these texts by one of `fit`'s heads."""
         vector, counts, words, bias = head
-        return np.asarray(self.vectors[some] @ vector + self.counts[some] @ counts + self.words[some] @ words + bias)
+        by_vector = self.vectors[some] @ vector[: self.vectors.shape[1]]
+        return np.asarray(by_vector + self.counts[some] @ counts + self.words[some] @ words + bias)
 
 
 def _present(table: TrainingTable, rows: NDArray[np.intp], rarity: Floats) -> csr_matrix:

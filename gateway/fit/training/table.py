@@ -66,6 +66,8 @@ class TrainingTable:
     """Whether each text is one of PLAIN, whose labels are assumed."""
     has_tools: NDArray[np.bool_]
     """Whether each prompt's request has tools, which makes it of that kind."""
+    kinds_by_vector: bool
+    """Whether vectors help to tell kinds apart; if not, texts in templates have zeros in place of theirs."""
     form: NDArray[np.int8]
     """What each text is: a PROMPT, a QUESTION without its choices, or a prompt in a template of an EXAM or a CHAT."""
 
@@ -90,10 +92,12 @@ def tabulate(
     bare_questions: bool,
     on_progress: OnProgress,
     named: Mapping[str, str] = MappingProxyType({}),
+    kinds_by_vector: bool = True,
 ) -> TrainingTable:
     """Return the table of these examples, all labelled for the same number of tiers.
 
-    `named` maps names of data sets to kinds. The kind `tools` is there even without examples.
+    `named` maps names of data sets to kinds. The kind `tools` is there even without examples. Without `kinds_by_vector`
+    texts in templates, two thirds of all, are not embedded.
     """
     texts = [example.prompt for example in examples]
     names = [kind_of(example, named) for example in examples]
@@ -111,7 +115,9 @@ def tabulate(
         requests.append(features_of_text(text))
         owner.append(index)
         forms.append(one)
-    vectors = Remembered(embedder, on_progress).embed(texts).astype(np.float64)
+    embedded = [text for text, one in zip(texts, forms, strict=True) if kinds_by_vector or one <= QUESTION]
+    vectors = np.zeros((len(texts), embedder.dimension))
+    vectors[: len(embedded)] = Remembered(embedder, on_progress).embed(embedded)  # the others stand behind them
     counts, terms = _read(texts, requests)
     rows = np.array(owner)
     labels = np.array([[answer.correct for answer in example.answers] for example in examples])
@@ -142,6 +148,7 @@ def tabulate(
         source=numbered(named_sources),
         plain=(sources == PLAIN)[rows],
         has_tools=np.array([request.has_tools for request in requests[: len(examples)]]),
+        kinds_by_vector=kinds_by_vector,
         form=form,
     )
 

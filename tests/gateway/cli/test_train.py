@@ -83,6 +83,21 @@ def test_a_ladder_of_three_is_trained_saved_and_judged(
     assert len(figures["ece_middle"]) == 1
 
 
+def test_a_slow_encoder_may_be_spared_prompts_and_templates(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So many prompts of a file are fitted, kinds are told without vectors, and the sheet's command says both."""
+    words = ("--at-most", 120, "--kinds-by-words", "--large", "mid")
+    code, _, err = run(capsys, "train", "--data", data, "--out", tmp_path / "some", *words)
+    assert code == 0, err
+    sheet = json.loads((tmp_path / "some" / SHEET_FILE).read_text())
+    assert (sheet["trained_on"][0]["rows"], sheet["measured"]["datasets"]["all"]["n"]) == (120, 120)
+    assert "--at-most 120 --kinds-by-words" in sheet["command"]
+    made = DifficultyModel.load(tmp_path / "some")
+    assert not made.kind_vectors.any()
+    assert made.vector_weights.any()
+
+
 def test_a_pair_has_no_middle(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without `--middle` there are two tiers, whatever other models the file has."""
     code, out, err = run(capsys, "train", "--data", data, "--out", tmp_path / "two")
