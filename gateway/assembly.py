@@ -31,6 +31,7 @@ from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
+from gateway.cascade.draft_scorer import DraftScorer
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.cascade.verifying import Verifiers
@@ -110,7 +111,8 @@ def build(
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
-    verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store))
+    scorer = None if deployment.answer_scorer is None else DraftScorer(deployment.answer_scorer)
+    verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), scorer)
     comparer = Comparer(
         tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
     )

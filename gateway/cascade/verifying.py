@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.cascade.draft_judge import DraftJudge, NotJudged
 from gateway.cascade.sampling import Samples
@@ -22,6 +22,7 @@ from policies.value_type import value_type
 from routing.confidence.judge import Evidence, structural_fault
 
 if TYPE_CHECKING:
+    from gateway.cascade.draft_scorer import DraftScorer
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
     from routing.attempt import AttemptMachine
     from routing.cascade import Attempt
     from routing.confidence.agreement import Cosine
-
-
-class DraftScorer(Protocol):
-    """Score drafts in this worker, off the event loop."""
-
-    @property
-    def takes_s(self) -> float:
-        """How long a draft takes, as measured so far, in seconds."""
-
-    async def score(self, request: RequestContext, evidence: Evidence) -> float | None:
-        """Return how likely the draft is good enough, 0..1; None for one that it was not made for."""
 
 
 @value_type

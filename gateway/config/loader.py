@@ -37,6 +37,7 @@ from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
 from routing.confidence.head import ConfidenceHead, shipped_head
+from routing.confidence.scorer import AnswerScorer
 from routing.difficulty.model import ArtefactError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ LOCAL_KEY = "TIERLINE_LOCAL_KEY"
 """Environment variable with the key that the model at LOCAL_URL requires; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset(
-    {"unconfigured_reason", "price_source", "head", "key_digests", "warnings", "cross_encoder_folder"}
+    {"unconfigured_reason", "price_source", "head", "key_digests", "warnings", "cross_encoder_folder", "answer_scorer"}
 )
 _FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
@@ -126,6 +127,7 @@ class _Resolver:
             "prices": prices.model_copy(update={"file": own}),
             "classifier": self._existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
+            "answer_scorer": self._scorer(deployment.scorer),
             "admin": self._admin(deployment.admin, tenants),
             "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
             "warnings": tuple(self._warnings),
@@ -230,6 +232,18 @@ class _Resolver:
             message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
             self._refuse(("cross_encoder",), message)
         return shipped
+
+    def _scorer(self, wanted: str) -> AnswerScorer | None:
+        if wanted == "none":
+            return None
+        file = self._existing(("scorer",), Path(wanted))
+        if file is None:
+            return None
+        try:
+            return AnswerScorer.load(file)
+        except ArtefactError as error:
+            self._refuse(("scorer",), f"{error}; fit one with `tierline train scorer`, or say none")
+            return None
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path

@@ -28,6 +28,7 @@ from policies.errors import Finding, Problem
 from policies.quantities import read_size
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
+from routing.confidence.scorer import AnswerScorer
 from routing.features import SERVICE_TIERS, Capability, ServiceTier
 
 _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
@@ -676,6 +677,11 @@ class Deployment(Section):
     sentence-transformers exports it."""
     cross_encoder_folder: Path | None = None
     """The folder that `cross_encoder` names, None for none; set by the loader."""
+    scorer: Words = "none"
+    """Scorer of answers without log-probabilities, which a policy's `escalate.verify` asks: the path of a file that
+    `tierline train scorer` wrote, or `none`."""
+    answer_scorer: InstanceOf[AnswerScorer] | None = None
+    """The scorer that `scorer` names, read by the loader."""
     local_model: LocalModel = LocalModel()
     prices: PricesConfig = PricesConfig()
     telemetry: TelemetryConfig = TelemetryConfig()

@@ -14,7 +14,9 @@ import pytest
 import redis
 
 from routing.confidence import calls
+from routing.confidence.scorer import WHOLE
 from tests.integration.test_path import HARD, ask, text_of, traced
+from tests.routing.confidence.test_scorer import written
 from tests.support.gateway import Gateway, config, serve
 from tests.support.heads import mean_scorer, write_head
 from tests.support.store import LocalStore
@@ -32,6 +34,7 @@ escalate:
   when: {{confidence_below: 0.5, uncalibrated_below: 0.8, invalid: [json, json_schema, tool_args, tool_calls]}}
   stream: {{hold_tokens: 8, hold_max: 2s}}
 """
+UNSCORED = "  verify: [logprobs, judge, agreement]\n"
 AGREEMENT = "  agreement: {samples: 1, temperature: 0.7}\n"
 JUDGE = "  verify: [logprobs, judge]\n  judge: {{backend: {}, within: {}}}\n"
 DOUBTFUL = Reply(text="Rome, I should think.", logprob=-0.9)
@@ -75,11 +78,14 @@ def judging(
         "capped": silent,
         "late": silent,
         "decided": silent,
+        "scored": silent,
     }
     policies = {name: POLICY.format(surface=name) for name in kinds}
-    policies["twice"] += AGREEMENT
+    policies["mute"] += UNSCORED
+    policies["twice"] += AGREEMENT + UNSCORED
     policies["asked"] += JUDGE.format("judge", "1s")
     policies["capped"] += JUDGE.format("judge", "1s").replace("within", "max_usd_per_request: 0.0000001, within")
+    policies["scored"] += "  verify: [logprobs, scorer]\n"
     policies["decided"] += JUDGE.format("decider", "1s")
     policies["late"] += JUDGE.format("judge", "100ms")
     policies["informed"] = policies["informed"].replace("classifier: none", "classifier: default")
@@ -93,7 +99,8 @@ def judging(
         "price": {"input": 1, "output": 1},
     }
     tiers.append({"name": "decider", "backends": [decider]})
-    settings = {"tiers": tiers, "default_surface": "raw"}
+    scored = written(folder / "scorer.json", WHOLE)
+    settings = {"tiers": tiers, "default_surface": "raw", "scorer": str(scored)}
     with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
         yield gateway
 
@@ -392,6 +399,23 @@ def test_a_backend_of_decisions_judges(
     assert json.loads(asked.body["input"])["draft"] == "Rome."
     judged = next(call for call in record["ledger"]["calls"] if call["tier"] == "decider")
     assert (judged["tokens_in"], judged["cost_usd"]) == (40, pytest.approx(40e-6))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("text", "goes_out"), [("Rome.", "Rome."), (LONG, "From hosted.")], ids=["short", "long"])
+def test_a_scorer_judges_whole_answers(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, text: str, goes_out: str, stream: bool
+) -> None:
+    """This one trusts short ones. Its word is a probability; of a beginning it has none, and the trace says so."""
+    local_upstream.default = Reply(text=text, between_s=0.01)
+    answered = put(gw, "scored", stream=stream)
+    assert text_of(answered.content) == goes_out
+    attempt = first_attempt(store, answered)
+    if stream and text == LONG:
+        assert attempt["tierline.verify.skipped"] == ["scorer: it has no answer"]
+        assert attempt["tierline.confidence.basis"] == "none"
+    else:
+        assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence.min"]) == ("scorer", 0.5)
 
 
 def test_a_judge_has_a_cap_for_the_day(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:

@@ -1,4 +1,4 @@
-"""Run `tierline train [confidence]`: fit the difficulty classifier, or a confidence head."""
+"""Run `tierline train [confidence | scorer]`: fit the difficulty classifier, a confidence head or an answer scorer."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from gateway.cli.commands._flags import (
     whole,
 )
 from gateway.exit_codes import Exit
-from gateway.fit.datasets import DataError, LabelledAnswer, read_answers, read_labelled
+from gateway.fit.datasets import DataError, LabelledAnswer, digest_of, read_answers, read_labelled, read_rows
 from gateway.fit.embedding import Remembered
 from gateway.fit.libraries import LibraryMissing
 from gateway.fit.training.answer_heads import fit_head, orders_of, save_head, table_of_parts, table_of_sets
+from gateway.fit.training.answer_scorer import Answered, fit_scorer, save_scorer
 from gateway.fit.training.difficulty import Recipe, save, table_of_apgr, train
 from gateway.fit.training.sheet import Remade, data_sheet, trained_on
 from gateway.progress import OnProgress, progress
-from gateway.report import WIDE, Report, show
+from gateway.report import WIDE, Report, show, table
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 from routing.features import features_of_text
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
-       tierline train confidence --data FILE... --model NAME --out FILE [options]"""
+       tierline train confidence --data FILE... --model NAME --out FILE [options]
+       tierline train scorer --data FILE... --out FILE [options]"""
 
 _EXAMPLES = """examples:
   tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier
@@ -78,6 +80,20 @@ The head judges the answer alone, unless --classifier names a difficulty classif
 weighed in (`prior` in the artefact) by as much as lowers the loss on held-out answers, and not at all where that may be
 chance. Name the one that the gateway uses: the weight holds for its estimates only."""
 
+_SCORER = """examples:
+  tierline train scorer --data mine.jsonl.gz --out scorer.json
+                              fit to the labelled answers of all models in the file
+  tierline train scorer --data mine.jsonl.gz gsm8k.jsonl.gz --out scorer.json --not-for chat
+                              and say nothing of requests that the classifier takes for chat
+
+Rows are lines of JSON as `tierline collect` writes them, with the text of each answer: {"id", "dataset", "group",
+"prompt", "models": {name: {"correct": 0..1, "answer": "..."}}}. The scorer reads question and answer alone, so it
+judges answers of any model; a policy asks it by `escalate.verify`. To use it, set `scorer:` in the config to the file.
+Each data set counts alike, and is left out once to measure the scorer: the command prints AUROC, and the APGR of
+escalating what it trusts least, with a 95% interval, for whole answers, for their beginnings, and by length alone. 0.5
+is what chance gives: what is no better on sets left out is not written. `tierline train confidence` turns its word into
+a probability for one model."""
+
 _FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, OSError)
 
 
@@ -86,7 +102,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "train",
-        "train the difficulty classifier or a confidence head",
+        "train the difficulty classifier, a confidence head or a scorer of answers",
         "Train the difficulty classifier on labelled prompts, and measure it by cross-validation.",
         _EXAMPLES,
         _USAGE,
@@ -160,6 +176,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(train=_difficulty, refuse=parser.error, json=False)
     others = parser.add_subparsers(title="other models to train", prog="tierline train")
     _add_confidence(others)
+    _add_scorer(others)
 
 
 def _add_confidence(subparsers: Subparsers) -> None:
@@ -197,6 +214,34 @@ def _add_confidence(subparsers: Subparsers) -> None:
     add_note_flag(parser)
     add_json_flag(parser, "a table")
     parser.set_defaults(train=_confidence)
+
+
+def _add_scorer(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "scorer",
+        "train the scorer of answers",
+        "Train the scorer that estimates from question and answer alone how likely an answer is right, and measure it.",
+        _SCORER,
+    )
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write the scorer to")
+    parser.add_argument(
+        "--not-for", nargs="+", default=[], metavar="KIND", help="kinds of requests of which it is to say nothing"
+    )
+    parser.add_argument(
+        "--at-most",
+        type=whole(20),
+        default=1000,
+        metavar="N",
+        help="read the answers to N random prompts of a data set that has more (default: 1000)",
+    )
+    add_seed_flag(parser)
+    add_note_flag(parser)
+    add_json_flag(parser, "a table")
+    parser.set_defaults(train=_scorer)
 
 
 def _accuracy(text: str) -> tuple[str, float]:
@@ -305,6 +350,29 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"{head.metrics['folds']}-fold"
     return Report(values, lines, notes=notes, title=title, done=done, width=WIDE)
+
+
+def _scorer(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    rows = [row for path in args.data for row in read_rows(path)]
+    answered = Answered.of(rows, args.at_most, args.seed)
+    fitted = fit_scorer(answered, args.not_for, args.seed, on_progress)
+    options = ["--seed", str(args.seed), "--at-most", str(args.at_most)]
+    options += ["--not-for", *args.not_for] if args.not_for else []
+    remade = Remade.of("tierline train scorer", args.data, args.out, options, args.note)
+    facts: dict[str, Any] = {
+        "trained_on": [{"file": path.name, "sha256": digest_of(path)} for path in args.data],
+        "answers": len(answered.right),
+    }
+    what = "scorer: P(an answer is right), from question and answer alone"
+    digest = save_scorer(fitted, args.out, data_sheet(what, facts, remade))
+    made = table("set left out", "answers", "AUROC whole", "beginning", "length", "APGR whole", "beginning", "length")
+    for name, one in fitted.metrics["left_out"].items():
+        kinds = [one[by] for by in ("whole", "beginning", "length")] if "whole" in one else []
+        apgrs = ["{:.3f} [{:.3f}, {:.3f}]".format(*kind["apgr"]) if "apgr" in kind else "-" for kind in kinds]
+        made.add_row(name, str(one.get("n", "")), *(f"{kind['auroc']:.3f}" for kind in kinds), *apgrs)
+    values = {"version": digest[:12], **facts, **fitted.metrics}
+    done = [f"written to {args.out}, version {digest[:12]}"]
+    return Report(values, [made], title="each set left out", done=done, width=WIDE)
 
 
 def _priors(args: argparse.Namespace, prompts: Sequence[str], on_progress: OnProgress) -> list[float | None] | None:
