@@ -116,7 +116,7 @@ def build(
     comparer = Comparer(
         tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
     )
-    router = Router(tiers, classifiers)
+    router = Router(tiers, classifiers, question_embedder.turns)
     shadows = ShadowRunner(
         policies,
         tiers,

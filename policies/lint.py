@@ -12,7 +12,7 @@ from itertools import pairwise
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
-from policies.model import CLASSIFIER_VALUES, ROUTE_VALUES, Quantiles, Rules, can_occur
+from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Quantiles, Rules, can_occur
 from policies.quantities import write_duration, write_share
 from policies.yaml_source import written
 
@@ -194,7 +194,7 @@ def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
     if policy.route.classifier != "none":
         return
     for tier, rule in policy.route.start.items():
-        for name in sorted(rule.names & (CLASSIFIER_VALUES | {"in_domain"})):
+        for name in sorted(rule.names & RATED):
             at = ("route", "start", tier)
             message = f"{name} has no value, because route.classifier is none"
             mend = "write classifier: default, or a rule without it"

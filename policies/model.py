@@ -36,6 +36,8 @@ ROUTE_VALUES: Final[Ranges] = {
     "quantile": replace(SHARE, optional=True),
     "tokens_in": COUNT,
     "turns": COUNT,
+    "conversation_difficulty": replace(SHARE, optional=True),
+    "last_tier": COUNT,
     "has_tools": FLAG,
     "wants_json": FLAG,
     "has_images": FLAG,
@@ -46,6 +48,8 @@ ROUTE_VALUES: Final[Ranges] = {
 """Names that a rule of `route.start` or `escalate.speculate.both` may use, and their possible values."""
 CLASSIFIER_VALUES: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile"})
 """Values that the classifier gives only for requests in its domain."""
+RATED: Final = CLASSIFIER_VALUES | {"in_domain", "conversation_difficulty"}
+"""Values that nothing is known of without a classifier."""
 _MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
 """Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
 SURFACE_HEADER = "x-tierline-surface"
@@ -83,6 +87,9 @@ def can_occur(values: Values) -> bool:
     """Return whether a request can have these values: out of its domain the classifier gives none of its own."""
     given = [values[name] is not None for name in CLASSIFIER_VALUES - _MAY_BE_MISSING if name in values]
     given += [values["in_domain"]] if "in_domain" in values else []
+    least = values.get("quantile") or 0.0 if all(given) else 1.0
+    if (hardest := values.get("conversation_difficulty")) is not None and hardest < least:
+        return False  # it includes this turn, and one that nobody can judge may be as hard as any
     if any(values.get(name) is not None for name in _MAY_BE_MISSING):
         return all(given) and ("kind" not in values or values["kind"] is not None)
     return all(given) or not any(given)
@@ -207,18 +214,14 @@ class Route(Section):
 
     Outside its domain the classifier gives no values: `in_domain` is false, and no comparison with `p_adequate`,
     `difficulty`, `kind` or `quantile` holds. `(easiest 40% of its kind or not in_domain)` starts such requests where
-    easy ones start. Without `traffic`, quantiles are of the classifier's reference prompts.
+    easy ones start. Without `traffic`, quantiles are of the classifier's reference prompts. `conversation_difficulty`
+    takes such requests for as hard as any.
     """
 
     classifier: Annotated[str, AfterValidator(_classifier)] = "default"
     """`default` for the deployment's, `none`, or FOLDER@HASH for an artefact that is pinned: see `pinned`."""
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
     traffic: Traffic | None = None
-
-    @cached_property
-    def asks_for_reasoning(self) -> bool:
-        """Whether a start rule asks which tier made the conversation's reasoning."""
-        return any("reasoning_above" in rule.names for rule in self.start.values())
 
     @property
     def pinned(self) -> PinnedArtefact | None:
@@ -533,6 +536,12 @@ class Policy(Rules):
     Stored answers are bound to it, so those of another model are never served, while editing a threshold, objective or
     load limit keeps them. Without a deployment it is the `version`.
     """
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """The values that its rules for the start and for speculation ask for."""
+        both = self.escalate.speculate.both
+        return frozenset().union(*(rule.names for rule in self.route.start.values()), both.names if both else ())
 
     @cached_property
     def label(self) -> str:

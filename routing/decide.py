@@ -278,6 +278,8 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
         "quantile": quantile_of(policy, said) if said else None,
         "tokens_in": features.approx_tokens,
         "turns": features.turns,
+        "conversation_difficulty": conversation_difficulty(policy, difficulty, features),
+        "last_tier": features.last_tier,
         "has_tools": features.has_tools,
         "wants_json": features.wants_json,
         "has_images": features.has_images,
@@ -285,6 +287,25 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
         "reasoning_above": features.reasoning_above,
         "budget_ms": budget_s * 1000,
     }
+
+
+def hardness_of(policy: Policy, difficulty: Difficulty) -> float:
+    """Return how hard a turn is by itself, 0..1: its `quantile`, or `difficulty` where the classifier has no quantile.
+
+    A turn from which the classifier abstains may be as hard as any: 1.
+    """
+    if not difficulty.in_domain:
+        return 1.0
+    quantile = quantile_of(policy, difficulty)
+    return difficulty.score if quantile is None else quantile
+
+
+def conversation_difficulty(policy: Policy, difficulty: Difficulty | None, features: Features) -> float | None:
+    """Return how hard the turn is in its conversation; None if the classifier was not asked about all that counts."""
+    before = 0.0 if features.before is None and features.turns <= 1 else features.before
+    if difficulty is None or before is None:
+        return None
+    return max(before, hardness_of(policy, difficulty))
 
 
 def quantile_of(policy: Policy, difficulty: Difficulty) -> float | None:

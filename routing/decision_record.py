@@ -7,7 +7,8 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
     [tokens_in, turns, flags, budget_s, ttft_s, room, holdout, [min_tier, max_tier] or 0,
      [in_domain, kind, p_kind, quantile, p_right ...] or 0,
      [health of each tier of the ladder: 0 if well without a forecast,
-      [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, cold] if well, or ["why it is unavailable", failing]]]
+      [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, cold] if well, or ["why it is unavailable", failing]],
+     [before, last_tier], left out where nothing is known of the turns before]
 
 `flags` adds 1 for tools, 2 for JSON, 4 for images, 8 for a stream, 16 to 128 for the first capabilities of
 `routing.features.FURTHER`, 256 for reasoning of a stronger tier, and 512 and more for the other capabilities.
@@ -49,6 +50,7 @@ FLAGS: Final = {
     "reasoning_above": _REASONING,
 }
 """The bit of each flag in a record, by its name among the columns of a table."""
+_NOTHING_BEFORE: Final = (None, 0)
 _JUDGED: Final = ("kind", "p_kind", "quantile")
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
@@ -81,7 +83,7 @@ def record_of(given: DecisionInput) -> Record:
     )
     if features.further:
         flags += sum(_FURTHER[name] for name in features.further)
-    return [
+    record = [
         features.approx_tokens,
         features.turns,
         flags,
@@ -93,6 +95,9 @@ def record_of(given: DecisionInput) -> Record:
         _of_difficulty(given.difficulty),
         [_of_health(one) for one in given.health.values()],
     ]
+    if features.before is not None or features.last_tier:
+        record.append([features.before, features.last_tier])
+    return record
 
 
 def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> DecisionInput:
@@ -101,7 +106,8 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
     Raises ValueError where the record is not one.
     """
     try:
-        tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health = record
+        tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health, *more = record
+        before, last_tier = more[0] if more else _NOTHING_BEFORE
         return DecisionInput(
             _difficulty(difficulty, classifier),
             Features(
@@ -114,6 +120,8 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
                 bool(flags & _STREAM),
                 further=frozenset(name for name, bit in _FURTHER.items() if flags & bit),
                 reasoning_above=bool(flags & _REASONING),
+                before=before,
+                last_tier=last_tier,
             ),
             {facts.name: _health(facts, one) for facts, one in zip(tiers, health, strict=True)},
             budget_s,
@@ -142,7 +150,8 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
     """Return the record of an input and the outcome with a name for every value, as columns of a table have one."""
     given: dict[str, Any] | None = None
     if record is not None:
-        tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health = record
+        tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health, *more = record
+        before, last_tier = more[0] if more else _NOTHING_BEFORE
         min_tier, max_tier = clamp or (None, None)
         given = {
             "tokens_in": tokens,
@@ -156,6 +165,8 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
             "max_tier": max_tier,
             "difficulty": _named_difficulty(difficulty),
             "health": [_named_health(one) for one in health],
+            "before": before,
+            "last_tier": last_tier,
         }
     return given, None if outcome is None else dict(zip(_OUTCOME, outcome, strict=True))
 
@@ -164,7 +175,8 @@ def unnamed(given: Mapping[str, Any]) -> Record:
     """Return the record that `named` gave these names."""
     clamp = given["min_tier"], given["max_tier"]
     difficulty = given["difficulty"]
-    return [
+    before, last_tier = given.get("before"), given.get("last_tier") or 0
+    record = [
         given["tokens_in"],
         given["turns"],
         sum(bit for name, bit in FLAGS.items() if given.get(name)),
@@ -178,6 +190,9 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
         [_unnamed_health(one) for one in given["health"]],
     ]
+    if before is not None or last_tier:
+        record.append([before, last_tier])
+    return record
 
 
 @lru_cache(maxsize=256)

@@ -250,6 +250,12 @@ class Features(NamedTuple):
     """Whether its messages hold signed reasoning of a tier above the cheapest, which that one could not be sent."""
     in_context: str = ""
     """The text that is rated in place of `text`: see `text_in_context`; '' for `text` itself."""
+    earlier: tuple[str, ...] = ()
+    """The user's messages before the last, the latest first, at most _BACK of them."""
+    before: float | None = None
+    """How hard the earlier turns make this one, 0..1 (`routing.conversation`); None where that is not known."""
+    last_tier: int = 0
+    """Place on its surface's ladder, from 1, of the tier that gave the answer before; 0 where it is not known."""
 
     @property
     def rated_text(self) -> str:
@@ -295,6 +301,7 @@ def features_of(body: Mapping[str, Any]) -> Features:
         parallel_tools=bool(tools) and body.get("parallel_tool_calls") is True,
         further=_further(body) if special or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
         in_context=text_in_context(asked) if len(asked) > 1 else "",
+        earlier=tuple(asked[-2 : -_BACK - 2 : -1]),
     )
 
 

@@ -11,7 +11,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
 
 from gateway.cli.commands._flags import add_json_flag, add_state_flag, options_of
 from gateway.fit.datasets import DataError
@@ -21,6 +23,7 @@ from gateway.progress import OnProgress
 from gateway.report import Report, table
 from policies.loader import read_policy
 from policies.model import Policy
+from routing.conversation import rated_in_conversation
 from routing.decide import start_by_rules
 from routing.features import Features, features_of
 from tools import command
@@ -29,7 +32,7 @@ _ROOT = Path(__file__).parent
 _CONVERSATIONS = _ROOT / "conversations" / "conversations.toml"
 _POLICIES = tuple(_ROOT.parent / "policies" / f"{name}.yaml" for name in ("chat", "batch"))
 _FOLLOW_UPS = 3  # of each hard first turn
-_CHANGES, _CHATS = 5, 4  # conversations of a language that change their topic, and easy ones
+_CHANGES, _CHATS = 5, 4  # most conversations of a language that change their topic, and easy ones
 _CHAT_TURNS = 6
 _REPLY = "Here is what I have so far, with the reasons for it."
 
@@ -45,27 +48,52 @@ class ConversationOptions:
 
 
 class AskedTurn(NamedTuple):
-    """A turn to measure: the user's messages up to it, its role (first, follow_up, topic or chat) and language."""
+    """A turn to measure: the user's messages up to it, its role (first, follow_up, last, topic, chat) and language."""
 
     asked: tuple[str, ...]
     role: str
     language: str
 
 
-def conversations_of(parts: Mapping[str, Any]) -> Iterator[tuple[str, list[AskedTurn]]]:
-    """Yield conversations made of the parts, each with what it is: `hard`, `change` or `easy`."""
+def conversations_of(parts: Mapping[str, Any]) -> Iterator[list[AskedTurn]]:
+    """Yield conversations made of the parts by language: see the examples of the command."""
     for language, own in parts.items():
-        hard, follow_ups, topics = own["hard"], own["follow_ups"], own["topics"]
-        for number, first in enumerate(hard):
-            more = [follow_ups[(_FOLLOW_UPS * number + at) % len(follow_ups)] for at in range(_FOLLOW_UPS)]
-            yield "hard", _turns(language, [first, *more], ["first", *["follow_up"] * _FOLLOW_UPS])
-        for number in range(_CHANGES):
-            more = [topics[(2 * number + at) % len(topics)] for at in range(2)]
-            asked = [hard[-1 - number], follow_ups[-1 - number], *more]
-            yield "change", _turns(language, asked, ["first", "follow_up", "topic", "topic"])
-        for number in range(_CHATS):
-            asked = [topics[(3 * number + at) % len(topics)] for at in range(_CHAT_TURNS)]
-            yield "easy", _turns(language, asked, ["chat"] * _CHAT_TURNS)
+        topics = own["topics"]
+        about = own.get("about") or list(_about(own["hard"], own["follow_ups"]))
+        for one in about:
+            follow_ups = one["follow_ups"]
+            yield _turns(language, [one["hard"], *follow_ups], ["first", *["follow_up"] * len(follow_ups)])
+        for number in range(min(_CHANGES, len(about))):
+            one = about[-1 - number]
+            changed = [topics[(2 * number + at) % len(topics)] for at in range(2)]
+            asked = [one["hard"], one["follow_ups"][-1], *changed]
+            yield _turns(language, asked, ["first", "last", "topic", "topic"])
+        for asked in own.get("chats") or _chats(topics):
+            yield _turns(language, asked, ["chat"] * len(asked))
+
+
+def _about(hard: Sequence[str], follow_ups: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield hard first turns with follow-ups that may follow any."""
+    for number, first in enumerate(hard):
+        some = [follow_ups[(_FOLLOW_UPS * number + at) % len(follow_ups)] for at in range(_FOLLOW_UPS)]
+        yield {"hard": first, "follow_ups": some}
+
+
+def _chats(topics: Sequence[str]) -> list[list[str]]:
+    return [[topics[(3 * number + at) % len(topics)] for at in range(_CHAT_TURNS)] for number in range(_CHATS)]
+
+
+def recorded_conversations(path: Path) -> list[list[AskedTurn]]:
+    """Return the conversations of a file of JSON lines, each ended by the first turn of the next one: a new topic."""
+    rows = [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+    every = [[str(turn["user"]) for turn in row["conversation"]] for row in rows]
+    roles = ["first", *["follow_up"] * max(map(len, every))]
+    return [
+        _turns(
+            str(row.get("category", "all")), [*asked, every[at - len(every) + 1][0]], [*roles[: len(asked)], "topic"]
+        )
+        for at, (row, asked) in enumerate(zip(rows, every, strict=True))
+    ]
 
 
 def _turns(language: str, asked: Sequence[str], roles: Sequence[str]) -> list[AskedTurn]:
@@ -75,28 +103,34 @@ def _turns(language: str, asked: Sequence[str], roles: Sequence[str]) -> list[As
 def evaluate_conversations(options: ConversationOptions, on_progress: OnProgress) -> Report:
     """Return how many follow-ups start small and how many easy topics start big. Raises DataError, ConfigError."""
     try:
-        parts = tomllib.loads(options.conversations.read_text())
-        conversations = list(conversations_of(parts))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise DataError(f"{options.conversations} is not a file of parts of conversations: {error}") from None
+        if options.conversations.suffix == ".toml":
+            conversations = list(conversations_of(tomllib.loads(options.conversations.read_text())))
+        else:
+            conversations = recorded_conversations(options.conversations)
+    except (tomllib.TOMLDecodeError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise DataError(f"{options.conversations} is not a file of conversations: {error}") from None
     served = ServedArtefact.open(options.artefact, None, options.state)
     values: dict[str, Any] = {"conversations": len(conversations), "artefact": served.model.version}
-    made = table("surface", "judged by", "follow-ups", "start small", "easy topics", "start big")
-    languages = table("surface", "language", "follow-ups", "start small", "easy topics", "start big")
+    made = table(
+        "surface", "judged by", "follow-ups", "start small", "new topics", "start big", "easy chats", "start big"
+    )
+    languages = table(
+        "surface", "of", "follow-ups", "start small", "new topics", "start big", "easy chats", "start big"
+    )
     for path in options.policy or _POLICIES:
         policy = read_policy(path)[0]
-        for how, rated in (("last message alone", _alone), ("its conversation", _in_conversation)):
+        for how, rated in _JUDGED.items():
             measured = list(_measured(policy, served, conversations, rated, on_progress))
             figures = _failures(measured)
             values.setdefault(policy.surface, {})[how] = {name: _as_json(found) for name, found in figures.items()}
             made.add_row(policy.surface, how, *_cells(figures))
-        for language in parts:
+        for language in dict.fromkeys(turns[0].language for turns in conversations):
             own = _failures([one for one in measured if one[0].language == language])
             languages.add_row(policy.surface, language, *_cells(own))
     notes = [
         "a hard turn is one that starts above the cheapest tier; follow-ups of other first turns are left out",
         "intervals take every turn for itself (Wilson's)",
-        "the parts of the conversations were written for this project, by those who wrote the rules",
+        "a new topic or an easy chat counts if the turn starts small alone",
     ]
     return Report({**values, "notes": notes}, [made, "", languages, ""], notes, f"{len(conversations)} conversations")
 
@@ -106,10 +140,11 @@ Measured: TypeAlias = tuple[AskedTurn, bool, bool]
 
 
 def _failures(measured: Sequence[Measured]) -> dict[str, list[bool]]:
-    """Return of each follow-up of a hard turn whether it starts small, and of each easy topic whether it starts big."""
+    """Return of each follow-up of a hard turn whether it starts small, and of each easy turn whether it starts big."""
     return {
         "follow_ups_small": [small for turn, small, counts in measured if turn.role == "follow_up" and counts],
-        "topics_big": [not small for turn, small, counts in measured if turn.role in {"topic", "chat"} and counts],
+        "topics_big": [not small for turn, small, counts in measured if turn.role == "topic" and counts],
+        "chats_big": [not small for turn, small, counts in measured if turn.role == "chat" and counts],
     }
 
 
@@ -131,36 +166,41 @@ def _cells(figures: Mapping[str, Sequence[bool]]) -> Iterator[str]:
 def _measured(
     policy: Policy,
     served: ServedArtefact,
-    conversations: Sequence[tuple[str, list[AskedTurn]]],
-    rated: Callable[[Sequence[str]], Features],
+    conversations: Sequence[list[AskedTurn]],
+    rated: Callable[[Features], Features],
     on_progress: OnProgress,
 ) -> Iterator[Measured]:
-    """Yield each turn behind the first: a follow-up counts if the first is hard, a topic if it is easy by itself."""
+    """Yield each turn behind the first: a follow-up counts if the first is hard, another if it is easy by itself."""
 
-    def small(features: Features) -> bool:
-        vector = served.embedder.embed((features.rated_text,))[0]
-        difficulty = served.model.assess(vector, features)
-        tier, _ = start_by_rules(policy, difficulty, features, policy.slo.deadline)
+    def small(asked: Sequence[str], rated: Callable[[Features], Features] = lambda features: features) -> bool:
+        features = rated(_features(asked))
+        difficulty, known = rated_in_conversation(policy, served.model, served.embedder, features)
+        if not features.earlier:
+            known = features._replace(before=0.0)
+        tier, _ = start_by_rules(policy, difficulty, known, policy.slo.deadline)
         return tier == policy.tiers[0]
 
-    for done, (_, turns) in enumerate(conversations):
+    for done, turns in enumerate(conversations):
         on_progress("conversations", done, len(conversations))
-        is_hard = not small(_in_conversation(turns[0].asked))
+        is_hard = not small(turns[0].asked)
         for turn in turns[1:]:
-            counts = is_hard if turn.role == "follow_up" else small(_in_conversation(turn.asked[-1:]))
-            yield turn, small(rated(turn.asked)), counts
+            counts = is_hard if turn.role == "follow_up" else small(turn.asked[-1:])
+            yield turn, small(turn.asked, rated), counts
     on_progress("conversations", len(conversations), len(conversations))
 
 
-def _in_conversation(asked: Sequence[str]) -> Features:
+def _features(asked: Sequence[str]) -> Features:
     messages = [{"role": "user", "content": asked[0]}]
     for text in asked[1:]:
         messages += [{"role": "assistant", "content": _REPLY}, {"role": "user", "content": text}]
     return features_of({"messages": messages})
 
 
-def _alone(asked: Sequence[str]) -> Features:
-    return _in_conversation(asked)._replace(in_context="")
+_JUDGED: Final[Mapping[str, Callable[[Features], Features]]] = {
+    "last message alone": lambda features: features._replace(in_context="", earlier=()),
+    "what it hangs on": lambda features: features._replace(earlier=()),
+    "its conversation": lambda features: features,
+}
 
 
 _EXAMPLES = """examples:
@@ -168,10 +208,12 @@ _EXAMPLES = """examples:
                               under the start rules of the shipped surfaces chat and batch
   python -m tools.measure_conversations --policy policies/voice.yaml --artefact minilm
 
-Per language a file has `hard` first turns, `follow_ups` and easy `topics`. From these conversations are made: each hard
-turn with three follow-ups; hard turns with a follow-up and two easy topics; and easy topics, six in a row. The share of
-follow-ups of a hard turn that start at the cheapest tier, and of easy topics that start there alone but not in the
-conversation, are printed with 95% intervals."""
+Per language a TOML file has `hard` first turns and `follow_ups`, or `about`, hard turns with follow-ups of their own;
+easy `topics`; and `chats`, easy conversations. From these conversations are made: each hard turn with its follow-ups,
+or three of all; up to five hard turns with a follow-up and two easy topics; and the chats, or topics in a row. A file
+of JSON lines has a `conversation` of {"user": ...} in each row, and a `category`; the first turn of the next row is
+its new topic. The share of follow-ups of a hard turn that start at the cheapest tier, and of new topics and chats that
+start there alone but not in the conversation, are printed with 95% intervals."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

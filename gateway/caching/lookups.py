@@ -8,6 +8,7 @@ requests that came while it was busy are embedded as one batch.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from policies.value_type import value_type
+from routing.conversation import TurnMemory
 from routing.embedding.embedder import Embedder, EmbedderKind, Vector
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
     from gateway.telemetry.trace import Hop
+    from routing.features import Features
 
 
 class ExactLookup:
@@ -160,6 +163,7 @@ class QuestionEmbedder:
 
     def __init__(self, embedder: Embedder, kind: EmbedderKind) -> None:
         self.embedder = embedder
+        self.turns = TurnMemory()
         self._in_place = _IN_PLACE_CHARS[kind]
         self._described = names.of_embedder(embedder.name, is_model=kind != "static")
         self._batches: Batcher[str, Vector] = Batcher(embedder.embed, _MAX_BATCH, "tierline-embed")
@@ -174,6 +178,8 @@ class QuestionEmbedder:
         hop = request.trace.begin(names.EMBED, {**self._described})
         try:
             vector = await self.vector(request.features.rated_text, request.budget_s())
+            if "conversation_difficulty" in request.policy.asked and request.is_classified():
+                await self.read_turns(request.features, vector, request.budget_s())
             # The semantic cache compares a conversation by its user turns; else by the last message alone, which the
             # classifier rates as the message that it hangs on.
             own = plan.keys and (plan.keys.user_turns or (request.features.in_context and request.features.text))
@@ -188,6 +194,25 @@ class QuestionEmbedder:
             return None
         hop.end()
         return vector
+
+    async def read_turns(self, features: Features, vector: Vector, limit_s: float = PATIENCE_S) -> None:
+        """Remember the vector of the request's turn, and of the earlier ones that this worker has not read."""
+        if not features.in_context:
+            self.turns.put(features.text, vector)
+        unread = self.turns.unread(features.earlier) if features.earlier else ()
+        if not unread:
+            return
+        vectors: Sequence[Vector]
+        if sum(map(len, unread)) <= self._in_place:
+            vectors = list(self.embedder.embed(unread))
+        else:
+            try:
+                with Deadline(min(limit_s, PATIENCE_S)):
+                    vectors = await self._batches.done(tuple(unread))
+            except TimeoutError:
+                return  # nothing is known of the conversation then
+        for text, read in zip(unread, vectors, strict=True):
+            self.turns.put(text, read)
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
         """Return the vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).

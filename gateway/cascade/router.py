@@ -12,6 +12,7 @@ from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.value_type import value_type
+from routing.conversation import LastTiers, TurnMemory, keys_of
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_needed
@@ -19,11 +20,12 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
-    from gateway.telemetry.trace import Hop
+    from gateway.telemetry.trace import Hop, Trace
     from gateway.tiers import Tier
     from policies.model import Policy
     from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Embedder, Vector
+    from routing.features import Features
 
 
 class Classifiers:
@@ -80,8 +82,11 @@ class Routed:
 class Router:
     """Decide which tiers try a request, from the health of the worker's tiers and the classifier's difficulty."""
 
-    def __init__(self, tiers: Mapping[str, Tier], classifiers: Classifiers) -> None:
+    def __init__(self, tiers: Mapping[str, Tier], classifiers: Classifiers, turns: TurnMemory | None = None) -> None:
+        """`turns` has the vectors of earlier turns, as far as step 6 has read them."""
         self._tiers = tiers
+        self._turns = turns or TurnMemory()
+        self._answered = LastTiers()
         self._tier_of_maker = {maker: tier.name for tier in tiers.values() for maker in tier.makers}
         self.classifiers = classifiers
 
@@ -89,20 +94,39 @@ class Router:
         """Return the tier whose backend sealed reasoning under this name; None if none of them did."""
         return self._tier_of_maker.get(maker)
 
+    def with_last_tier(self, features: Features, policy: Policy, conversation: str, trace: Trace) -> Features:
+        """Return the features with the tier of the answer before, and remember that of this one when it is out."""
+        before, this = keys_of(conversation, features)
+        answered = self._answered
+        trace.then(lambda ledger: answered.put(this, ledger.tier))
+        tier = answered.get(before)
+        return features._replace(last_tier=policy.tiers.index(tier) + 1) if tier in policy.tiers else features
+
+    def in_conversation(self, policy: Policy, features: Features, vector: Vector) -> Features:
+        """Return the features with how hard the turns before are, where a rule of the policy asks for it."""
+        if "conversation_difficulty" not in policy.asked or not features.earlier:
+            return features
+        model = self.classifiers.of(policy)
+        return features._replace(before=self._turns.hardest(policy, model, vector, features.earlier))
+
     def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
         tokens_in, batch = request.features.approx_tokens, request.policy.load.priority == "batch"
         health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in request.policy.ladder}
         hop = request.trace.begin(names.ROUTE)
         difficulty: Difficulty | None = None
+        features = request.features
+        if features.last_tier:
+            hop.attributes[names.LAST_TIER] = request.policy.tiers[features.last_tier - 1]
         if vector is not None and request.is_classified():
-            difficulty = self.classifiers.of(request.policy).assess(vector, request.features)
+            difficulty = self.classifiers.of(request.policy).assess(vector, features)
             _note_difficulty(request.ledger, difficulty)
+            features = self.in_conversation(request.policy, features, vector)
         left = request.left()
         largest = max([one.context or 0 for one in health.values()], default=0)
         given = DecisionInput(
             difficulty,
-            request.features,
+            features,
             health,
             left.total_s,
             left.ttft_s,

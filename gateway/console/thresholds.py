@@ -34,7 +34,7 @@ DAYS: Final = 7
 _DAY_S: Final = 86_400
 _READ_BY_RULES: Final = (
     "tokens_in", "turns", "has_tools", "wants_json", "has_images", "stream", "reasoning_above", "budget_s", "holdout",
-    "difficulty",
+    "difficulty", "before", "last_tier",
 )  # fmt: skip
 """What start rules read of a decision's input; the health of its tiers, which is most of it, is not among them."""
 _UNREAD: Final[Mapping[str, Any]] = {"ttft_s": None, "room": 0, "min_tier": None, "max_tier": None, "health": []}
@@ -50,7 +50,7 @@ _COLUMNS: Final = ", ".join(
         _HOP.format(names.THRESHOLD, "in_force"),
     )
 )  # fmt: skip
-_SHARES: Final = frozenset({"p_adequate", "difficulty", "quantile"})
+_SHARES: Final = frozenset({"p_adequate", "difficulty", "quantile", "conversation_difficulty"})
 _UNCALIBRATED: Final = frozenset({"logprob", "agreement"})
 
 

@@ -65,7 +65,9 @@ def build_context(
     features = features_of(effective)
     if native is not None and native.needs:
         features = features._replace(further=features.further | native.needs)
-    if policy.route.asks_for_reasoning:
+    if "last_tier" in policy.asked:
+        features = steps.router.with_last_tier(features, policy, ledger.conversation, trace)
+    if "reasoning_above" in policy.asked:
         maker = last_maker(effective["messages"])
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
         features = features._replace(reasoning_above=above)

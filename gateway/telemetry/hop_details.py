@@ -18,7 +18,7 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import NEVER
 from policies.expression import OTHERWISE, Expression, parts
 from routing.confidence.judge import clause_of_verdict
-from routing.decide import clause_of, values_for
+from routing.decide import clause_of, conversation_difficulty, values_for
 
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import RecordedDecision
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from routing.confidence.judge import Evidence
     from routing.decide import TierHealth
     from routing.difficulty.model import Difficulty
+    from routing.features import Features
 
 MOST_TOKENS: Final = 128
 """Judged tokens of which the log-probability is recorded; a prefix is shorter, a whole answer may be longer."""
@@ -85,7 +86,7 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     stream, first, limit_s = given.features.stream, None, given.budget_s
     attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
     if given.difficulty is not None:
-        _describe_difficulty(attributes, policy, given.difficulty)
+        _describe_difficulty(attributes, policy, given.difficulty, given.features)
     if given.ttft_s is not None and given.ttft_s < limit_s:
         limit_s = given.ttft_s
     if decision is not None:
@@ -119,7 +120,14 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
 
 
-def _describe_difficulty(attributes: dict[str, Any], policy: Policy, difficulty: Difficulty) -> None:
+def _describe_difficulty(
+    attributes: dict[str, Any], policy: Policy, difficulty: Difficulty, features: Features
+) -> None:
+    if "conversation_difficulty" in policy.asked:
+        if (hardest := conversation_difficulty(policy, difficulty, features)) is not None:
+            attributes[names.CONVERSATION] = round(hardest, 4)
+        if features.before is not None:
+            attributes[names.BEFORE] = round(features.before, 4)
     attributes[names.IN_DOMAIN] = difficulty.in_domain
     attributes[names.CLASSIFIER] = difficulty.model_version
     if difficulty.kind:

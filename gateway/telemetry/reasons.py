@@ -110,6 +110,9 @@ def _route(a: Attributes) -> Iterable[str]:
     in_domain = a.get(names.IN_DOMAIN)
     if in_domain is not None:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"
+    yield _phrase(a, names.CONVERSATION, "in its conversation {:.3f}")
+    yield _phrase(a, names.BEFORE, "by the turns before {:.3f}")
+    yield _phrase(a, names.LAST_TIER, "the answer before came from {}")
     yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
     yield from _others(a)

@@ -26,6 +26,7 @@ TIERS = ("local", "hosted")
 
 shares = st.floats(0.0, 1.0)
 seconds = st.floats(-1.0, 1000.0)
+waits = st.floats(0.0, 1000.0)
 difficulties = st.none() | st.builds(
     Difficulty,
     st.tuples(shares, shares) | st.tuples(shares, shares, shares),
@@ -46,9 +47,11 @@ features = st.builds(
     st.booleans(),
     further=st.frozensets(st.sampled_from(FURTHER)),
     reasoning_above=st.booleans(),
+    before=st.none() | shares,
+    last_tier=st.integers(0, 2),
 )
 forecasts = st.none() | st.builds(
-    Forecast, seconds, seconds, seconds, seconds, known=st.just(True), cold=st.booleans(), least_s=seconds
+    Forecast, waits, waits, waits, waits, known=st.just(True), cold=st.booleans(), least_s=waits
 )
 
 
@@ -148,6 +151,9 @@ def test_nothing_that_decides_is_left_out() -> None:
         "further",
         "reasoning_above",
         "in_context",
+        "earlier",
+        "before",
+        "last_tier",
     )  # fmt: skip  (the texts, and the tools in detail, decide by the difficulty alone)
     assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",

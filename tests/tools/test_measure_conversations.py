@@ -28,8 +28,30 @@ def test_follow_ups_of_hard_turns_do_not_start_small(capsys: pytest.CaptureFixtu
 def test_the_conversations_are_half_hard_first_turns() -> None:
     """Each with three follow-ups; the others change their topic or are easy throughout."""
     made = list(conversations_of(tomllib.loads(PARTS.read_text("utf-8"))))
-    assert [sum(what == kind for what, _ in made) for kind in ("hard", "change", "easy")] == [63, 35, 28]
-    assert {len(turns) for what, turns in made if what == "hard"} == {4}
+    assert [sum(turns[-1].role == role for turns in made) for role in ("follow_up", "topic", "chat")] == [63, 35, 28]
+    assert {len(turns) for turns in made if turns[-1].role == "follow_up"} == {4}
+
+
+def test_recorded_conversations_end_with_a_new_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a file of JSON lines: what follows a hard first turn starts high, something else not."""
+    file = tmp_path / "recorded.jsonl"
+    about = [
+        "Write a web page in HTML with a button that shows a random joke.",
+        "Write a joke about a cat for the page.",
+    ]
+    other = ["What do pandas like to eat for breakfast?", "And what do lions eat?"]
+    rows = [{"category": "c", "conversation": [{"user": text} for text in asked]} for asked in (about, other)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert (
+        main(["--json", "--conversations", str(file), "--policy", str(PARTS.parents[2] / "policies/batch.yaml")]) == 0
+    )
+    figures = json.loads(capsys.readouterr().out)["batch"]
+    assert figures["what it hangs on"]["follow_ups_small"]["value"] == 1
+    assert (
+        figures["its conversation"]["follow_ups_small"]["value"]
+        == figures["its conversation"]["topics_big"]["value"]
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,4 +62,4 @@ def test_a_file_without_parts_is_refused(text: str, tmp_path: Path, capsys: pyte
     file = tmp_path / "parts.toml"
     file.write_text(text)
     assert main(["--conversations", str(file)]) == 2
-    assert "parts.toml is not a file of parts of conversations" in capsys.readouterr().err
+    assert "parts.toml is not a file of conversations" in capsys.readouterr().err

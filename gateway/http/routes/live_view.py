@@ -144,6 +144,9 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
         with contextlib.suppress(TimeoutError):
             vector = await steps.embedder.vector(features.rated_text)
             difficulty = steps.router.classifiers.of(policy).assess(vector, features)
+            if "conversation_difficulty" in policy.asked:
+                await steps.embedder.read_turns(features, vector)
+            features = steps.router.in_conversation(policy, features, vector)
     return DecisionInput(
         difficulty,
         features,

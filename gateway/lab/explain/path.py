@@ -44,7 +44,8 @@ class PathLine:
 def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     """Return the steps from the features to the decision, and what could happen after it."""
     values = rule_values(policy, given.difficulty, given.features, given.budget_s)
-    lines = [*_features(values, given), *_classifier(policy, given, values), *_budget(policy, given)]
+    lines = [*_features(policy, values, given), *_classifier(policy, given, values)]
+    lines += [*_conversation(policy, given, values), *_budget(policy, given)]
     try:
         decision = decide(policy, given)
     except NoTierError as error:
@@ -85,12 +86,14 @@ def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> lis
     return lines
 
 
-def _features(values: Mapping[str, Any], given: DecisionInput) -> Iterator[PathLine]:
+def _features(policy: Policy, values: Mapping[str, Any], given: DecisionInput) -> Iterator[PathLine]:
     flags = ("stream", "has_tools", "wants_json", "has_images")
     shown = [f"tokens_in {values['tokens_in']}", f"turns {values['turns']}"]
     shown += [f"{name} {_yes(values[name])}" for name in flags]
     shown += [f"needs {name}" for name in sorted(given.features.further)]
     shown += ["reasoning_above yes"] if given.features.reasoning_above else []
+    if last := given.features.last_tier:
+        shown.append(f"last_tier {last} ({policy.tiers[last - 1]})")
     yield PathLine("features", ", ".join(shown))
     if given.room:
         yield PathLine("features", f"prompt and reply take {given.room} tokens at most")
@@ -117,6 +120,17 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
             yield PathLine("classifier", text, ("route", "traffic"))
         adequate = [f"{tier} {_number(own_adequate(policy, difficulty, tier))}" for tier in policy.tiers]
         yield PathLine("classifier", f"chance that a tier suffices (p_adequate): {', '.join(adequate)}", at)
+
+
+def _conversation(policy: Policy, given: DecisionInput, values: Mapping[str, Any]) -> Iterator[PathLine]:
+    if given.difficulty is None or (given.features.turns <= 1 and not given.features.before):
+        return
+    before, whole = given.features.before, values["conversation_difficulty"]
+    if before is None:
+        text = "how hard the turns before are is not known"
+    else:
+        text = f"the turns before make it {before:.3f} hard at least: conversation_difficulty {_number(whole)}"
+    yield PathLine("classifier", text, ("route", "classifier"))
 
 
 def _budget(policy: Policy, given: DecisionInput) -> Iterator[PathLine]:

@@ -28,15 +28,10 @@ from gateway.lab.explain.moves import (
     yes_or_no,
 )
 from policies.expression import KINDS
-from policies.model import CLASSIFIER_VALUES, Policy
-from routing.decide import Clamp, DecisionInput, quantile_of, rule_values
+from policies.model import RATED, Policy
+from routing.decide import Clamp, DecisionInput, hardness_of, quantile_of, rule_values
 from routing.difficulty.model import Difficulty
 
-_FEATURES: Final = {
-    "tokens_in": "approx_tokens",
-    **{name: name for name in ("turns", "has_tools", "wants_json", "has_images", "stream", "reasoning_above")},
-}
-"""The fields of the request's features, by the names that rules have for them."""
 _FLAGS: Final = {
     "has_tools": "tools",
     "wants_json": "json",
@@ -45,6 +40,12 @@ _FLAGS: Final = {
     "reasoning_above": "",
 }
 """Flags that may be turned, each with the capability that it needs of a tier, '' for none."""
+_FEATURES: Final = {
+    "tokens_in": "approx_tokens",
+    "conversation_difficulty": "before",
+    **{name: name for name in ("turns", "last_tier", *_FLAGS)},
+}
+"""The fields of the request's features, by the names that rules have for them."""
 _NEEDS: Final = "needs"
 """Begins the path of a further capability that the request may do without."""
 _CLASSIFIED: Final = frozenset({"p_adequate", "kind", "quantile"})
@@ -70,6 +71,10 @@ def changed_request(policy: Policy, given: DecisionInput, patch: Patch) -> tuple
     difficulty = _changed_difficulty(policy, given, features.has_images, patch)
     if difficulty is _NO_SUCH:
         return None
+    if (wanted := patch.get(("conversation_difficulty",))) is not None and (
+        difficulty is None or wanted < hardness_of(policy, difficulty)
+    ):
+        return None  # the turn by itself is harder
     budget_s = patch.get(("budget_ms",), given.budget_s)
     health, holdout = given.health, given.holdout
     return policy, DecisionInput(difficulty, features, health, budget_s, ttft_s, clamp, holdout, room)
@@ -120,6 +125,11 @@ def request_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
     cuts = {*tests.cuts("tokens_in"), *(float(most - spare) for most in contexts)}
     things.append(_whole("tokens_in", features.approx_tokens, cuts, [*tests.of("tokens_in"), *holds]))
     things.append(_whole("turns", features.turns, tests.cuts("turns"), tests.of("turns")))
+    if features.turns > 1:  # of a first turn, there is nothing before
+        most = len(policy.tiers)
+        last = [cut for cut in tests.cuts("last_tier") if cut <= most]
+        things.append(_whole("last_tier", features.last_tier, last, tests.of("last_tier"), most))
+        things.append(_before(policy, given, tests))
     for name, capability in _FLAGS.items():
         matters = name in tests.names
         matters |= any(capability not in one.capabilities for one in health) if capability else False
@@ -147,10 +157,30 @@ def request_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
     return [moves for moves in things if moves]
 
 
-def _whole(name: str, now: int, cuts: Iterable[float], tests: Sequence[Callable[[Any], Hashable]]) -> list[Move]:
-    """Return the moves of a whole number, 0 or more."""
+def _whole(
+    name: str, now: int, cuts: Iterable[float], tests: Sequence[Callable[[Any], Hashable]], most: float = math.inf
+) -> list[Move]:
+    """Return the moves of a whole number, from 0 to `most`."""
     values = {math.floor(cut) + step for cut in cuts for step in (-1, 0, 1, 2)}
-    return nearest_moves((name,), name, now, sorted(value for value in values if value >= 0), tests, relative, str)
+    possible = sorted(value for value in values if 0 <= value <= most)
+    return nearest_moves((name,), name, now, possible, tests, relative, str)
+
+
+def _before(policy: Policy, given: DecisionInput, tests: RuleTests) -> list[Move]:
+    """Return the moves of how hard the conversation is."""
+    if given.difficulty is None:
+        return []
+    least, cuts = hardness_of(policy, given.difficulty), tests.cuts("conversation_difficulty")
+    before = given.features.before
+    return nearest_moves(
+        ("conversation_difficulty",),
+        "conversation_difficulty",
+        None if before is None else max(least, before),
+        sorted({least, 1.0, *crossings(unchanged, cuts, least, 1.0)}),
+        tests.of("conversation_difficulty"),
+        difference_of,
+        partial(near, cuts=cuts),
+    )
 
 
 def _budget(policy: Policy, given: DecisionInput, tests: RuleTests, expected: set[float]) -> list[Move]:
@@ -212,7 +242,7 @@ def _judgements(policy: Policy, given: DecisionInput, tests: RuleTests) -> Itera
     """Yield the moves of what the classifier says."""
     judged = given.difficulty is not None and given.difficulty.in_domain
     positions = positions_of(policy, given.difficulty)
-    if policy.route.classifier == "none" or not tests.names & {"in_domain", *CLASSIFIER_VALUES}:
+    if policy.route.classifier == "none" or not tests.names & RATED:
         return
     yield [Move(("in_domain",), not judged, "in_domain", yes_or_no(judged), yes_or_no(not judged), 1.0)]
     adequate = adequate_of(given.difficulty)
@@ -243,7 +273,8 @@ def _score(adequate: float) -> float:
 def _kind_and_quantile(policy: Policy, given: DecisionInput, tests: RuleTests) -> Iterator[list[Move]]:
     now = given.difficulty if given.difficulty is not None and given.difficulty.in_domain else None
     version = given.difficulty.model_version if given.difficulty is not None else ""
-    mapped = "quantile" in tests.names and policy.route.traffic is not None
+    ranked = bool(tests.names & {"quantile", "conversation_difficulty"})
+    mapped = ranked and policy.route.traffic is not None
     if "kind" in tests.names or mapped:
         kind = (now.kind or None) if now is not None else None
         every: list[Any] = [other for other in (*KINDS, None) if other != kind]
@@ -258,13 +289,15 @@ def _kind_and_quantile(policy: Policy, given: DecisionInput, tests: RuleTests) -
             lambda value: value or "missing",
             same_if_missing=now is not None,
         )
-    if "quantile" not in tests.names:
+    if not ranked:
         return
     kinds = KINDS if mapped else KINDS[:1]
     seen = [partial(_own_share, policy, version, kind) for kind in kinds]
-    cuts = tests.cuts("quantile")
+    cuts = tests.cuts("quantile") | tests.cuts("conversation_difficulty")
     values = {0.0, 1.0, *(value for one in seen for value in crossings(one, cuts, 0.0, 1.0))}
-    own = [test for one in seen for test in through(one, tests.of("quantile"))]
+    before = given.features.before or 0.0
+    in_conversation = through(lambda share: max(share or 0.0, before), tests.of("conversation_difficulty"))
+    own = [test for one in seen for test in through(one, [*tests.of("quantile"), *in_conversation])]
     yield nearest_moves(
         ("quantile",),
         "quantile",

@@ -135,7 +135,7 @@ class PolicyUnderTest:
         both = self.policy.escalate.speculate.both
         at = ("escalate", "speculate", "both")
         self.both = None if both is None else (both, _either(at, both.source), _parts(at, both))
-        self.asks_for = frozenset().union(*(rule.names for rule in route.start.values()), both.names if both else ())
+        self.asks_for = self.policy.asked
         self._variants: dict[frozenset[str], Policy] = {frozenset(): self.policy}
         self._worlds: dict[int, WorldView] = {}
         self._around: dict[tuple[Any, ...], tuple[Surroundings, Mapping[str, Any]]] = {}
@@ -226,6 +226,8 @@ class PolicyUnderTest:
             int(tools),
             further=frozenset({*(wants("needs") or ()), *(("n",) if (wants("n") or 1) > 1 else ())}),
             reasoning_above=bool(wants("reasoning_above")),
+            before=wants("conversation_difficulty", 0.0),
+            last_tier=int(wants("last_tier", 0)),
         )
         return Request(features, body, values, self._difficulty(case, values))
 

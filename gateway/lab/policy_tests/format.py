@@ -98,6 +98,9 @@ class Given(Section):
     quantile: Share | None = None
     tokens_in: Count = 100
     turns: Count = 1
+    conversation_difficulty: Share | None = None
+    """How hard the turns before make it; a turn that is harder by itself stays so."""
+    last_tier: Count = 0
     has_tools: bool = False
     wants_json: bool = False
     has_images: bool = False

@@ -21,6 +21,7 @@ from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from gateway.lab.walk import Step
+    from policies.model import Policy
 
 _MOST_CELLS_OF_A_MUTANT: Final = 1_000
 
@@ -244,16 +245,18 @@ class Requests:
     """The whole requests of tests as the classifier reads them, each read once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Mapping[str, Any], Request]] = {}
+        self._known: dict[tuple[int, int], tuple[Any, Any, Request]] = {}
+        """By the body and the policy's `route.traffic`: all of a policy that such a request is read by."""
 
-    def of(self, body: Mapping[str, Any]) -> Request:
+    def of(self, body: Mapping[str, Any], policy: Policy) -> Request:
         """Return the request with this body."""
-        known = self._known.get(id(body))
+        traffic = policy.route.traffic
+        known = self._known.get((id(body), id(traffic)))
         if known is None:
             from gateway.lab.policy_tests.whole_requests import request_of
 
-            known = self._known[id(body)] = (body, request_of(body))
-        return known[1]
+            known = self._known[id(body), id(traffic)] = (body, traffic, request_of(body, policy))
+        return known[2]
 
 
 def _requests_together(
@@ -261,7 +264,7 @@ def _requests_together(
 ) -> list[Mismatch]:
     found: list[Mismatch] = []
     outcomes: list[CaseOutcome] = []
-    read = [requests.of(body) for _, body in test.bodies]
+    read = [requests.of(body, under.policy) for _, body in test.bodies]
     for (name, _), one in zip(test.bodies, read, strict=True):
         request = Request(one.features, one.body, {**one.given, **test.case.given}, one.difficulty)
         outcome = under.run(test.case, request)

@@ -13,6 +13,7 @@ from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from gateway.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.lab.policy_tests.case import Request
+from routing.conversation import rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
 
@@ -35,10 +36,9 @@ def _cross_encoder() -> TurnScorer:
     return TurnScorer(CrossEncoder.load(shipped_cross_encoder()))
 
 
-def request_of(body: Mapping[str, Any]) -> Request:
+def request_of(body: Mapping[str, Any], policy: Policy) -> Request:
     """Return a whole request with its features, and its difficulty as the classifier rates it."""
-    features = features_of(body)
-    difficulty = classifier().assess(embedder().embed((features.rated_text,))[0], features)
+    difficulty, features = rated_in_conversation(policy, classifier(), embedder(), features_of(body))
     return Request(features, body, {"room": room_needed(body)}, difficulty)
 
 

@@ -80,6 +80,8 @@ class Inputs:
     kind: Ints
     quantile: Floats
     p_right: Floats
+    before: Floats
+    last_tier: Ints
     state: Ints
     ttft_s: Floats
     whole_s: Floats
@@ -153,6 +155,7 @@ class CellDecider:
             kind = inputs.kinds[inputs.kind[at] - 1] if inputs.kind[at] else ""
             p_right = [p for p in inputs.p_right[at].tolist() if p == p]  # noqa: PLR0124 - NaN differs from itself
             difficulty = [int(inputs.in_domain[at]), kind, 0.0, _or_none(inputs.quantile[at]), *p_right]
+        before, last_tier = _or_none(inputs.before[at]), int(inputs.last_tier[at])
         return [
             int(inputs.tokens_in[at]),
             int(inputs.turns[at]),
@@ -164,6 +167,7 @@ class CellDecider:
             clamp if low or high else 0,
             difficulty,
             [_health(inputs, at, place) for place in self._places],
+            *([] if before is None and not last_tier else [[before, last_tier]]),
         ]
 
     def _signature(self, inputs: Inputs) -> list[tuple[Ints, int]]:
@@ -238,9 +242,19 @@ class CellDecider:
                 return inputs.tokens_in.astype(np.float64)
             case "turns":
                 return inputs.turns.astype(np.float64)
+            case "conversation_difficulty":
+                return self._conversation_difficulty(inputs)
+            case "last_tier":
+                return inputs.last_tier.astype(np.float64)
             case "budget_ms":
                 return inputs.budget_s * 1000
         return None
+
+    def _conversation_difficulty(self, inputs: Inputs) -> Floats:
+        quantile = self._quantile(inputs)
+        before = np.where(inputs.turns <= 1, np.nan_to_num(inputs.before), inputs.before)
+        own = np.where(np.isnan(quantile), _difficulty(inputs), quantile)
+        return np.where(inputs.judged, np.maximum(before, np.where(inputs.in_domain, own, 1.0)), np.nan)
 
     def _quantile(self, inputs: Inputs) -> Floats:
         own = np.where(inputs.in_domain, inputs.quantile, np.nan)

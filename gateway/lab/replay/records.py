@@ -316,6 +316,8 @@ class LedgerReader:
             in_domain=ints("in_domain") > 0,
             kind=ints("kind_"),
             quantile=floats("quantile"),
+            before=floats("before"),
+            last_tier=ints("last_tier"),
             p_right=np.stack(heads, axis=1) if heads else np.zeros((len(rows), 0)),
             state=states,
             ttft_s=health["ttft_s"],
@@ -440,6 +442,8 @@ _GIVEN: Final = (
     "(given.difficulty IS NOT NULL)::TINYINT AS judged",
     "given.difficulty.in_domain::TINYINT AS in_domain",
     "given.difficulty.quantile AS quantile",
+    "given.before AS before",
+    "given.last_tier AS last_tier",
 )
 _CALL_FLOATS: Final = (
     "tokens_in",

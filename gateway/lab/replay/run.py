@@ -20,7 +20,7 @@ from gateway.lab.replay.path_moves import MoveCounts, PathMove
 from gateway.lab.replay.recording import Fidelity, NothingRecordedError, Recording
 from gateway.lab.replay.records import LedgerReader, Which
 from gateway.progress import OnProgress, silent
-from policies.model import Policy
+from policies.model import RATED, Policy
 from routing.decision_basis import CLASSIFIER
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from routing.decision_basis import DecisionBasis
 
-_RATED: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile", "in_domain"})
-"""Values of rules that the classifier gives."""
 _EXAMPLES: Final = 5
 _LEAST_OF_SLICE: Final = 20
 
@@ -183,9 +181,7 @@ def _check_classifier(bases: Sequence[DecisionBasis], candidate: Policy) -> None
     A record holds what its own classifier said, and not the text that another would have to read.
     """
     route = candidate.route
-    both = candidate.escalate.speculate.both
-    asked = set().union(*(rule.names for rule in (*route.start.values(), both) if rule is not None))
-    if route.classifier == "none" or not asked & _RATED:
+    if route.classifier == "none" or not candidate.asked & RATED:
         return
     wanted = None if route.pinned is None else route.pinned.version[:12]
     by = {

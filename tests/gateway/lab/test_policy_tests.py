@@ -469,5 +469,5 @@ def test_the_schema_of_test_files_takes_what_the_reader_takes(
 def test_questions_that_no_model_can_read_share_no_answer(one: str, other: str, why: str) -> None:
     """A test says so as the gateway does, by the same names."""
     shipped = read_policy(SHIPPED / "chat.yaml")[0]
-    asked = [request_of({"messages": [{"role": "user", "content": text}]}) for text in (one, other)]
+    asked = [request_of({"messages": [{"role": "user", "content": text}]}, shipped) for text in (one, other)]
     assert why_not_together(shipped, *asked) == why

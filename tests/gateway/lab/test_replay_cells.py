@@ -24,6 +24,8 @@ _NUMBERS = {
     "quantile": _SHARES,
     "tokens_in": (100, 500),
     "turns": (1, 2),
+    "conversation_difficulty": _SHARES,
+    "last_tier": (1, 2),
     "budget_ms": (500, 2000),
 }
 _FLAGS = ("has_tools", "wants_json", "has_images", "stream", "in_domain")
@@ -92,6 +94,8 @@ def random_inputs(draw: np.random.Generator, n: int, tiers: int) -> Inputs:
         kind=draw.integers(0, len(KINDS) + 1, n),
         quantile=np.where(draw.random(n) < 0.9, quantile, np.nan),
         p_right=p_right,
+        before=np.where(draw.random(n) < 0.7, near(_SHARES, 0.001), np.nan),
+        last_tier=draw.integers(0, 3, n),
         state=state,
         ttft_s=np.where(known, draw.choice((0.1, 0.3, 0.5, 2.0), (n, tiers)), np.nan),
         whole_s=np.where(known, draw.choice((0.2, 0.5, 2.0, 5.0), (n, tiers)), np.nan),

@@ -64,6 +64,18 @@ def test_a_share_of_a_kind_stays_in_percent() -> None:
     assert answer.policy.decision.reason == "local: easiest 60% of its kind"
 
 
+def test_a_conversation_can_be_easier_but_not_easier_than_its_turn() -> None:
+    """Where the turn itself is harder, that has to change; on a first turn nothing was before."""
+    rules = policy(local="conversation_difficulty <= 0.7 and last_tier <= 1", hosted="otherwise")
+    later = Features("", 3, 100, before=0.9)
+    assert moves(why_not(rules, given(features=later), "local").request) == [("conversation_difficulty", "0.9", "0.7")]
+    later = later._replace(before=0.1, last_tier=2)
+    assert moves(why_not(rules, given(features=later), "local").request) == [("last_tier", "2", "1")]
+    stricter = policy(local="conversation_difficulty <= 0.5", hosted="otherwise")
+    assert moves(why_not(stricter, given(), "local").request) == [("quantile", "0.6", "0.5")]
+    assert why_not(stricter, given(features=later), "local").start == "hosted"
+
+
 def test_fewer_things_come_before_smaller_moves() -> None:
     """One word is a larger move than two small numbers."""
     rules = "kind == code or quantile <= 0.59 and p_adequate >= 0.61"

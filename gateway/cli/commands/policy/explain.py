@@ -337,8 +337,11 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         ladder = policy.ladder if clamp is None else clamp.of(policy)
         embedder = _embedder(deployment)
         asked = policy.route.classifier != "none" and len(ladder) > 1
+        difficulty: Difficulty | None = None
+        if asked:
+            difficulty, features = _rated(deployment, embedder, policy, features, folder)
         given = DecisionInput(
-            _difficulty(deployment, embedder, policy, features, folder) if asked else None,
+            difficulty,
             features,
             health,
             deadline_s(policy, options),
@@ -441,11 +444,15 @@ def _embedder(deployment: Deployment) -> Embedder:
         raise CommandError(str(error)) from None
 
 
-def _difficulty(
+def _rated(
     deployment: Deployment, embedder: Embedder, policy: Policy, features: Features, folder: Path
-) -> Difficulty:
-    """Return what the policy's classifier says of a request; one that it pins is in `folder`. Raises CommandError."""
+) -> tuple[Difficulty, Features]:
+    """Return what the policy's classifier says of a request, and its features in its conversation.
+
+    A classifier that the policy pins is in `folder`. Raises CommandError.
+    """
     from gateway.cascade.router import Classifiers
+    from routing.conversation import rated_in_conversation
     from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 
     try:
@@ -453,7 +460,7 @@ def _difficulty(
         classifiers = Classifiers(DifficultyModel.load(artefact, embedder), embedder)
         if policy.route.pinned is not None:
             classifiers.load(folder / policy.route.pinned.folder, policy.route.pinned.version)
-        return classifiers.of(policy).assess(embedder.embed((features.rated_text,))[0], features)
+        return rated_in_conversation(policy, classifiers.of(policy), embedder, features)
     except (ArtefactError, ValueError) as error:
         raise CommandError(f"the classifier cannot be asked: {error}") from None
 

@@ -1,0 +1,159 @@
+"""Say how hard the turns before make a turn, from their texts, and which tier gave the answer before.
+
+A turn that says enough by itself counts for each later one that has to do with it: by how hard it is (`hardness_of`,
+0..1), times DECAY for each such turn from it to the later one, itself excluded. It has to do with it if the cosine of
+their vectors reaches RELATED, so an easy question about something else does not count as hard. The hardest counts.
+
+This follows from the texts in the request, the policy and the classifier alone, so it is the same in every worker and
+after a restart. What is remembered of a turn only saves reading it again. The tier of the answer before is not in the
+request: a worker knows it of the answers it has given itself.
+
+routing/README.md has what DECAY and RELATED were chosen on, and how they do elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from routing.decide import hardness_of
+from routing.features import features_of_text, hangs
+
+if TYPE_CHECKING:
+    from policies.model import Policy
+    from routing.difficulty.model import Difficulty, DifficultyModel
+    from routing.embedding.embedder import Embedder, Vector
+    from routing.features import Features
+
+DECAY: Final = 0.9
+RELATED: Final = 0.15
+REACH: Final = 8
+"""Most turns that count; one farther back could count for 0.39 at most."""
+_MOST: Final = 2048
+"""Turns that are remembered: some 3 MB with vectors of 384 dimensions."""
+_MOST_TIERS: Final = 8192
+_NAMING: Final = 4
+"""Earlier turns by whose texts a turn is told from those of other conversations with the same beginning."""
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Values by key, of which the ones used last are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._values)
+
+    def get(self, key: int) -> T | None:
+        """Return the value, which counts as a use; None if there is none."""
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._values[key] = value
+        return value
+
+    def put(self, key: int, value: T) -> None:
+        """Keep a value, in place of the one not used for longest if there are too many."""
+        self._values.pop(key, None)
+        if len(self._values) >= self._most:
+            del self._values[next(iter(self._values))]
+        self._values[key] = value
+
+
+class LastTiers(Recent[str]):
+    """The tier that answered, by the key of a turn: see `keys_of`."""
+
+    def __init__(self) -> None:
+        super().__init__(_MOST_TIERS)
+
+
+def keys_of(conversation: str, features: Features) -> tuple[int, int]:
+    """Return the keys of the turn before and of this one, in this process: 64-bit hashes of the latest user messages.
+
+    `conversation` names the conversation by its tenant, its user and its beginning.
+    """
+    turns, texts = features.turns, (features.text, *features.earlier)
+    before, this = texts[1 : _NAMING + 2], texts[: _NAMING + 1]
+    return hash((conversation, turns - 1, before)), hash((conversation, turns, this))
+
+
+def rated_in_conversation(
+    policy: Policy, model: DifficultyModel, embedder: Embedder, features: Features
+) -> tuple[Difficulty, Features]:
+    """Return a request's difficulty, and its features with how hard the turns before are: every text is read for it."""
+    vector = embedder.embed((features.rated_text,))[0]
+    if features.earlier:
+        memory = TurnMemory()
+        if unread := memory.unread(features.earlier):
+            for text, read in zip(unread, embedder.embed(unread), strict=True):
+                memory.put(text, read)
+        features = features._replace(before=memory.hardest(policy, model, vector, features.earlier))
+    return model.assess(vector, features), features
+
+
+class _Turn:
+    """What is remembered of a turn. `vector` is None until it is read, `difficulty` until it matters."""
+
+    __slots__ = ("difficulty", "says_enough", "vector")
+
+    def __init__(self, text: str) -> None:
+        self.says_enough = not hangs(text)
+        self.vector: Vector | None = None
+        self.difficulty: Difficulty | None = None
+
+
+class TurnMemory:
+    """The vectors and difficulties of turns, by their texts."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self.turns: Recent[_Turn] = Recent(most)
+
+    def put(self, text: str, vector: Vector) -> None:
+        """Remember the vector of a turn."""
+        turn = self._turn(text)
+        if turn.says_enough and turn.vector is None:
+            turn.vector = vector.copy()  # it may be a row of a batch, which would be kept with it
+
+    def unread(self, earlier: Sequence[str]) -> list[str]:
+        """Return the texts of those earlier turns that count whose vectors are not known. The latest comes first."""
+        return [text for text, turn in self._counting(earlier) if turn.vector is None]
+
+    def hardest(self, policy: Policy, model: DifficultyModel, vector: Vector, earlier: Sequence[str]) -> float | None:
+        """Return how hard the earlier turns make the one with this vector, 0..1; None if one is not read."""
+        hardest, weight = 0.0, 1.0
+        for text, turn in self._counting(earlier):
+            weight *= DECAY
+            if weight <= hardest:
+                break
+            if turn.vector is None:
+                return None
+            if float(vector @ turn.vector) < RELATED:
+                continue
+            difficulty = turn.difficulty
+            if difficulty is None or difficulty.model_version != model.version:
+                # Of the text alone, as what surrounded it then is not known to every worker.
+                difficulty = turn.difficulty = model.assess(turn.vector, features_of_text(text))
+            hardest = max(hardest, weight * hardness_of(policy, difficulty))
+        return hardest
+
+    def _counting(self, earlier: Sequence[str]) -> Iterator[tuple[str, _Turn]]:
+        count = 0
+        for text in earlier:
+            turn = self._turn(text)
+            if turn.says_enough:
+                yield text, turn
+                count += 1
+                if count == REACH:
+                    return
+
+    def _turn(self, text: str) -> _Turn:
+        key = hash(text)
+        turn = self.turns.get(key)
+        if turn is None:
+            turn = _Turn(text)
+            self.turns.put(key, turn)
+        return turn

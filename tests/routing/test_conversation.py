@@ -1,0 +1,94 @@
+"""How hard earlier turns make a turn, what is remembered of them, and how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.loader import made_policy
+from policies.model import Policy
+from routing.conversation import DECAY, REACH, LastTiers, Recent, TurnMemory, keys_of, rated_in_conversation
+from routing.difficulty.model import DifficultyModel, shipped_artefact
+from routing.embedding.embedder import Embedder, load_embedder
+from routing.features import Features, features_of
+
+HARD = "Write a web page in HTML with a button that shows a random joke from a list of four jokes."
+ABOUT_IT = "Write a fifth joke about a cat for the page."
+ELSEWHERE = "What do pandas like to eat for breakfast?"
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    return load_embedder("static", tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def model(embedder: Embedder) -> DifficultyModel:
+    return DifficultyModel.load(shipped_artefact("static"), embedder)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    rules: dict[str, Any] = {"surface": "s", "slo": {"deadline": "9s"}, "tiers": ["a", "b"]}
+    return made_policy({**rules, "route": {"start": {"a": "otherwise"}}}, Path("s.yaml"), {})
+
+
+def asked(*texts: str) -> Features:
+    return features_of({"messages": [{"role": "user", "content": text} for text in texts]})
+
+
+def before(policy: Policy, model: DifficultyModel, embedder: Embedder, *texts: str) -> float | None:
+    return rated_in_conversation(policy, model, embedder, asked(*texts))[1].before
+
+
+def test_a_hard_turn_decays_by_each_turn_that_says_enough(
+    policy: Policy, model: DifficultyModel, embedder: Embedder
+) -> None:
+    """`yes` is no turn of its own; a turn that the classifier abstains from is as hard as any."""
+    rated = [before(policy, model, embedder, *texts) for texts in (
+        [HARD], [HARD, ABOUT_IT], [HARD, "yes", "go on", ABOUT_IT], [HARD, ELSEWHERE, ABOUT_IT], [HARD, ELSEWHERE],
+    )]  # fmt: skip
+    assert rated == [None, DECAY, DECAY, DECAY * DECAY, 0.0]
+    far = [HARD, *[f"{ELSEWHERE} ({n})" for n in range(REACH)], ABOUT_IT]
+    assert (before(policy, model, embedder, *far) or 0.0) < DECAY**REACH
+
+
+def test_what_is_read_once_is_not_read_again(policy: Policy, model: DifficultyModel, embedder: Embedder) -> None:
+    """And what was not read, as where the encoder took too long, is not known; it is not taken for easy."""
+    memory = TurnMemory()
+    vector = embedder.embed((ABOUT_IT,))[0]
+    assert memory.unread([HARD, "yes"]) == [HARD]
+    assert memory.hardest(policy, model, vector, [HARD, "yes"]) is None
+    memory.put(HARD, embedder.embed((HARD,))[0])
+    assert memory.unread([HARD, "yes"]) == []
+    assert memory.hardest(policy, model, vector, [HARD, "yes"]) == DECAY
+
+
+def test_memory_is_bounded(embedder: Embedder) -> None:
+    """The turns and tiers used last are kept, whatever their number and length."""
+    memory, vector = TurnMemory(most=10), embedder.embed((HARD,))[0]
+    for number in range(50):
+        memory.put(f"{HARD} {number}", vector)
+        memory.unread([HARD])
+    assert len(memory.turns) == 10 and memory.unread([f"{HARD} 49"]) == [] and memory.unread([f"{HARD} 1"])
+    tiers = LastTiers()
+    for number in range(10_000):
+        tiers.put(number, "local")
+    assert len(tiers) == 8192 and tiers.get(0) is None and tiers.get(9_999) == "local"
+    recent: Recent[str] = Recent(2)
+    recent.put(1, "a")
+    recent.put(2, "b")
+    assert recent.get(1) == "a"
+    recent.put(3, "c")
+    assert (recent.get(1), recent.get(2), recent.get(3)) == ("a", None, "c")
+
+
+def test_the_key_of_a_turn_is_found_by_the_next_one() -> None:
+    """In its own conversation alone, at any length; another first answer does not hide it."""
+    for turns in (1, 2, 5, 6, 30):
+        texts = [f"question {n}" for n in range(turns + 1)]
+        this = keys_of("one", asked(*texts[:-1]))[1]
+        assert keys_of("one", asked(*texts))[0] == this
+        assert this not in (keys_of("other", asked(*texts))[0], keys_of("one", asked("hm", *texts))[0])
