@@ -5,7 +5,7 @@ Nothing is guessed: a word changes only to one of the other question, and not wh
 may be nitrate or nitrite). What a dictionary has is never a slip, since `sulfite` is not `sulfate`. What people often
 write though no dictionary has it may be a name, so only a letter doubled or two letters exchanged count there. The
 first letter must be right, as `illegal` and `legal` differ in no more, and so must a beginning be that has an opposite
-(`hypo`, `hyper`); the last may be lost or doubled, and be no other one, as endings carry tense and person.
+(`hypo`, `hyper`); the last may be doubled, in English also lost, and be no other one, as endings tell tense and person.
 
 A text without any accent, beside one with some, is read with those of the other: `symptomes` as `symptômes`. Where all
 words without accents are words as well (`schon`, `schön`), it is left as it is.
@@ -164,7 +164,7 @@ def _is_name(word: str, text: str) -> bool:
 
 def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str] | None:
     """Return the one of the other words of which this is a slip; None where there is none, or another may be meant."""
-    costs = {other: _cost(word, other) for other in others if abs(len(other) - len(word)) <= 2 and other[0] in word[:2]}
+    costs = {other: _cost(word, other) for other in others if abs(len(other) - len(word)) <= 2 and other[0] == word[0]}
     costs = {other: cost for other, cost in costs.items() if not _turned(word, other)}
     near = {other: cost for other, cost in costs.items() if cost <= _limit(other, codes)}
     if not near:
@@ -192,6 +192,9 @@ def _turned(word: str, other: str) -> bool:
 
 def _may_be(word: str, best: str, level: int, cost: float, codes: tuple[str, ...]) -> bool:
     """Return whether what is known of two words allows one to be a slip of the other at this cost."""
+    shorter, longer = sorted((word, best), key=len)
+    if codes != (ENGLISH,) and longer.startswith(shorter) and longer[-1] != longer[-2]:
+        return False  # in most languages but English one more letter at the end says who or when
     if level == Level.UNKNOWN:
         return cost <= _CHEAP and len(best) >= _SURE
     surely = level == Level.COMMON and cost <= _LOST and len(best) > _SURE
@@ -205,9 +208,7 @@ def _limit(word: str, codes: tuple[str, ...]) -> float:
 
 
 def _cost(word: str, meant: str) -> float:
-    """Return the cost of the slips that turn `meant` into `word`; NEVER where the first or last letter forbids it."""
-    if word[:2] != meant[1::-1] and word[0] != meant[0]:
-        return NEVER
+    """Return the cost of the slips that turn `meant` into `word`; NEVER where the last letter forbids it."""
     rows = [[0.0]]
     for at, letter in enumerate(meant, 1):
         rows[0].append(rows[0][-1] + (_CHEAP if at > 1 and letter == meant[at - 2] else _LOST))
@@ -222,7 +223,7 @@ def _cost(word: str, meant: str) -> float:
                 rows[-1][j - 1] + _instead(typed, letter, last=i == len(word) and j == len(meant)),
             )
             if i > 1 and j > 1 and typed == meant[j - 2] and word[i - 2] == letter != typed:
-                best = min(best, rows[-2][j - 2] + (_CHEAP if j > 2 else _LOST))
+                best = min(best, rows[-2][j - 2] + (_CHEAP if j > 2 else NEVER))
             row.append(best)
         rows.append(row)
     return rows[-1][-1]
@@ -247,8 +248,8 @@ def _slips(word: str, most: float) -> list[str]:
 def _one_slip(word: str) -> Iterator[tuple[float, str]]:
     for at in range(len(word)):
         head, letter, tail = word[:at], word[at], word[at + 1 :]
-        if tail:
-            yield (_CHEAP if head else _LOST), f"{head}{tail[0]}{letter}{tail[1:]}"
+        if head and tail:
+            yield _CHEAP, f"{head}{tail[0]}{letter}{tail[1:]}"
         if head:
             yield (_CHEAP if head[-1] == letter else _ADDED), head + tail
             for other in _LETTERS if tail else ():
