@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cache.planning.volatile import is_volatile
+from cache.text.lexicon import ForeignReading, readings_of
 from cache.text.reading import FAINT, LISTS
 from cache.text.thesaurus import groups_of, word_set
 
@@ -46,6 +47,8 @@ _FOLLOW_UP: Final = "follow_up"
 _WORD = re.compile(r"\w+")
 _STANDS_ALONE = 2
 """With this many words of its own, a question may contain what its pronoun refers to."""
+_ASKS_SOMETHING = 3
+"""Words with which a turn in another language asks something, if none of them is its own: `what can I do now`."""
 
 
 class RequestFacts(Protocol):
@@ -153,7 +156,7 @@ def why_not_in_context(question: str) -> str:
     too: it need not stand alone, but needs a word of its own.
     """
     words = _words_of(question)
-    if words.own == 0:
+    if words.own == 0 or any(one.size + one.meta == 0 and one.length < _ASKS_SOMETHING for one in words.foreign):
         return _FOLLOW_UP
     return next((reason for reason, _, holds in _RULES if reason != _FOLLOW_UP and holds(words)), "")
 
@@ -167,19 +170,22 @@ def every_reason(question: str) -> list[str]:
 
 
 class _QuestionWords(NamedTuple):
-    """A question, its words in lower case, their set, the pairs of neighbours, and the number of its own words."""
+    """A question, its words in lower case, their set, the pairs of neighbours, the number of its own words, and how it
+    reads in the languages other than English that it may be in.
+    """
 
     text: str
     words: Sequence[str]
     seen: Set[str]
     pairs: Set[tuple[str, ...]]
     own: int
+    foreign: tuple[ForeignReading, ...]
 
 
 def _words_of(question: str) -> _QuestionWords:
     words = _WORD.findall(question.lower())
     seen = frozenset(words)
-    return _QuestionWords(question, words, seen, frozenset(pairwise(words)), len(seen - FAINT))
+    return _QuestionWords(question, words, seen, frozenset(pairwise(words)), len(seen - FAINT), readings_of(question))
 
 
 def _leans(question: _QuestionWords) -> bool:
@@ -199,11 +205,21 @@ def _continues(question: _QuestionWords) -> bool:
 def _asks(text: str) -> bool:
     """Return whether a text begins as a question does."""
     first = _WORD.match(text.lstrip())
-    return first is not None and first[0].lower() in _ASKING
+    return first is not None and (first[0].lower() in _ASKING or any(one.asks for one in readings_of(text.strip())))
 
 
 def _points_back(question: _QuestionWords) -> bool:
     return question.own < _STANDS_ALONE and not question.seen.isdisjoint(_POINTING_BACK)
+
+
+def _hangs(question: _QuestionWords) -> bool:
+    """Return whether a question in another language leans, continues or points back, by the lexicon of its language."""
+    return any(
+        one.size == 0
+        or (one.opens and one.size < _STANDS_ALONE + (not one.asks))
+        or (one.points_back and one.size < _STANDS_ALONE)
+        for one in question.foreign
+    )
 
 
 _SIGNS: Final = re.compile(
@@ -213,7 +229,7 @@ _SIGNS: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_COLON: Final = re.compile(r":\s*(?=[^\W\d])")
+_COLON: Final = re.compile(r"[:：]\s*(?=[^\W\d])")
 _LISTS: Final = LISTS["payload"]
 _POLITE: Final = word_set(_LISTS["polite"])
 _ASKS_LEAVE: Final = frozenset(groups_of(_LISTS["asks_leave"]))
@@ -229,7 +245,11 @@ _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 
 
 def _of_language(question: _QuestionWords) -> bool:
-    return not question.seen.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(question.pairs)
+    return (
+        not question.seen.isdisjoint(_OF_TEXT)
+        or not _PAIRS.isdisjoint(question.pairs)
+        or any(one.mentions for one in question.foreign)
+    )
 
 
 def _has_signs(question: _QuestionWords) -> bool:
@@ -265,6 +285,7 @@ _RULES: Final[tuple[tuple[str, str, Callable[[_QuestionWords], bool]], ...]] = (
     (_FOLLOW_UP, "leans", _leans),
     (_FOLLOW_UP, "continues", _continues),
     (_FOLLOW_UP, "points back", _points_back),
+    (_FOLLOW_UP, "in another language", _hangs),
     ("volatile", "", lambda question: is_volatile(question.text)),
     ("payload", "language", _of_language),
     ("payload", "signs", _has_signs),

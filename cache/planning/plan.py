@@ -38,6 +38,7 @@ from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
 from cache.text.languages import language_of, load_languages
+from cache.text.lexicon import lexicons
 from cache.text.typos import load_words
 
 if TYPE_CHECKING:
@@ -276,6 +277,7 @@ class Planner:
         shipped_head()
         load_languages()
         load_words()
+        lexicons()
         self._embedder = embedder
         self._longest = longest
         self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
 from cache.text.languages import ENGLISH, language
+from cache.text.lexicon import languages_to_read, lexicons
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
 from cache.text.typos import respelled
 from policies.value_type import from_fields
@@ -258,6 +259,8 @@ def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortli
 
 _STOPS: Final = re.compile(r"(?<=[^\s.,;:?\u2026])[.,;:?\u2026]++(?=\s|$)|(?<=[^\s\d!])!++(?=\s|$)|\s[.?!]++$")
 """Punctuation after a word. In `5!`, `.NET` and `a.b` it means something, and stays. A run is read once."""
+_MARKS: Final = re.compile(r"[¿¡؟،؛。、，？！；：]|(?<!\S)[,.!?;:]++(?=\s|$)")
+"""Punctuation of other scripts, and what is left of it around a polite phrase."""
 _ACRONYM: Final = re.compile(r"\b[A-Z]{2,}\b")
 _POLITE: Final = (["please"], ["thanks"], ["thx"], ["thank", "you"])
 _FEW: Final = 3
@@ -273,11 +276,25 @@ def wording(text: str) -> str:
     """Return a form that is equal for texts of the same words. Those in capitals differ: `US` is not `us`."""
     if len(text) > LONGEST:
         return text
+    codes = languages_to_read(text)
+    if codes:
+        return _foreign_wording(codes[0], text)
     bare = _without_closing(_STOPS.sub("", unwrap(text)).split())
     if len(bare) < _FEW:  # in a text of few words a polite phrase may be what is asked about
         bare = _STOPS.sub("", text).split()
     capitals = () if text.isupper() else _ACRONYM.findall(text)
     return "\n".join((" ".join(bare).casefold(), *capitals))
+
+
+def _foreign_wording(code: str, text: str) -> str:
+    """Return such a form of a text in a language that has a lexicon; its numbers are in digits."""
+    lexicon = lexicons()[code]
+    bare = lexicon.bare(text)
+    if lexicon.read(text).size < _FEW - 1:
+        bare = text
+    words = _STOPS.sub("", _MARKS.sub(" ", bare)).split()
+    plain = ("" if lexicon.letters else " ").join(words).casefold()
+    return "\n".join((plain, *(() if text.isupper() else _ACRONYM.findall(text))))
 
 
 def _without_closing(words: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 A guard is a name that traces show and that a policy may switch (`cache.semantic.guards`); its rules compare two texts.
 A rule says what it reads of each:
 
-    text       the signs, in any language
+    text       the signs, in any language, and the words of a lexicon (`cache.text.lexicon`)
     wording    every word, as `cache.text.reading` keeps them
     question   the normalized question (`cache.text.normalized_question`)
     leftover   the words of each that the other has not (`cache.text.pair_features`)
@@ -139,15 +139,16 @@ _BOTH: Final = _ALONE | _SCREENED
 _FOREIGN: Final = frozenset({"foreign"})
 _BOUNDED: Final = frozenset({"strict", "alone", "screened", "foreign"})
 RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
-    ("numbers", "digits", "text", _FOREIGN, by_text.other_digits),
+    ("numbers", "other", "text", _FOREIGN, by_text.other_numbers),
+    ("numbers", "in turns", "text", _TURN, by_text.other_numbers_in_turns),
     ("entities", "latin", "text", _FOREIGN, by_text.other_latin_words),
     ("order", "latin", "text", _FOREIGN, by_text.latin_words_moved),
     ("order", "moved", "text", _FOREIGN, by_text.words_moved),
+    ("negation", "opposite", "text", _FOREIGN, by_text.opposite),
+    ("negation", "in turns", "text", _TURN, by_text.opposite_in_turns),
     ("wording", "empty", "wording", _STRICT, by_question.no_content),
     ("numbers", "in order", "wording", _STRICT, by_question.numbers_in_order),
-    ("numbers", "in turns", "wording", _TURN, by_question.numbers),
     ("negation", "every", "wording", _STRICT, by_question.negations),
-    ("negation", "in turns", "wording", _TURN, by_question.negations_or_sides),
     ("entities", "every", "wording", _STRICT | _EARLIER, by_question.names_in_one),
     ("dates", "every", "wording", _STRICT, by_question.times),
     ("asked", "every", "wording", _STRICT, by_question.asked),

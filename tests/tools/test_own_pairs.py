@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from cache.text.lexicon import lexicons
 from gateway.fit.datasets import LabelledPair, Messages, read_pairs
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tools" / "pairs"
-FILES = ("dev-rephrasings", "dev-vetoes", "held-out-rephrasings", "dev-conversations", "held-out-conversations")
+HALVES = ("dev-rephrasings", "dev-vetoes", "held-out-rephrasings", "dev-conversations", "held-out-conversations")
+FILES = (*HALVES, "dev-languages")
 SHORT = 20
 """A shorter text, such as "How old is it?", may occur anywhere."""
 
@@ -29,7 +31,7 @@ def texts(messages: Messages) -> list[str]:
     return [str(message["content"]).casefold() for message in messages]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", HALVES)
 def test_one_half_is_the_same_and_each_group_is_of_one_kind(name: str) -> None:
     pairs = pairs_of(name)
     assert 2 * sum(pair.same_answer for pair in pairs) == len(pairs) >= (80 if "conversations" in name else 240)
@@ -53,6 +55,18 @@ def test_a_conversation_ends_with_the_user(name: str) -> None:
             assert roles in (["user", "assistant", "user"], ["user", "assistant", "user", "assistant", "user"])
 
 
+def test_the_pairs_in_other_languages_have_the_same_groups_in_each() -> None:
+    """Each kind of pair is in every language, and is of one label."""
+    pairs = pairs_of("dev-languages")
+    kinds: dict[str, set[tuple[str, bool]]] = {}
+    for pair in pairs:
+        language, _, kind = str(pair.group).partition(" ")
+        kinds.setdefault(language, set()).add((kind, pair.same_answer))
+    assert set(kinds) == set(lexicons())
+    (shared,) = {frozenset(own) for own in kinds.values()}
+    assert len(shared) == len(dict(shared)) == 8
+
+
 def test_no_question_occurs_in_two_pairs() -> None:
     dialogues = [name for name in FILES if "conversations" in name]
     singles = [
@@ -60,7 +74,9 @@ def test_no_question_occurs_in_two_pairs() -> None:
         for name in FILES
         if name not in dialogues
         for pair in pairs_of(name)
-        for text in (*texts(pair.a), *texts(pair.b))
+        for side in (pair.a, pair.b)
+        if isinstance(side, str)
+        for text in texts(side)
     ]
     assert [text for text, count in Counter(singles).items() if count > 1] == []
     whole = ["\n".join(texts(side)) for name in dialogues for pair in pairs_of(name) for side in (pair.a, pair.b)]

@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from cache.planning.eligibility import rule_values, why_not_any, why_not_semantic, why_not_the_question
+from cache.planning.eligibility import (
+    rule_values,
+    why_not_any,
+    why_not_in_context,
+    why_not_semantic,
+    why_not_the_question,
+)
 from policies.caching import CACHE_VALUES
 from tests.cache.samples import Facts, body, policy
 
@@ -125,6 +131,51 @@ def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], fac
 def test_a_question_must_stand_alone_and_last(question: str, reason: str) -> None:
     """Follow-ups, volatile questions and texts to work on are never answered by another question's answer."""
     assert why_not_the_question(question) == reason
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ("Und wie ist das in Norwegen?", "follow_up"),
+        ("Nimmt man Hefe oder Natron, und warum?", ""),
+        ("¿Y por qué?", "follow_up"),
+        ("¿Y la pila del reloj de cocina, cómo la saco?", ""),
+        ("Et le troisième ?", "follow_up"),
+        ("Che ne dici di quello?", "follow_up"),
+        ("O que é um seguro de viagem?", ""),
+        ("Hoe zit het met de andere?", "follow_up"),
+        ("A co z tamtym?", "follow_up"),
+        ("Co to jest inflacja?", ""),
+        ("А почему?", "follow_up"),
+        ("Peki ya ikincisi?", "follow_up"),
+        ("وماذا عن الثالث؟", "follow_up"),
+        ("那第二个呢？", "follow_up"),
+        ("西瓜怎么挑？", ""),
+        ("それはどうして？", "follow_up"),
+        ("그건 왜 그래요?", "follow_up"),
+        ("แล้วทำไมล่ะ", "follow_up"),
+        ("Wie sagt man „Gute Besserung“ auf Finnisch?", "payload"),
+        ("Comment dit-on « merle » en anglais ?", "payload"),
+        ("Wie wähle ich ein sicheres Passwort?", ""),
+        ("Comment choisir un mot de passe solide ?", ""),
+        ("把这段话翻译成法语", "payload"),
+        ("次の文章を要約して：鳥が飛ぶ。", "payload"),
+        ("你好：怎么种番茄？", ""),
+        ("이 문장을 고쳐 줘: 새가 난다.", "payload"),
+        ("Подскажите: как вырастить томаты?", ""),
+    ],
+)
+def test_what_hangs_or_is_worked_on_is_told_in_other_languages(question: str, reason: str) -> None:
+    """By the lexicon of the language; a whole question with the same words in it is none."""
+    assert why_not_the_question(question) == reason
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason"), [("Warum denn?", "follow_up"), ("Was soll ich jetzt tun?", ""), ("为什么呢？", "follow_up")]
+)
+def test_in_context_a_turn_needs_few_words_in_any_language(turn: str, reason: str) -> None:
+    """`Why?` has nothing to be compared by; what asks something definite is compared with its history."""
+    assert why_not_in_context(turn) == reason
 
 
 @pytest.mark.parametrize(("asked_for", "reason"), [(0.9, "temperature"), (0.3, ""), (0, ""), (None, "")])

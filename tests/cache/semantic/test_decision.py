@@ -81,6 +81,17 @@ def test_with_a_verifier_its_score_and_its_veto_count() -> None:
         (ITALY, "Hi! Could you please tell me what is the capital of Italy? Thanks!"),
         ("Write a haiku on rain.", "please write a haiku on rain"),
         ("What is C++?", "what is C++ ?"),
+        ("Wie reinige ich den Ofen?", "Guten Tag, wie reinige ich bitte den Ofen? Vielen Dank!"),
+        ("¿Cómo limpio el horno?", "cómo limpio el horno por favor"),
+        ("Comment nettoyer le four ?", "Bonjour, comment nettoyer le four s'il vous plaît ?"),
+        ("Как почистить духовку?", "Здравствуйте! Подскажите, пожалуйста, как почистить духовку"),
+        ("怎么清洗烤箱？", "你好，请问怎么清洗烤箱？谢谢！"),
+        ("烤箱可以用三年吗？", "烤箱可以用3年吗"),
+        ("オーブンを掃除するには？", "すみません、オーブンを掃除するには？"),
+        ("오븐을 어떻게 청소하나요?", "안녕하세요, 오븐을 어떻게 청소하나요? 감사합니다!"),
+        ("ล้างเตาอบยังไง", "สวัสดีครับ ล้างเตาอบยังไงครับ"),
+        ("كيف أنظف الفرن؟", "السلام عليكم، كيف أنظف الفرن من فضلك؟"),
+        ("Fırını nasıl temizlerim?", "Merhaba, fırını nasıl temizlerim lütfen?"),
     ],
 )
 def test_texts_of_the_same_words_are_served_by_rule(stored: str, asked: str) -> None:
@@ -100,6 +111,11 @@ def test_texts_of_the_same_words_are_served_by_rule(stored: str, asked: str) -> 
         ("What is 1.5 times two?", "What is 15 times two?"),
         ("Do you know Java?", "Java?"),
         ("Is a < b?", "Is a > b?"),
+        ("Was ist C++ auf Deutsch gesagt?", "Was ist C# auf Deutsch gesagt?"),
+        ("Ist 1,5 viel für zwei?", "Ist 15 viel für zwei?"),
+        ("Was heißt bitte?", "Was heißt?"),
+        ("请假怎么办理？", "假怎么办理？"),
+        ("怎么退掉三张票？", "怎么退掉两张票？"),
         ("x" * 2001 + "?", "x" * 2001),
     ],
 )
@@ -265,7 +281,7 @@ def test_the_same_words_are_served_in_any_script() -> None:
 
 def test_a_script_on_the_data_sheet_is_left_to_its_model() -> None:
     """The cross-encoder's list counts where one reads; the verifier, where it decides alone, knows English."""
-    stored, asked = OTHER_SCRIPTS[0]
+    stored, asked = "怎么打开通知？", "通知怎么打开才好？"
     reads = decide_by(semantic(), Always(Verdict(0.99)), screening=True, scripts=("Latin", "Han"), languages=("zh",))
     assert reads(stored, asked, 0.99).refused == ""
     alone = decide_by(semantic(), Always(Verdict(0.99), scripts=("Latin", "Han")))
