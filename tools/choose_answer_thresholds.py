@@ -1,8 +1,10 @@
 """Choose from which score two statements of answers say the same to a cross-encoder, and up to which one denies the
-other: see `cache.risk.statements`.
+other, see `cache.risk.statements`; and measure how often an audit errs that compares answers with it.
 
-They are chosen on families of answers (`families/**/answers.toml`) that the cross-encoder was not trained on, in all
-languages of its data sheet together. A pair gets the lower of its scores in both orders, as an audit reads it.
+The thresholds are chosen on families of answers (`families/**/answers.toml`) that the cross-encoder was not trained on,
+in all languages of its data sheet together. A pair gets the lower of its scores in both orders, as an audit reads it.
+Errors are counted on the answers of support desks (`desks/*.toml`): two to one intent say the same, those to the
+intents whose questions are nearest do not.
 """
 
 from __future__ import annotations
@@ -11,23 +13,29 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from cache.risk.statements import NEAR, conflict, in_common
-from cache.semantic.cross_encoder import OTHER_ANSWER, SAME_ANSWER, SHEET, SURELY_OTHER, CrossEncoder
-from gateway.cli.commands._flags import add_json_flag, whole
+from cache.risk.comparison import AnswerComparer
+from cache.risk.label_errors import LabelErrors
+from cache.risk.statements import conflict, differ_in_one_place
+from cache.semantic.cross_encoder import LABEL_ERRORS, OTHER_ANSWER, SAME_ANSWER, SHEET, SURELY_OTHER, CrossEncoder
+from gateway.cli.commands._flags import add_json_flag, add_state_flag, whole
 from gateway.fit.datasets import DataError
 from gateway.measures.curves import Floats
 from gateway.progress import OnProgress
 from gateway.report import Report, table
+from routing.embedding.embedder import Embedder, load_embedder
 from tools import command
-from tools.cache_stages import read_pairs
+from tools.cache_stages import read_pairs, share
 from tools.cross_encoder_data import left_out
 from tools.question_families import FamilyPair, QuestionFamily, add_families_flag, family_pairs, read_families
 from tools.served_shares import least_threshold, served_shares
@@ -36,10 +44,13 @@ _ANSWERS = "answers"
 """Name of the files with families of answers."""
 _MOST_WRONG = 0.005
 """Share of statements that say different things and may be called the same."""
-_MOST_DENIED = 0.02
-"""Share of statements that say the same in almost the same words and may be called different."""
+_MOST_DENIED = 0.003
+"""Share of statements that say the same and differ in one place and may be called different."""
 _FEWEST = 100  # pairs of either label
-_FEWEST_NEAR = 30  # pairs that say the same in almost the same words
+_NEAREST = 3
+"""Intents, those with the nearest questions, of which answers are compared with an intent's own."""
+DESKS = Path(__file__).with_name("desks")
+_FEWEST_NEAR = 30  # pairs that say the same and differ in one place
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ def choose_thresholds(
     language_of = {family.name: family.language for family in aside}
     languages = np.array([language_of[pair.family] for pair in pairs])
     clash = np.array([conflict(pair.a, pair.b, english=language_of[pair.family] == "en") for pair in pairs], np.bool_)
-    near = np.array([in_common(pair.a, pair.b) >= NEAR for pair in pairs], np.bool_)
+    near = np.array([differ_in_one_place(pair.a, pair.b) for pair in pairs], np.bool_)
     readable = np.where(clash, -1.0, scores)
     least = least_threshold(readable, same, _MOST_WRONG)
     most = denied_up_to(scores[near & same & (scores > 0)], least)
@@ -87,8 +98,56 @@ def choose_thresholds(
         OTHER_ANSWER: most,
         "answers": {"called_same": chosen.called_same, "called_different": chosen.called_different},
     }
-    sheet.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    facts.pop(LABEL_ERRORS, None)
+    _write(sheet, facts)
     return chosen
+
+
+def measure_errors(folder: Path, embedder: Embedder, on_progress: OnProgress) -> LabelErrors:
+    """Count how often an audit errs on the desks' answers with this model, and write that to its data sheet.
+
+    Raises CrossEncoderError, OSError.
+    """
+    comparer = AnswerComparer(embedder.embed, CrossEncoder.load(folder))
+    called: Counter[tuple[str, bool, bool]] = Counter()
+    desks = sorted(DESKS.glob("*.toml"))
+    for done, desk in enumerate(desks):
+        on_progress("comparing answers", done, len(desks))
+        for question, stored, fresh, alike in answer_pairs(desk, embedder):
+            called[desk.stem, alike, comparer.compare(stored, fresh, question) == "different"] += 1
+    on_progress("comparing answers", len(desks), len(desks))
+    same, other = (
+        {name: (called[name, is_same, True], called[name, is_same, True] + called[name, is_same, False])
+         for name in [desk.stem for desk in desks]}
+        for is_same in (True, False)
+    )  # fmt: skip
+    (alarms, agreeing), (found, apart) = (map(sum, zip(*some.values(), strict=True)) for some in (same, other))
+    errors = LabelErrors(agreeing, alarms, apart, found, other)
+    sheet = folder / SHEET
+    _write(sheet, {**json.loads(sheet.read_bytes()), LABEL_ERRORS: asdict(errors)})
+    return errors
+
+
+def answer_pairs(desk: Path, embedder: Embedder) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield (question, answer, answer, whether both say the same) of a desk; slots have their first values."""
+    data = tomllib.loads(desk.read_text("utf-8"))
+
+    def filled(text: str) -> str:
+        for slot, values in data["slots"].items():
+            text = text.replace(f"{{{slot}}}", values[0])
+        return text
+
+    intents = [(filled(asks[0]), [filled(answer) for answer in answers]) for asks, answers in data["intents"]]
+    vectors = embedder.embed([question for question, _ in intents])
+    near = np.argsort(-(vectors @ vectors.T), axis=1, kind="stable").tolist()
+    for place, (question, answers) in enumerate(intents):
+        yield from ((question, one, other, True) for one, other in combinations(answers, 2))
+        others = [intents[at][1][0] for at in near[place] if at != place][:_NEAREST]
+        yield from ((question, other, answer, False) for other in others for answer in answers)
+
+
+def _write(sheet: Path, facts: dict[str, Any]) -> None:
+    sheet.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def is_read(family: QuestionFamily, model: CrossEncoder) -> bool:
@@ -119,7 +178,8 @@ _EXAMPLES = """examples:
 
 An audit compares a stored answer with a fresh one statement by statement. The data sheet in the folder gets the lowest
 score at which at most 0.5% of the statements that say different things are called the same, and the highest one up to
-which at most 2% of those that say the same in almost the same words are called different."""
+which at most 0.3% of those that say the same and differ in one place are called different; and how often answers of
+the desks in tools/desks that say the same are called different, and those that do not."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,25 +194,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pairs", type=whole(1), default=6_000, metavar="N", help="pairs of statements to choose on (default: 6000)"
     )
+    add_state_flag(parser)
     add_json_flag(parser, "a table")
     return command.run(parser, _choose, argv)
 
 
 def _choose(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     chosen = choose_thresholds(args.cross_encoder, read_families(args.families), args.pairs, on_progress)
+    errors = measure_errors(args.cross_encoder, load_embedder("static", args.state), on_progress)
     shown = table("score", "threshold", "of the same", "of others")
     for name, threshold, shares in (
         ("the same from", chosen.same_answer, chosen.called_same),
         ("different up to", chosen.other_answer, chosen.called_different),
     ):
         shown.add_row(name, f"{threshold:.3f}", f"{shares['served']:.1%}", f"{shares['wrong']:.1%}")
+    counted = table("answers of desks", "the same", "called different", "others", "called different ")
+    counted.add_row("all", f"{errors.same:,}", str(share(errors.false_alarms, errors.same)), f"{errors.other:,}",
+                    str(share(errors.found, errors.other)))  # fmt: skip
+    for language, (found, other) in errors.by_language.items():
+        counted.add_row(language, "", "", f"{other:,}", str(share(found, other)))
     values = {
         SAME_ANSWER: chosen.same_answer,
         OTHER_ANSWER: chosen.other_answer,
         "called_same": chosen.called_same,
         "called_different": chosen.called_different,
+        LABEL_ERRORS: asdict(errors),
     }
-    return Report(values, [shown], done=[f"written to {args.cross_encoder}"])
+    return Report(values, [shown, "", counted], done=[f"written to {args.cross_encoder}"])
 
 
 if __name__ == "__main__":

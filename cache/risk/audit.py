@@ -30,6 +30,7 @@ from cache.entry import CorruptEntry, decode
 from cache.risk.audited_surface import AuditedSurface, Sample, SurfaceState
 from cache.risk.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
 from cache.risk.control import RiskControl
+from cache.risk.label_errors import AS_THEY_ARE
 from cache.risk.observations import Complaint, Label, decode_batch, encode_batch
 from cache.risk.published import LINES, PublishedRisk, publication
 from cache.risk.statements import Embed, StatementScorer
@@ -102,7 +103,8 @@ class Audits:
         """
         audited = self._surfaces.get(name)
         if audited is None or (audited.semantic is not semantic and audited.semantic != semantic):
-            control = RiskControl(semantic.max_error, strict, semantic.audit)
+            errors = self._comparer.errors if semantic.audit_judge is None else AS_THEY_ARE
+            control = RiskControl(semantic.max_error, strict, semantic.audit, errors)
             stream = self._stream_of(name, semantic, strict)
             audited = self._surfaces[name] = AuditedSurface(name, stream, control, semantic)
         audited.semantic = semantic
@@ -179,7 +181,7 @@ class Audits:
             if judged is not None:
                 return sample.label(wrong=not judged, weight=surface.paid(sample), judged=True)
         else:
-            verdict = await asyncio.to_thread(self._comparer.settle, stored, fresh, verdict, contradiction)
+            verdict = await asyncio.to_thread(self._comparer.settle, stored, fresh, question, verdict, contradiction)
             if verdict != "unknown":
                 return sample.label(wrong=verdict == "different")
         if rule is not None:

@@ -1,28 +1,29 @@
 """Decide whether a stored and a new answer to the same question agree; the audit's labels come from this.
 
-    guards      what a vector does not show: yes or no, a negation, most of the numbers and names in the shorter answer.
-                A difference there decides. What the question itself names is ignored.
+    yes or no   An answer that begins with the one differs from an answer that begins with the other.
     words       Two answers agree when one says nothing that the other does not say too: `Canberra.` and `Canberra, a
                 compromise between two larger cities.`
     statements  Where a cross-encoder can read both, they agree when it finds a counterpart to each statement of either,
                 and differ when one denies the other (`cache.risk.statements`).
     judge       Where the policy names one, a model reads the question and both answers, unless they differ already.
-    vectors     Else they differ when the cosine of their vectors is low. A high one proves nothing.
+    two signs   Else they differ when two signs of it agree: the cross-encoder is sure that they do not say the same,
+                and they have other numbers beyond the question's (`3 p.m.` is `15:00`), or no number in common and
+                vectors that are far apart. One of these alone is often wrong about the same in other words; without
+                a cross-encoder the second one decides. Near vectors prove nothing, nor does a negation or a name.
     unknown     What is left gives no label, and moves nothing.
 
 All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. So they may raise a
-threshold, and never lower it under the one that holds without labels (`cache.risk.control`). Let `f` be the share of
-good hits that they call wrong, `m` the share of wrong hits that they do not, and `w` the share of would-be hits that
-are wrong. Labels then give `w (1 - m) + (1 - w) f`, which is too high as long as `w < f / (f + m)`: the bound on the
-error holds, at the cost of hits, at most `max_error / f` of the requests. A judge removes this limit.
+threshold, and never lower it under the one that holds without labels. What they say is corrected by how often they err
+(`cache.risk.label_errors`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from cache.risk.label_errors import AS_THEY_ARE
 from cache.risk.statements import Embed, StatementComparer, StatementScorer, Verdict
 from cache.text.guards import Pair
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
@@ -31,14 +32,13 @@ from cache.text.thesaurus import word_set
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules
 
-ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
-"""Cosine, by kind of embedding, below which two answers differ."""
-COMPARISON: Final = "3"
+ALIKE: Final[Mapping[str, float]] = {"static": 0.25, "minilm": 0.25}
+"""Cosine, by kind of embedding, below which two answers are far apart."""
+COMPARISON: Final = "4"
 """Raised with every change to what counts as the same: labels of another comparison are left aside."""
 _ITEM: Final = re.compile(r"(?m)^[^\S\n]*+\d++[.)]\s++")
-_SHARED: Final = 0.5
-_FEW: Final = 12
-"""Words. Longer answers nearly always contain some negation, whatever they state."""
+_AMOUNT: Final = re.compile(r"\d+")
+_HOURS: Final = 12
 _EXCHANGED: Final = 3
 """Words that each of two answers has of its own, or one for every four that they share: a text of which so few are
 exchanged may say the contrary."""
@@ -68,6 +68,7 @@ class AnswerComparer:
     def __init__(
         self, embed: Embed | None = None, scorer: StatementScorer | None = None, *, alike: float = ALIKE["static"]
     ) -> None:
+        self.errors = AS_THEY_ARE if scorer is None else scorer.label_errors
         self._embed = embed
         self._alike = alike
         self._statements = None if scorer is None else StatementComparer(scorer, embed)
@@ -78,7 +79,7 @@ class AnswerComparer:
             return "same"
         contradiction = contradict(stored, fresh, question)
         verdict = self.read(stored, fresh, question, contradiction)
-        return self.settle(stored, fresh, verdict, contradiction)
+        return self.settle(stored, fresh, question, verdict, contradiction)
 
     def read(self, stored: str, fresh: str, question: str, contradiction: Contradiction) -> Verdict:
         """Return whether answers agree by their words and by what each says; see `contradict`."""
@@ -88,12 +89,29 @@ class AnswerComparer:
             return "same"
         return "unknown" if self._statements is None else self._statements.compare(stored, fresh, question)
 
-    def settle(self, stored: str, fresh: str, verdict: Verdict, contradiction: Contradiction) -> Verdict:
-        """Return the verdict, or where that is unknown, whether their vectors show that they differ."""
-        if verdict != "unknown" or contradiction == "unreadable" or self._embed is None:
+    def settle(self, stored: str, fresh: str, question: str, verdict: Verdict, contradiction: Contradiction) -> Verdict:
+        """Return the verdict, or where that is unknown, whether two signs show that they differ."""
+        if verdict != "unknown" or (contradiction == "unreadable" and self._statements is None):
             return verdict
+        if not self._look_apart(stored, fresh, question):
+            return "unknown"
+        return (
+            "different" if self._statements is None or self._statements.denies(stored, fresh, question) else "unknown"
+        )
+
+    def _look_apart(self, stored: str, fresh: str, question: str) -> bool:
+        """Return whether two answers have other numbers, or none in common and vectors that are far apart."""
+        asked = _amounts(question)
+        some, others = (_amounts(text) - asked for text in (stored, fresh))
+        if some and others:
+            return not some & others
+        spelled = [_amounts(" ".join(read(text[:_READ_CHARS]).numbers)) for text in (stored, fresh)]
+        if spelled[0] & spelled[1]:
+            return False
+        if self._embed is None:
+            return False
         vectors = self._embed((stored, fresh))
-        return "different" if float(vectors[0] @ vectors[1]) < self._alike else "unknown"
+        return float(vectors[0] @ vectors[1]) < self._alike
 
 
 Contradiction = Literal["", "different", "doubtful", "unreadable"]
@@ -114,8 +132,6 @@ def contradict(one: str, other: str, question: str = "") -> Contradiction:
     stored, asked = (_ITEM.sub("", text)[:_READ_CHARS] for text in (one, other))
     if not is_english(stored, asked, question):
         return "unreadable"
-    if _state_different_things(stored, asked, question):
-        return "different"
     pair = Pair(stored, asked)
     return "doubtful" if _may_be_opposed(pair, included=includes(one, other, question)) else ""
 
@@ -129,17 +145,10 @@ def _polar(answer: str) -> bool | None:
     return False if word in _NO or text.startswith(_JOINED_NO) else None
 
 
-def _state_different_things(one: str, other: str, question: str) -> bool:
-    """Return whether two answers certainly do: by a negation in a short one, most of the numbers, or of the names."""
-    a, b = read(one), read(other)
-    if len(a.content) <= _FEW and len(b.content) <= _FEW and bool(a.negations) != bool(b.negations):
-        return True
-    asked = read(question[:_READ_CHARS])
-    some, others = set(a.numbers).difference(asked.numbers), set(b.numbers).difference(asked.numbers)
-    if _apart(some, others, some, others):
-        return True
-    # `Rome.` opens a sentence, so its capital does not mark it as a name.
-    return _apart(a.names - asked.stems, b.names - asked.stems, a.stems, b.stems)
+def _amounts(text: str) -> set[int]:
+    """Return the whole numbers in digits; hours of the afternoon as the clock shows them."""
+    numbers = {int(digits) for digits in _AMOUNT.findall(text[:_READ_CHARS])} - {0}
+    return {number - _HOURS if _HOURS < number <= 2 * _HOURS else number for number in numbers}
 
 
 def _may_be_opposed(pair: Pair, *, included: bool) -> bool:
@@ -169,11 +178,6 @@ def includes(one: str, other: str, question: str = "") -> bool:
     asked = read(question[:_READ_CHARS]).stems
     some, others = (read(text[:_READ_CHARS]).stems - asked for text in (one, other))
     return bool(some and others) and (some <= others or others <= some)
-
-
-def _apart(one: Set[str], other: Set[str], in_one: Set[str], in_other: Set[str]) -> bool:
-    """Return whether both have items of their own, and neither contains half or more of the other's."""
-    return bool(one and other) and max(len(one & in_other) / len(one), len(other & in_one) / len(other)) < _SHARED
 
 
 def text_of(completion: Mapping[str, Any]) -> str:

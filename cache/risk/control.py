@@ -11,8 +11,11 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
   coarse labels     A comparison of two answers by their words and vectors takes some opposites for the same. So it may
                     raise the threshold and let it fall back, but not below the strict one: there, what a judge or a
                     person has not labelled counts as wrong, and LEAST_LABELS of theirs are needed.
+  labels that err   The comparison's own errors are known from pairs of answers, and what its labels say is corrected by
+                    them (`cache.risk.label_errors`): false alarms neither raise the threshold nor show a breach.
   few labels        An estimate is not enough where a handful of labels decides: an upper bound is kept under
-                    `max_error`, and until there are enough labels the strict threshold holds.
+                    `max_error`, and until there are enough labels of would-be hits for one, the strict threshold holds,
+                    or one above the wrong hits that were seen, where they are more than false alarms explain.
   a rolling window  The index fills up, and what a threshold lets through grows with it. Labels of the latest WINDOW
                     requests count, and are scaled by how much more often candidates reach the threshold now (which
                     every request shows, without a label).
@@ -43,8 +46,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cache.risk.groups import LEAST_LABELS, SURE, Flags, Floats, GroupFigures, Groups, Labelled, code_of
-from cache.risk.observations import Batch, Complaint
+from cache.risk.groups import (
+    LEAST_LABELS,
+    Flags,
+    Floats,
+    GroupFigures,
+    Groups,
+    Labelled,
+    above_misfits,
+    code_of,
+    too_few,
+)
+from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
+from cache.risk.observations import Batch, Complaint, Label
 
 WINDOW = 50_000
 """Number of latest requests whose labels count."""
@@ -65,7 +79,8 @@ class RiskFigures:
 
     `error` is the estimated share that wrongly gets another question's answer, `error_most` its one-sided upper bound
     with 90% confidence, None while labels are too few for one (the strict threshold holds then, and `fewest` says how
-    many it takes). `served` of the `labels` are of candidates above the threshold, `wrong` of those were wrong.
+    many of would-be hits it takes). `served` of the `labels` are of candidates above the threshold, `wrong` of those
+    were wrong.
     """
 
     max_error: float
@@ -84,6 +99,10 @@ class RiskFigures:
     error: float
     error_most: float | None
     groups: tuple[GroupFigures, ...] = ()
+    false_alarm: float | None = None
+    """Share of right hits that the comparison calls wrong, which `error` leaves aside; None if nobody measured it."""
+    sensitivity: float | None = None
+    """Share of wrong hits that it calls wrong, by which `error` is scaled, in all languages together."""
 
     @property
     def breached_groups(self) -> list[GroupFigures]:
@@ -102,14 +121,18 @@ class _Observed:
     labels: Floats
 
     @classmethod
-    def of(cls, batch: Batch) -> _Observed:
-        """Return the batch as arrays."""
+    def of(cls, batch: Batch, errors: LabelErrors) -> _Observed:
+        """Return the batch as arrays, with weights that make up for wrong hits which labels do not show."""
         rows = [
-            (one.score, one.wrong, one.weight, one.judged, code_of(one.language), code_of(one.owner))
+            (one.score, one.wrong, _weight(one, errors), one.judged, code_of(one.language), code_of(one.owner))
             for one in batch.labels
         ]
         labels = np.array(rows, np.float64).reshape(-1, 6).T
         return cls(replace(batch, scores=(), labels=()), np.asarray(batch.scores, np.float64), labels)
+
+
+def _weight(label: Label, errors: LabelErrors) -> float:
+    return label.weight if label.judged else label.weight * errors.stands_for(label.language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +171,9 @@ class _Growth:
             np.sort(np.concatenate([np.empty(0), *some])) for some in (recent, [one.scores for one in batches])
         )
 
-    def candidates_from(self, score: float) -> int:
-        """Return how many candidates of the window have this score or a higher one."""
-        return len(self._all) - int(np.searchsorted(self._all, score))
+    def candidates_from(self, levels: Floats) -> Floats:
+        """Return how many candidates of the window reach each level."""
+        return len(self._all) - np.searchsorted(self._all, levels).astype(np.float64)
 
     def __call__(self, levels: Floats) -> Floats:
         """Return the factor for each level."""
@@ -188,6 +211,7 @@ class RiskControl:
     max_error: float
     strict: float
     audit: float = 0.02
+    errors: LabelErrors = AS_THEY_ARE
     threshold: float = field(init=False)
     breached: bool = field(init=False, default=False)
     _aim: float = field(init=False)
@@ -207,7 +231,9 @@ class RiskControl:
 
     def __post_init__(self) -> None:
         self.threshold = self.strict
-        self.languages, self.tenants = Groups("language", self.max_error), Groups("tenant", self.max_error)
+        self.languages, self.tenants = (
+            Groups(kind, self.max_error, self.strict, self.errors) for kind in ("language", "tenant")
+        )
         self._aim = self.max_error
         self._share = max(self.audit, _MANY)
 
@@ -250,6 +276,8 @@ class RiskControl:
             error=self._error,
             error_most=self._error_most,
             groups=tuple(groups),
+            false_alarm=self.errors.false_alarm if self.errors.same else None,
+            sensitivity=self.errors.sensitivity() if self.errors.other else None,
         )
 
     def has_heard(self, request: str) -> bool:
@@ -280,7 +308,7 @@ class RiskControl:
             new = {one.request: one for one in batch.complaints if one.request not in self._complaints}
             self._complaints.update(new)
             batch = replace(batch, complaints=tuple(new.values()))
-        self._batches.append(_Observed.of(batch))
+        self._batches.append(_Observed.of(batch, self.errors))
         self._count(batch)
         while self._requests - self._batches[0].batch.requests >= WINDOW:
             gone = self._batches.popleft().batch
@@ -299,14 +327,15 @@ class RiskControl:
 
     def _adapt(self, batch: Batch) -> None:
         """Move the target level by the excess of these labels at the threshold that was in force."""
-        if self._labels < LEAST_LABELS:
+        if self._error_most is None:
             return
         lost = sum(
-            label.weight
+            _weight(label, self.errors)
             for label in batch.labels
             if label.wrong and label.score >= self.threshold_for(label.owner, label.language)
         )
-        moved = self._aim + _PACE / 100 * (self.max_error * batch.requests - lost)
+        expected = self.errors.per_hit * sum(score >= self.threshold for score in batch.scores)
+        moved = self._aim + _PACE / 100 * (self.max_error * batch.requests + expected - lost)
         self._aim = min(self.max_error, max(_LOWEST_AIM * self.max_error, moved))
 
     def _by_owner(self) -> dict[str, list[float]]:
@@ -357,7 +386,7 @@ class RiskControl:
         served = _last_served(levels, self.threshold)
         self._error = float(estimate[served])
         self._error_most = None if upper is None else float(upper[served])
-        self._share = self._sampled(growth.candidates_from(self.threshold))
+        self._share = self._sampled(float(growth.candidates_from(np.array([self.threshold]))[0]))
 
     def _held(self, window: _Window) -> Flags:
         """Return which labels are of candidates that the threshold of their language or tenant holds back."""
@@ -374,26 +403,27 @@ class RiskControl:
         most = _ONE_OWNER * self._aim * self._requests
         counted = [(score, min(1.0, most / len(some))) for some in by_owner.values() for score in some]
         reported, parts = np.array(counted).reshape(-1, 2).T
-        order = np.argsort(-np.concatenate([scores[wrong], reported]))
-        levels = np.concatenate([[math.inf], np.concatenate([scores[wrong], reported])[order]])
-        lost = np.concatenate([[0.0], np.concatenate([weights[wrong], np.zeros(len(reported))])[order]])
-        complained = np.concatenate([[0.0], np.concatenate([np.zeros(int(wrong.sum())), parts])[order]])
-        growth = growing(levels) / max(1, self._requests)
-        estimate = np.cumsum(lost) * growth + np.cumsum(complained) / max(1, self._requests)
-        few, upper = len(scores) < LEAST_LABELS, None
-        if few:
-            fits = estimate <= self.max_error
-        else:
-            upper = estimate + (weights.max() + SURE * np.sqrt(np.cumsum(lost**2))) * growth
+        # Of no weight: no wrong hit is above the highest level, and the strict threshold stands for all above it.
+        levels = np.concatenate([[math.inf], scores[wrong], reported, [self.strict]])
+        order = np.argsort(-levels, kind="stable")
+        levels, nothing = levels[order], np.zeros(len(levels))
+        lost, complained = nothing.copy(), nothing
+        lost[1 : 1 + int(wrong.sum())], complained[1 + int(wrong.sum()) : -1] = weights[wrong], parts
+        lost, complained = lost[order], np.cumsum(complained[order]) / max(1, self._requests)
+        growth, hits = growing(levels) / max(1, self._requests), growing.candidates_from(levels)
+        total = np.cumsum(lost)
+        estimate = self.errors.unexplained(total, np.cumsum((lost > 0).astype(np.float64)), hits) * growth + complained
+        bearing, largest = (scores >= self.strict) | window.judged, float(weights.max(initial=0.0))
+        few, upper = too_few(int(bearing.sum()), largest, self.max_error * self._requests), None
+        fits = estimate <= self.max_error
+        if not few:
+            upper = self.errors.upper(total, np.cumsum(lost**2), largest, hits) * growth + complained
             fits = upper <= self._aim
         # Scores between two levels have the loss of the upper one, so the threshold is just above the first misfit.
-        if fits.all():
-            lowest = self.strict if few else float(scores.min())
-        else:
-            lowest = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
+        lowest = above_misfits(levels, fits, self.strict if few else float(scores.min()))
         return levels, estimate, upper, max(self.strict, lowest) if few else lowest
 
-    def _sampled(self, above: int) -> float:
+    def _sampled(self, above: float) -> float:
         """Return the share of candidates above the threshold to sample, for `ENOUGH` labels of them in a full window.
 
         `above` of them are in this one.

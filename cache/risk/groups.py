@@ -3,8 +3,9 @@
 Each group has its own requests and labels in the window of `cache.risk.control`, and its threshold is the lowest that
 keeps `max_error` of its own requests; it is never below the surface's. Two cases:
 
-    few labels   (under LEAST_LABELS, or of a weight beyond `max_error` of the group's requests) The estimate decides:
-                 the threshold lies above wrong hits that were seen, and nothing is promised of those that were not.
+    few labels   (under LEAST_LABELS, or of a weight beyond HEAVY of what `max_error` allows the group) The estimate
+                 decides: the threshold lies above wrong hits that were seen and that are no false alarms of the
+                 comparison (`cache.risk.label_errors`), and nothing is promised of those that were not.
     enough       An upper bound (90%) on the estimate is kept, as for the surface. That is conformal risk control within
                  the group: its mean error stays within `max_error` for requests like those in the window. What drifts
                  is followed by the window alone, not by a falling target level as for the surface.
@@ -16,13 +17,15 @@ thresholds, the others one together. A group of nearly all requests has none: it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -30,8 +33,9 @@ Kind = Literal["language", "tenant"]
 
 LEAST_LABELS = 100
 """Fewest labels from which an upper bound is computed, of a surface or of a group."""
-SURE: Final = 1.28
-"""Standard errors: a one-sided upper bound with 90% confidence."""
+HEAVY: Final = 0.5
+"""Largest share of the allowed wrong hits that a label may stand for where an upper bound is computed: with heavier
+ones a single wrong label decides, whether it errs or not."""
 MOST: Final = 16
 """Groups of a kind with a threshold of their own."""
 OTHERS: Final = "other"
@@ -64,6 +68,16 @@ class GroupFigures:
         return group_in_words(self.kind, self.name)
 
 
+class Candidates(Protocol):
+    """The candidates of a window, of which only some have labels."""
+
+    def __call__(self, levels: Floats) -> Floats:
+        """Return how much more often candidates reach these levels now."""
+
+    def candidates_from(self, levels: Floats) -> Floats:
+        """Return how many candidates of the window reach these levels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """A window's labels, shape (labels,): scores, whether wrong, weights, and the codes of their groups."""
@@ -77,26 +91,35 @@ class Labelled:
 @dataclass(frozen=True, slots=True)
 class _Falling:
     """A window's wrong hits, the highest score first: scores, weights, how much more often candidates reach the score
-    now, and codes of their groups; the labels of each group, and the largest weight.
+    now, candidates per request that reach it, and codes of their groups; the labels of each group, the largest weight.
+
+    The last one is none, of no weight and at the strict threshold: it stands for all above.
     """
 
     levels: Floats
     weights: Floats
     growth: Floats
+    hits: Floats
     codes: Floats
     labels: Mapping[float, int]
     largest: float
 
     @classmethod
-    def of(cls, labelled: Labelled, growth: Callable[[Floats], Floats]) -> _Falling:
+    def of(cls, labelled: Labelled, growth: Candidates, strict: float, requests: int) -> _Falling:
         """Return the wrong hits among these labels."""
         rows = np.flatnonzero(labelled.wrong)
         rows = rows[np.argsort(-labelled.scores[rows])]
-        levels = labelled.scores[rows]
-        codes, counts = np.unique(labelled.codes, return_counts=True)
-        labels = dict(zip(codes.tolist(), counts.tolist(), strict=True))
+        levels, weights, codes = (
+            np.append(some[rows], last)
+            for some, last in ((labelled.scores, strict), (labelled.weights, 0.0), (labelled.codes, math.nan))
+        )
+        order = np.argsort(-levels, kind="stable")
+        levels, weights, codes = levels[order], weights[order], codes[order]
+        named, counts = np.unique(labelled.codes, return_counts=True)
+        labels = dict(zip(named.tolist(), counts.tolist(), strict=True))
         largest = float(labelled.weights.max(initial=0.0))
-        return cls(levels, labelled.weights[rows], growth(levels), labelled.codes[rows], labels, largest)
+        hits = growth.candidates_from(levels) / max(1, requests)
+        return cls(levels, weights, growth(levels), hits, codes, labels, largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +145,22 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """The falling scores of a group's wrong hits, the estimated error of serving from each on, and the lowest score
-    that may be served to it, -inf for any.
+    """The falling scores of a group's wrong hits, the estimated error of serving from each on, the number of them, and
+    the lowest score that may be served to it, -inf for any.
     """
 
     levels: Floats
     estimate: Floats
+    counts: Floats
     lowest: float
 
     def from_(self, score: float) -> tuple[float, int]:
         """Return the estimated error of serving from this score on, and the number of wrong hits seen there."""
         served = int(np.searchsorted(-self.levels, -score, side="right"))
-        return float(self.estimate[served - 1]) if served else 0.0, served
+        return (float(self.estimate[served - 1]), int(self.counts[served - 1])) if served else (0.0, 0)
 
 
-_NOTHING_LOST: Final = _Lost(np.empty(0), np.empty(0), -math.inf)
+_NOTHING_LOST: Final = _Lost(np.empty(0), np.empty(0), np.empty(0), -math.inf)
 
 
 def group_in_words(kind: str, name: str) -> str:
@@ -159,6 +183,8 @@ class Groups:
 
     kind: Kind
     max_error: float
+    strict: float = math.inf
+    errors: LabelErrors = AS_THEY_ARE
     own: dict[str, float] = field(default_factory=dict)
     others: float = -math.inf
     breached: frozenset[str] = frozenset()
@@ -194,7 +220,7 @@ class Groups:
         labelled: Labelled,
         requests: int,
         threshold: float,
-        growth: Callable[[Floats], Floats],
+        growth: Candidates,
         latest: Sequence[tuple[str, float]],
     ) -> None:
         """Set the thresholds by the labels of a window of so many requests, and say whose bound is breached.
@@ -208,7 +234,7 @@ class Groups:
         for name, score in latest:
             if name and score >= threshold:
                 wrong.setdefault(name if name in named else OTHERS, []).append(score)
-        falling = _Falling.of(labelled, growth)
+        falling = _Falling.of(labelled, growth, self.strict, requests)
         for group in self._groups(requests):
             lost = self._lost(falling, group)
             own[group.name] = lost.lowest
@@ -233,10 +259,10 @@ class Groups:
         self.own, self.breached = own, frozenset(breached)
 
     def figures(
-        self, labelled: Labelled, requests: int, threshold: float, growth: Callable[[Floats], Floats]
+        self, labelled: Labelled, requests: int, threshold: float, growth: Candidates
     ) -> Iterator[GroupFigures]:
         """Yield the figures of each group; `threshold` is the surface's."""
-        falling = _Falling.of(labelled, growth)
+        falling = _Falling.of(labelled, growth, self.strict, requests)
         for group in self._groups(requests):
             own = self.others if group.name == OTHERS else self.threshold_of(group.name)
             lowest = max(threshold, own)
@@ -264,12 +290,26 @@ class Groups:
         mine = group.of(falling.codes)
         if not mine.any():
             return _NOTHING_LOST
-        levels, weights = falling.levels[mine], falling.weights[mine]
+        mine |= np.isnan(falling.codes)
+        levels, weights, hits = falling.levels[mine], falling.weights[mine], falling.hits[mine] * group.requests
         grown = falling.growth[mine] / max(1, group.requests)
-        estimate = np.cumsum(weights) * grown
-        if group.count(falling.labels) < LEAST_LABELS or falling.largest > self.max_error * group.requests:
-            fits = estimate <= self.max_error
-        else:
-            fits = estimate + (falling.largest + SURE * np.sqrt(np.cumsum(weights**2))) * grown <= self.max_error
-        lowest = -math.inf if fits.all() else math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
-        return _Lost(levels, estimate, lowest)
+        lost, counts = np.cumsum(weights), np.cumsum((weights > 0).astype(np.float64))
+        estimate = self.errors.unexplained(lost, counts, hits) * grown
+        fits = estimate <= self.max_error
+        if not too_few(group.count(falling.labels), falling.largest, self.max_error * group.requests):
+            fits = self.errors.upper(lost, np.cumsum(weights**2), falling.largest, hits) * grown <= self.max_error
+        return _Lost(levels, estimate, counts, above_misfits(levels, fits, -math.inf))
+
+
+def too_few(labels: int, largest: float, allowed: float) -> bool:
+    """Return whether labels are too few for an upper bound, or one stands for too much of the `allowed` wrong hits."""
+    return labels < LEAST_LABELS or largest > HEAVY * allowed
+
+
+def above_misfits(levels: Floats, fits: Flags, lowest: float) -> float:
+    """Return the score just above the first of falling levels that may not be served; `lowest` if all may.
+
+    What may be served from a level on may be from all above it: serving less loses no more.
+    """
+    may = np.logical_or.accumulate(fits[::-1])[::-1]
+    return lowest if may.all() else math.nextafter(float(levels[int(np.argmin(may))]), math.inf)

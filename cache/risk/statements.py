@@ -4,7 +4,7 @@ a call of the model per pair of statements, so run it in a thread.
 A statement is a sentence, or an item of a list. Two answers say the same when each statement of either has a
 counterpart in the other: one that says the same by its words, one that includes it, or one to which the pair model
 gives its threshold for answers (`same_answer`) in both orders. In numbered lists the counterparts must come in the same
-order. They say different things when a statement is, but for a few signs, one of the other answer, and the model is
+order. They say different things when a statement is, but for one place, one of the other answer, and the model is
 sure that it is not the same (`other_answer` or less): `switch it on` and `switch it off`.
 
 Nothing is said of what the model cannot read, of answers with code that differs, and of very long ones.
@@ -21,6 +21,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cache.risk.label_errors import LabelErrors
 from cache.text.guards import Pair
 from cache.text.languages import language
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
@@ -33,8 +34,9 @@ _MOST: Final = 16
 """Statements of an answer: longer ones are not compared."""
 _CANDIDATES: Final = 2
 """Statements of the other answer, the nearest ones, that the model compares one with."""
-NEAR: Final = 0.7
-"""Share of pairs of signs in common from which two statements differ in few of them."""
+_AROUND: Final = 0.5
+"""Share of the longer one of two statements, before and after what is exchanged in it, from which they differ in one
+place: an opposite is mostly made so, and other words for the same mostly change a statement in several places."""
 _CONFLICTS: Final = ("negation", "entities", "dates")
 _DIGITS: Final = re.compile(r"\d+")
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -61,7 +63,11 @@ class StatementScorer(Protocol):
 
     @property
     def other_answer(self) -> float:
-        """Score up to which two statements in almost the same words say different things."""
+        """Score up to which the model is sure that two statements, or two answers, do not say the same."""
+
+    @property
+    def label_errors(self) -> LabelErrors:
+        """How often an audit that compares answers with it errs."""
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
         """Return for each pair how likely both say the same, 0..1; 0 or less for one that it cannot read."""
@@ -78,10 +84,8 @@ class StatementComparer:
 
     def compare(self, stored: str, fresh: str, question: str = "") -> Verdict:
         """Return whether two answers to this question say the same."""
-        english = is_written_in(stored, SCRIPTS) and is_written_in(fresh, SCRIPTS)
-        english = english and is_english(stored, fresh, question)
-        readable = "en" in self._languages if english else self._reads(stored, fresh)
-        if not readable or _CODE.findall(stored) != _CODE.findall(fresh):
+        english = _are_english(stored, fresh, question)
+        if not self._reads(stored, fresh, english=english) or _CODE.findall(stored) != _CODE.findall(fresh):
             return "unknown"
         ours, theirs = statements(stored), statements(fresh)
         if not ours or not theirs or max(len(ours), len(theirs)) > _MOST:
@@ -92,7 +96,7 @@ class StatementComparer:
             steps = []
             for one, order in zip(some, places, strict=True):
                 place = next((at for at in order if _includes(others[at], one, english)), None)
-                if place is None and (same or _differ_in_few_signs(one, others[order[0]])):
+                if place is None and (same or differ_in_one_place(one.text, others[order[0]].text)):
                     scores = self._scores(one, [others[at] for at in order[:_CANDIDATES]])
                     if self._denies(scores[0], one, others[order[0]], some):
                         return "different"
@@ -110,10 +114,19 @@ class StatementComparer:
             same &= steps == sorted(steps)
         return "same" if same else "unknown"
 
-    def _reads(self, stored: str, fresh: str) -> bool:
-        """Return whether the model was made for the scripts of two texts that are not English, and for their language,
-        where that can be told.
+    def denies(self, stored: str, fresh: str, question: str = "") -> bool:
+        """Return whether the model is sure that two answers, read as a whole, do not say the same."""
+        if not self._reads(stored, fresh, english=_are_english(stored, fresh, question)):
+            return False
+        scores = self._scorer.scores(((stored, fresh), (fresh, stored)))
+        return min(scores) > 0 and max(scores) <= self._scorer.other_answer
+
+    def _reads(self, stored: str, fresh: str, *, english: bool) -> bool:
+        """Return whether the model was made for the language of two texts and, if they are not English, for their
+        scripts, where that can be told.
         """
+        if english:
+            return "en" in self._languages
         if not set(self._languages) - {"en"} or not all(is_written_in(text, self._scripts) for text in (stored, fresh)):
             return False
         return all(language(text).is_one_of(self._languages) for text in (stored, fresh))
@@ -125,11 +138,11 @@ class StatementComparer:
         return [min(scores[at : at + 2]) for at in range(0, len(pairs), 2)]
 
     def _denies(self, score: float, one: Statement, other: Statement, beside: Sequence[Statement]) -> bool:
-        """Return whether the model is sure that two statements in almost the same words say different things.
+        """Return whether the model is sure that two statements that differ in one place say different things.
 
         Not where the second is there in the first one's answer too: then that answer only says more.
         """
-        if not 0 < score <= self._scorer.other_answer or not _differ_in_few_signs(one, other):
+        if not 0 < score <= self._scorer.other_answer or not differ_in_one_place(one.text, other.text):
             return False
         return not any(_includes(third, other, english=False) for third in beside)
 
@@ -138,12 +151,16 @@ class StatementComparer:
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Return for each statement of either answer the places of the other's, the nearest first."""
         if self._embed is None:
-            near = np.array([[in_common(one.text, other.text) for other in theirs] for one in ours])
+            near = np.array([[_in_common(one.text, other.text) for other in theirs] for one in ours])
         else:
             vectors = self._embed([one.text for one in (*ours, *theirs)])
             near = vectors[: len(ours)] @ vectors[len(ours) :].T
         order, back = (np.argsort(-likeness, axis=1, kind="stable").tolist() for likeness in (near, near.T))
         return order, back
+
+
+def _are_english(stored: str, fresh: str, question: str) -> bool:
+    return all(is_written_in(text, SCRIPTS) for text in (stored, fresh)) and is_english(stored, fresh, question)
 
 
 class Statement(NamedTuple):
@@ -202,11 +219,20 @@ def _numbers(text: str, english: bool) -> list[str]:
     return sorted(str(int(digits)) for digits in _DIGITS.findall(text))
 
 
-def _differ_in_few_signs(one: Statement, other: Statement) -> bool:
-    return in_common(one.text, other.text) >= NEAR
+def differ_in_one_place(one: str, other: str) -> bool:
+    """Return whether two statements begin and end with the same signs, but for one stretch."""
+    before = _equal_from_the_start(one, other)
+    after = _equal_from_the_start(one[before:][::-1], other[before:][::-1])
+    return before + after >= _AROUND * max(len(one), len(other))
 
 
-def in_common(one: str, other: str) -> float:
+def _equal_from_the_start(one: str, other: str) -> int:
+    """Return how many signs two texts have in common from the start on."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (some, more) in pairs if some != more), min(len(one), len(other)))
+
+
+def _in_common(one: str, other: str) -> float:
     """Return the share of the pairs of neighbouring signs that two texts have in common (Dice's coefficient)."""
     some, others = (Counter(map(add, text, text[1:])) for text in (one, other))
     return 2 * (some & others).total() / max(1, some.total() + others.total())

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
 from cache.semantic.decision import UNREAD
 from cache.semantic.unigram import UnigramTokenizer
 from cache.text.languages import language_of
@@ -66,7 +67,9 @@ READ_LANGUAGES: Final = "languages"
 SAME_ANSWER: Final = "same_answer_strict"
 """Key of the data sheet: the score from which two statements say the same."""
 OTHER_ANSWER: Final = "other_answer"
-"""Key of the data sheet: the score up to which two statements in almost the same words say different things."""
+"""Key of the data sheet: the score up to which two statements or answers surely say different things."""
+LABEL_ERRORS: Final = "label_errors"
+"""Key of the data sheet: how often an audit that compares answers with the model errs, as `LabelErrors`."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
 SURELY_OTHER: Final = 0.25
@@ -127,6 +130,7 @@ class CrossEncoder:
         self.languages = sheet.languages
         self.same_answer = sheet.strict if sheet.same_answer is None else sheet.same_answer
         self.other_answer = sheet.other_answer
+        self.label_errors = sheet.label_errors
         self.cosine_weights = sheet.cosine_weights
         self._offsets = sheet.language_offsets
         self._reader = reader
@@ -348,6 +352,7 @@ class _Stated(NamedTuple):
     same_answer: float | None = None
     other_answer: float = SURELY_OTHER
     language_offsets: Mapping[str, float] = MappingProxyType({})
+    label_errors: LabelErrors = AS_THEY_ARE
 
 
 def _stated(sheet: Path, digest: str) -> _Stated:
@@ -374,7 +379,17 @@ def _stated(sheet: Path, digest: str) -> _Stated:
         float(scores[SAME_ANSWER]),
         float(scores[OTHER_ANSWER]),
         _offsets_in(sheet, facts),
+        _label_errors_in(sheet, facts),
     )
+
+
+def _label_errors_in(sheet: Path, facts: Mapping[str, Any]) -> LabelErrors:
+    """Return how often audits err that compare answers with the model, as a data sheet states it."""
+    counts = facts.get(LABEL_ERRORS, {})
+    try:
+        return LabelErrors(**counts)
+    except (TypeError, ValueError) as error:
+        raise CrossEncoderError(f"{sheet}: {LABEL_ERRORS}: {error}; run tools.choose_answer_thresholds again") from None
 
 
 def _offsets_in(sheet: Path, facts: Mapping[str, Any]) -> dict[str, float]:

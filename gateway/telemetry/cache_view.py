@@ -18,7 +18,7 @@ from cache.text.conversation import readable
 _BEGINNING: Final = 300
 _FIGURES: Final = (
     "max_error", "error", "error_most", "audit", "breached", "requests", "labels", "fewest", "served", "wrong",
-    "complaints", "owners",
+    "complaints", "owners", "false_alarm", "sensitivity",
 )  # fmt: skip
 _LOOKUPS: Final = "tierline_cache_lookups_total"
 

@@ -25,10 +25,10 @@ def test_families_of_answers_are_read_in_the_models_languages() -> None:
 
 
 def test_few_that_say_the_same_are_denied() -> None:
-    """Two in a hundred, and none at a score from which they are called the same; of few pairs the default is kept."""
-    scores = np.linspace(0.1, 0.9, 101)
+    """Three in a thousand, and none from the score on that says the same; of few pairs the default is kept."""
+    scores = np.linspace(0.1, 0.9, 1_001)
     most = denied_up_to(scores, 0.8)
-    assert int((scores <= most).sum()) == 2
+    assert int((scores <= most).sum()) == 3
     assert denied_up_to(scores + 1.0, 0.8) == 0.8
     assert denied_up_to(scores[:5], 0.8) == 0.25
 
@@ -62,7 +62,11 @@ def test_the_data_sheet_gets_both_thresholds(tmp_path: Path, capsys: pytest.Capt
     assert (model.same_answer, model.other_answer) == (chosen["same_answer_strict"], chosen["other_answer"])
     assert 0.0 <= chosen["other_answer"] <= chosen["same_answer_strict"]
     assert chosen["called_same"]["wrong"] <= 0.005
+    errors = model.label_errors
+    assert errors.same >= 500 and errors.false_alarm <= 0.01 and errors.sensitivity() >= 0.3
+    assert set(errors.by_language) == {"ar", "de", "en", "es", "ja", "zh"}
+    assert chosen["label_errors"]["found"] == errors.found < errors.other
     after = json.loads((mine / SHEET).read_bytes())
-    own = {"same_answer_strict", "other_answer", "answers"}
+    own = {"same_answer_strict", "other_answer", "answers", "label_errors"}
     assert after.keys() >= own
     assert {key: after[key] for key in after.keys() - own} == {key: before[key] for key in before.keys() - own}

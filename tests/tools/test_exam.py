@@ -186,7 +186,8 @@ def _strings(value: object) -> Iterator[str]:
 
 def _trained_on() -> Iterator[tuple[str, Mapping[str, list[str]]]]:
     """Yield each string of the training data and of tools/pairs, with the values of the {slots} in it."""
-    for file in [*TOOLS.glob("*.toml"), *TOOLS.glob("families/**/*.toml"), *TOOLS.glob("volatile/**/*.toml")]:
+    folders = ("", "families/**/", "volatile/**/", "desks/")
+    for file in [file for folder in folders for file in TOOLS.glob(f"{folder}*.toml")]:
         data = tomllib.loads(file.read_text("utf-8"))
         slots = {name: re.split(r" \| | <> ", " | ".join(values)) for name, values in data.get("slots", {}).items()}
         for text in _strings(data):

@@ -93,7 +93,7 @@ def run_desks(
     )  # fmt: skip
     for language in languages:
         requests = desk_requests(language, count, seed)
-        control = RiskControl(MAX_ERROR, cache.threshold, cache.semantic.audit)
+        control = RiskControl(MAX_ERROR, cache.threshold, cache.semantic.audit, comparer.errors)
         gate = StreamGate(cache.threshold, control, seed, judged=False)
         labels: Labels = Counter()
         stream = _stream(requests, cache, planned, embedder, _audit(requests, comparer, labels), on_progress)

@@ -59,6 +59,13 @@ def draw_risks(risks: Sequence[PublishedRisk], console: Console) -> None:
             cells = (name, percent(figures.max_error, 2), shown + state, lowest, str(one.labels), str(one.requests))
             table.add_row(*map(Text, cells), style="red" if one.breached else "")
     console.print(table)
+    for false_alarm, sensitivity in {(one.figures.false_alarm, one.figures.sensitivity) for one in risks}:
+        if false_alarm is not None and sensitivity is not None:
+            console.print(
+                f"corrected by the comparison's own errors: it calls {percent(false_alarm, 1)} of right hits wrong and "
+                f"{percent(sensitivity)} of wrong ones",
+                style="dim",
+            )
 
 
 def draw_entry(shown: Mapping[str, Any], console: Console) -> None:

@@ -348,7 +348,7 @@ def _risk_shown(risk: PublishedRisk, now: float) -> dict[str, Any]:
     figures = risk.figures
     if figures.breached:
         state = "breached"
-    elif figures.labels < figures.fewest:
+    elif figures.error_most is None:
         state = "few labels"
     else:
         state = "kept"

@@ -69,11 +69,11 @@ async def cache(store: RedisStore) -> AsyncIterator[ResponseCache]:
 async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache: ResponseCache) -> None:
     """The lookup is a miss that says `audit`; the label comes once the fresh answer is kept."""
     tenant = secrets.token_hex(8)
-    await cache.write(cache.plan(body(ITALY), audited(), tenant, FACTS), answer("It is Rome."), VECTOR)
+    await cache.write(cache.plan(body(ITALY), audited(), tenant, FACTS), answer("Yes."), VECTOR)
     plan = cache.plan(body(SAME), audited(), tenant, FACTS)
     found = await cache.semantic(plan, VECTOR)
     assert (found.outcome, found.reason) == ("miss", "audit")
-    await cache.write(plan, answer("It is Paris."), VECTOR)
+    await cache.write(plan, answer("No."), VECTOR)
     audits = cache.audits
     assert audits is not None
 

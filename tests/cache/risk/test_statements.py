@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cache import shipped_cross_encoder
+from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
 from cache.risk.statements import StatementComparer, statements
 from cache.semantic.cross_encoder import CrossEncoder
 
@@ -21,6 +22,7 @@ class Reader:
     languages: Collection[str] = ("en", "zh", "de")
     same_answer: float | None = 0.8
     other_answer: float = 0.2
+    label_errors: LabelErrors = AS_THEY_ARE
     asked: list[tuple[str, str]] = field(default_factory=list)
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
