@@ -139,9 +139,9 @@ def test_the_time_to_look_for_a_call_grows_with_the_text_alone(piece: str) -> No
         text = (piece * characters)[:characters]
         least = 1.0
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.thread_time()  # whatever else this machine does
             is_call_as_text(text, OFFERED)
-            least = min(least, time.perf_counter() - began)
+            least = min(least, time.thread_time() - began)
         return least
 
     assert seconds(100_000) < 40 * seconds(10_000) + 0.01
