@@ -99,6 +99,9 @@ def build(
     store = store or _store(deployment)
     policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
     tiers = build_tiers(deployment, _refusals_told(metrics))
+    for name, endpoint in endpoints_of(tiers).items():
+        if endpoint.config.retires is not None:
+            metrics.backend_retires(name, endpoint.config.retires)
     room = StoreRoom(store, deployment, lambda: policies.current)
     cache = _cache(deployment, store, room.cache, models, AuditJudge(endpoints_of(tiers), metrics.judged))
     metrics.watch_log(dropped_lines)

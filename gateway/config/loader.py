@@ -21,7 +21,7 @@ from gateway.config.environment import (
     secrets_from_file,
     variables_in,
 )
-from gateway.config.model_facts import FactsFile, KnownModels, read_facts
+from gateway.config.model_facts import FactsFile, HostedModel, KnownModels, read_facts, retirement
 from gateway.config.prices import Price
 from gateway.config.schema import (
     Admin,
@@ -55,10 +55,21 @@ LOCAL_KEY = "TIERLINE_LOCAL_KEY"
 """Environment variable with the key that the model at LOCAL_URL requires; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset(
-    {"unconfigured_reason", "price_source", "head", "key_digests", "warnings", "cross_encoder_folder", "answer_scorer"}
+    {
+        "unconfigured_reason",
+        "price_source",
+        "retires",
+        "head",
+        "key_digests",
+        "warnings",
+        "cross_encoder_folder",
+        "answer_scorer",
+    }
 )
 _FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
+_FAR_OFF: Final = 2.0
+"""By how much a stated price may differ from what is known of the model."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentinel_)?password=[^&$]")
 
 
@@ -189,6 +200,8 @@ class _Resolver:
             facts, given = known[0], backend.model_fields_set
             update |= {name: getattr(facts, name) for name in _FACTS if name not in given}
             update["context"] = context if context is not None else facts.context
+            update["retires"] = facts.retires
+            self._warn_of_facts(path, backend, facts)
         if backend.roles is None:
             update["roles"] = self._known.roles(backend.base_url, backend.model)
         price = update.get("price", backend.price)
@@ -197,6 +210,22 @@ class _Resolver:
             message = "nobody states what it costs, and prices.unknown says refuse; write input and output here"
             self._refuse((*path, "price"), message)
         return backend.model_copy(update=update)
+
+    def _warn_of_facts(self, path: KeyPath, backend: BackendConfig, facts: HostedModel) -> None:
+        """Warn of a model that is about to be switched off, and of a price that is another model's."""
+        if told := retirement(facts.retires):
+            self._warn((*path, "model"), f"{backend.model} {told}; choose another")
+        price, known = backend.price, facts.price
+        if price is None or known is None or "price" not in backend.model_fields_set:
+            return
+        for side in ("input", "output"):
+            stated, expected = getattr(price, side), getattr(known, side)
+            if max(stated, expected) > _FAR_OFF * min(stated, expected):
+                message = (
+                    f"{backend.model} is known to cost ${expected:g} per million tokens of {side}, not ${stated:g}"
+                )
+                self._warn((*path, "price"), f"{message}; leave price out, unless that is your contract")
+                return
 
     def _local_context(self, backend: BackendConfig) -> int | None:
         """Return the context length in tokens of `tierline up`'s model; None if this backend is not that model."""

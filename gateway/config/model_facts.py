@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -27,6 +27,8 @@ from policies.validation import Section, Whole, validate
 from policies.yaml_source import read_yaml
 from routing.features import SERVICE_TIERS, ServiceTier
 
+TELL_BEFORE: Final = timedelta(days=90)
+"""How long before a model is switched off that is told."""
 SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
 
 
@@ -46,6 +48,8 @@ class HostedModel(Section):
     """Request fields that it refuses or ignores; `messages.NAME` for members of messages."""
     roles: Literal["any", "one_system"] | None = None
     """Whether it takes the roles `developer` and `system` anywhere; None if it does what its provider's others do."""
+    retires: date | None = None
+    """The day on which its provider switches it off, where that is announced."""
 
     @property
     def service_tiers(self) -> tuple[ServiceTier, ...] | None:
@@ -54,6 +58,17 @@ class HostedModel(Section):
             return None
         priced = [name for name in SERVICE_TIERS if name in self.price.service_tiers]
         return (*priced, "other")
+
+
+def retirement(retires: date | None, within: timedelta = TELL_BEFORE) -> str:
+    """Return what there is to tell of a model that is switched off on that day; '' while it is further off."""
+    today = datetime.now(UTC).date()
+    if retires is None or retires - today > within:
+        return ""
+    days = (retires - today).days
+    if days < 0:
+        return f"has been switched off since {retires}"
+    return f"is switched off on {retires}, {f'in {days} days' if days > 1 else 'tomorrow' if days else 'today'}"
 
 
 class FactsFile(Section):
@@ -143,6 +158,8 @@ _OF_PROVIDER: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 """What the APIs of some providers take otherwise, whatever the model: they refuse fields that they do not know."""
 _TIERS: Final = ("flex", "priority")
+_SNAPSHOT_OF: Final = re.compile(r"-(?:\d{4}-\d\d-\d\d|\d{8})$")
+"""The end of a snapshot's name."""
 _KINDS: Final = frozenset({"chat", "responses", "completion", "embedding"})
 
 
@@ -152,7 +169,8 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     What OpenAI's reasoning models take otherwise follows from its flags: `max_completion_tokens` in place of
     `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Its models that
     do not reason take no effort and no verbosity. Groq's and Mistral's APIs refuse fields that they do not know, of
-    messages too. Raises ValueError for another format.
+    messages too. A name without a date of its own is switched off with the last of its snapshots, if all have one.
+    Raises ValueError for another format.
     """
     providers = set(hosts.values())
     models: dict[str, dict[str, Any]] = {name: {} for name in sorted(providers)}
@@ -175,12 +193,24 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
         elif provider in _OPENAIS and entry.get("mode") != "embedding" and _NEVER_REASON.match(model):
             facts |= _OF_NO_REASONING
         if facts:
-            models[provider][model] = facts
+            models[provider][model] = facts | ({"retires": day} if (day := entry.get("deprecation_date")) else {})
+    for by_name in models.values():
+        _retire_with_snapshots(by_name)
     if not any(models.values()):
         raise ValueError("it has no model of a known provider, so this is not LiteLLM's map of prices")
     return FactsFile.model_validate(
         {"dated": dated, "source": source, "hosts": dict(hosts), "models": {k: v for k, v in models.items() if v}}
     )
+
+
+def _retire_with_snapshots(by_name: dict[str, dict[str, Any]]) -> None:
+    days: dict[str, list[str]] = {}
+    for name, facts in by_name.items():
+        if (alias := _SNAPSHOT_OF.sub("", name)) != name:
+            days.setdefault(alias, []).append(facts.get("retires", ""))
+    for alias, of_snapshots in days.items():
+        if alias in by_name and all(of_snapshots):
+            by_name[alias].setdefault("retires", max(of_snapshots))
 
 
 def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
@@ -159,7 +160,7 @@ class Keyed(Section):
 
 
 class BackendConfig(Keyed):
-    """One model endpoint. The loader sets `head` and `price_source` too."""
+    """One model endpoint. The loader sets `head`, `retires` and `price_source` too."""
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
@@ -220,6 +221,8 @@ class BackendConfig(Keyed):
     """Longest pause between two chunks of a stream."""
     max_reply: Size = 16 << 20
     """Largest accepted reply."""
+    retires: date | None = None
+    """The day on which the provider switches the model off, if that is announced; set by the loader."""
     price_source: str = ""
     """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
     head: InstanceOf[ScoringHead] | None = None

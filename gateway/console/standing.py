@@ -231,6 +231,7 @@ def backends_of(standing: StoreStanding) -> Iterator[TierStanding]:
             said = str(own["state"])
             why = out.get(backend, "" if said == "ready" else said)
             state = "ready" if not why else "unconfigured" if why.startswith("unconfigured") else "out"
+            why = why or str(own.get("retirement") or "")
             load = standing.loads.get(backend, (own["in_flight"], own["waiting"]))
             yield TierStanding(tier, backend, str(own["model"]), state, why.removeprefix("unconfigured: "), *load)
 

@@ -147,6 +147,12 @@ class MetricSet:
         self.hedges = self._counter("hedges", "Hedges: second attempts beside a slow first one.", "surface", "outcome")
         self.queue = self._histogram("queue", "Wait in a backend's queue.", _QUEUE, "surface", *_BACKEND)
         self.warmings = self._counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
+        self.retirement = self._gauge(
+            "backend_retires_timestamp_seconds",
+            "When the provider switches the model off, in Unix seconds, where that is announced.",
+            "livemax",
+            "backend",
+        )
         self.refusing = self._gauge(
             "backend_refuses",
             "1 while a backend refuses our key or account, or has not its model.",

@@ -22,6 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from functools import partial
 from math import nan
 from operator import attrgetter
@@ -183,6 +184,11 @@ class Metrics(MetricSet):
     def backend_refuses(self, backend: str, refuses: bool) -> None:
         """Record that a backend has begun to refuse our key or account, or that it answers again."""
         self._child(self.refusing, (backend,)).set(refuses)
+
+    def backend_retires(self, backend: str, day: date) -> None:
+        """Record the day on which a backend's model is switched off."""
+        at = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        self._child(self.retirement, (backend,)).set(at.timestamp())
 
     def judged(self, surface: str, outcome: str, dollars: float) -> None:
         """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""

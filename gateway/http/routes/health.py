@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gateway.config.model_facts import retirement
 from gateway.errors import Unauthorized
 from gateway.request.access import is_operator
 from gateway.request.options import known_headers
@@ -186,6 +187,7 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "state": endpoint.unavailable() or "ready",
         "model": endpoint.config.model,
         "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
+        "retirement": retirement(endpoint.config.retires) or None,
         "refused_fields": endpoint.refused_fields.names(),
         "in_flight": endpoint.in_flight,
         "waiting": endpoint.queue.size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import facts_from_price_map, shipped_facts
+from gateway.config.model_facts import facts_from_price_map, retirement, shipped_facts
 from gateway.config.prices import Price
 from gateway.config.schema import BackendConfig
 from policies.errors import ConfigError
@@ -169,6 +169,62 @@ def test_the_default_config_leaves_prices_to_the_facts() -> None:
         assert price(model) == (Price(), facts.price)
     assert price("nobody-knows") == (Price(), None)
     assert price("gpt-4o-mini", "https://models.example.com/v1") == (Price(), None)
+
+
+def test_a_stated_price_that_is_another_models_is_told(tmp_path: Path) -> None:
+    """By more than twice, in a warning at its place; a contract of one's own is nobody's business."""
+    file = tmp_path / "tierline.yaml"
+
+    def warned(price: str) -> list[str]:
+        backend = f"{{base_url: '{HOSTED}', model: gpt-6.1-sol, key_env: K, price: {price}}}"
+        file.write_text(f"tiers: [{{name: hosted, backends: [{backend}]}}]\n")
+        return [str(one) for one in load_deployment(file, {"K": "k"}).warnings]
+
+    [told] = warned("{input: 0.15, output: 0.6}")
+    assert "tiers[0].backends[0].price: gpt-6.1-sol is known to cost $2 per million tokens of input, not $0.15" in told
+    assert "$10 per million tokens of output, not $4" in warned("{input: 2, output: 4}")[0]
+    assert warned("{input: 1.1, output: 6}") == []
+
+
+def test_a_model_is_switched_off_with_the_last_of_its_snapshots() -> None:
+    """Where each of them has a date; a name with a date of its own keeps it."""
+    chat = MAP["gpt-9"]
+    ends = {"gpt-9-2026-01-02": "2027-01-14", "gpt-9-2026-05-06": "2027-03-01", "gpt-8-20260101": "2026-12-01"}
+    by_name = {name: {**chat, "deprecation_date": day} for name, day in ends.items()}
+    price_map = {"gpt-9": chat, "gpt-8": chat, "gpt-8-20260202": chat, "o9": {**chat, "deprecation_date": "2027-02-03"}}
+    facts = facts_from_price_map(price_map | by_name, {"api.openai.com": "openai"}, date(2026, 7, 1), "a test")
+    retires = {name: one.retires for name, one in facts.models["openai"].items()}
+    assert retires["gpt-9"] == retires["gpt-9-2026-05-06"] == date(2027, 3, 1)
+    assert (retires["o9"], retires["gpt-8"], retires["gpt-8-20260101"]) == (date(2027, 2, 3), None, date(2026, 12, 1))
+
+
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [(91, ""), (90, "is switched off on {}, in 90 days"), (1, "is switched off on {}, tomorrow"),
+     (0, "is switched off on {}, today"), (-3, "has been switched off since {}")],
+)  # fmt: skip
+def test_a_model_that_is_about_to_go_is_told(tmp_path: Path, days: int, told: str) -> None:
+    """From 90 days before, by `check` at its place; the day itself is known earlier."""
+    day = datetime.now(UTC).date() + timedelta(days=days)
+    (tmp_path / "facts.json").write_bytes(
+        orjson.dumps({"dated": "2026-07-01", "models": {"openai": {"gpt-9": {"retires": day}}}})
+    )
+    file = tmp_path / "tierline.yaml"
+    file.write_text(
+        f"tiers: [{{name: hosted, backends: [{{base_url: '{HOSTED}', model: gpt-9, price: {{input: 1}}}}]}}]\n"
+        "prices: {file: facts.json}\n"
+    )
+    deployment = load_deployment(file, {})
+    assert deployment.tiers[0].backends[0].retires == day
+    found = [str(one) for one in deployment.warnings]
+    assert retirement(day) == told.format(day)
+    assert found == [] if not told else f"backends[0].model: gpt-9 {told.format(day)}; choose another" in found[0]
+
+
+def test_the_default_hosted_model_is_no_old_one() -> None:
+    """Nobody who begins today is to change the model next month."""
+    hosted = load_deployment(None, {"OPENAI_API_KEY": "k"}).tiers[1].backends[0]
+    assert hosted.price is not None and retirement(hosted.retires, timedelta(days=365)) == ""
 
 
 def test_import_writes_a_file_that_a_config_can_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
