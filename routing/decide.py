@@ -278,7 +278,11 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
         "quantile": quantile_of(policy, said) if said else None,
         "tokens_in": features.approx_tokens,
         "turns": features.turns,
-        "conversation_difficulty": conversation_difficulty(policy, difficulty, features),
+        "conversation_difficulty": (
+            conversation_difficulty(policy, difficulty, features)
+            if "conversation_difficulty" in policy.asked
+            else None  # saves calls for each request of the policies that do not ask for it
+        ),
         "last_tier": features.last_tier,
         "has_tools": features.has_tools,
         "wants_json": features.wants_json,

@@ -121,7 +121,8 @@ class Router:
         if vector is not None and request.is_classified():
             difficulty = self.classifiers.of(request.policy).assess(vector, features)
             _note_difficulty(request.ledger, difficulty)
-            features = self.in_conversation(request.policy, features, vector)
+            if features.earlier:
+                features = self.in_conversation(request.policy, features, vector)
         left = request.left()
         largest = max([one.context or 0 for one in health.values()], default=0)
         given = DecisionInput(

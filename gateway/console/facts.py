@@ -77,6 +77,10 @@ def _route(told: Attributes) -> Iterator[HopFact]:
         doubt = f", {percent(certain, 0)} sure" if certain < _IN_DOUBT else ""
         harder = "" if quantile is None else f", harder than {percent(quantile, 0)} of it"
         yield HopFact("kind", f"{kind}{doubt}{harder}")
+    if (hardest := told.get(names.CONVERSATION)) is not None:
+        before = told.get(names.BEFORE)
+        since = "" if before is None else f", {before:.2f} by the turns before"
+        yield HopFact("conversation", f"{hardest:.2f} hard{since}")
     if told.get(names.IN_DOMAIN) is False:
         yield HopFact("classifier", "out of its domain: it abstains")
     lists = (told.get(one, ()) for one in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))

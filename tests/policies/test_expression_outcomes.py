@@ -7,7 +7,7 @@ import random
 import pytest
 
 from policies.expression import COUNT, FLAG, KINDS, SHARE, Expression, Range, outcomes, parts
-from policies.model import ROUTE_VALUES
+from policies.model import ROUTE_VALUES, can_occur
 
 RANGES = {
     "share": SHARE,
@@ -118,3 +118,12 @@ def test_the_comparisons_of_a_rule_stand_alone() -> None:
     rule = Expression.parse("not (p_adequate >= 2 or stream) and 1 < turns <= 3")
     assert [part.source for part, _ in parts(rule)] == ["1 < turns <= 3", "p_adequate >= 2"]
     assert list(parts(Expression.parse("otherwise"))) == []
+
+
+def test_a_conversation_is_as_hard_as_its_turn_at_least() -> None:
+    """And as hard as any where the classifier abstains from the turn, so such rules can be told never to hold."""
+    never = ["conversation_difficulty < 0.5 and quantile > 0.5", "conversation_difficulty < 1 and not in_domain"]
+    for rule in (*never, "not in_domain and conversation_difficulty <= 0.5"):
+        assert outcomes(Expression.parse(rule), ROUTE_VALUES, can_occur) == {False}, rule
+    for rule in ("conversation_difficulty > 0.5 and quantile < 0.5", "conversation_difficulty >= 1 and not in_domain"):
+        assert True in outcomes(Expression.parse(rule), ROUTE_VALUES, can_occur), rule

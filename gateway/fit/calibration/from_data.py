@@ -72,7 +72,8 @@ def _scored(
             on_progress("scoring prompts", number, len(examples))
         features = features_of_example(example)
         difficulty = scorers.difficulty.assess(vector, features)
-        values.append(rule_values(surface.policy, difficulty, features, surface.policy.slo.deadline))
+        alone = features._replace(before=0.0)  # nothing is known of what was said before a labelled prompt
+        values.append(rule_values(surface.policy, difficulty, alone, surface.policy.slo.deadline))
         known = difficulty.in_domain and surface.policy.route.classifier != "none"
         priors.append(scorers.difficulty.probabilities(vector, features)[0] if known else None)
     on_progress("scoring prompts", len(examples), len(examples))

@@ -123,7 +123,8 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
 
 
 def _conversation(policy: Policy, given: DecisionInput, values: Mapping[str, Any]) -> Iterator[PathLine]:
-    if given.difficulty is None or (given.features.turns <= 1 and not given.features.before):
+    asked = given.difficulty is not None and "conversation_difficulty" in policy.asked
+    if not asked or (given.features.turns <= 1 and not given.features.before):
         return
     before, whole = given.features.before, values["conversation_difficulty"]
     if before is None:

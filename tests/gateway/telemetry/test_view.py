@@ -158,6 +158,8 @@ def test_an_abstention_is_said() -> None:
             {names.KIND: "chat", names.QUANTILE: 0.35, names.QUANTILE_OWN: 0.42},
             "kind chat, harder than 42.0% of this surface's own requests (35.0% of the reference prompts)",
         ),
+        (names.ROUTE, {names.CONVERSATION: 0.9}, "in its conversation 0.900"),
+        (names.ROUTE, {names.LAST_TIER: "hosted"}, "the answer before came from hosted"),
         (names.ROUTE, {names.FORECAST_TTFT: 120.0}, "first token forecast after 120 ms"),
         (names.ATTEMPT, {names.OUTCOME: names.LOST}, "lost the race"),
         (names.ATTEMPT, {names.HEDGE: True}, "a hedge"),
