@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
 from cache.text.languages import ENGLISH, language
-from cache.text.lexicon import languages_to_read, lexicons
+from cache.text.lexicon import languages_to_read, lexicons, reading_in
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
 from cache.text.typos import respelled
 from policies.value_type import from_fields
@@ -290,7 +290,7 @@ def _foreign_wording(code: str, text: str) -> str:
     """Return such a form of a text in a language that has a lexicon; its numbers are in digits."""
     lexicon = lexicons()[code]
     bare = lexicon.bare(text)
-    if lexicon.read(text).size < _FEW - 1:
+    if reading_in(code, text).size < _FEW - 1:
         bare = text
     words = _STOPS.sub("", _MARKS.sub(" ", bare)).split()
     plain = ("" if lexicon.letters else " ").join(words).casefold()
