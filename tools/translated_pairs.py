@@ -106,9 +106,10 @@ class TranslatedPairs:
     def _exchanged(self, language: str, rng: Random) -> tuple[str, str] | None:
         text = rng.choice(self._texts[language])
         read = self._tokenizer.encode(text, add_special_tokens=False)
+        # A piece that begins a word has the space before it too, which would tell the two texts apart.
         words = [
-            place
-            for token, place in zip((token.strip(_SPACE) for token in read.tokens), read.offsets, strict=True)
+            (start + text[start].isspace(), end)
+            for token, (start, end) in zip((token.strip(_SPACE) for token in read.tokens), read.offsets, strict=True)
             if token.isalpha() and len(token) >= (4 if token.isascii() else 2)
         ]
         if len(words) < 2:
@@ -134,7 +135,7 @@ def _minimal(english_of: Mapping[str, str], tokenizer: Tokenizer) -> list[tuple[
     pairs = []
     for group in alike.values():
         if 2 <= len(group) <= _MOST_ALIKE:
-            pairs += [tuple(rng.sample(group, 2)) for _ in range(min(3, len(group) - 1))]
+            pairs += [tuple(rng.sample(group, 2)) for _ in range(len(group) - 1)]
     differing = [(a, b) for a, b in pairs if _bare(english_of[a]) != _bare(english_of[b])]
     return rng.sample(differing, min(len(differing), _MINIMAL))
 
