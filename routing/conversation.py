@@ -30,7 +30,7 @@ RELATED: Final = 0.15
 REACH: Final = 8
 """Most turns that count; one farther back could count for 0.39 at most."""
 _MOST: Final = 2048
-"""Turns that are remembered: some 3 MB with vectors of 384 dimensions."""
+"""Turns that are remembered: some 4 MB with vectors of 384 dimensions."""
 _MOST_TIERS: Final = 8192
 _NAMING: Final = 4
 """Earlier turns by whose texts a turn is told from those of other conversations with the same beginning."""
