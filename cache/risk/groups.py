@@ -68,7 +68,7 @@ class GroupFigures:
         return group_in_words(self.kind, self.name)
 
 
-class Candidates(Protocol):
+class Growth(Protocol):
     """The candidates of a window, of which only some have labels."""
 
     def __call__(self, levels: Floats) -> Floats:
@@ -105,7 +105,7 @@ class _Falling:
     largest: float
 
     @classmethod
-    def of(cls, labelled: Labelled, growth: Candidates, strict: float, requests: int) -> _Falling:
+    def of(cls, labelled: Labelled, growth: Growth, strict: float, requests: int) -> _Falling:
         """Return the wrong hits among these labels."""
         rows = np.flatnonzero(labelled.wrong)
         rows = rows[np.argsort(-labelled.scores[rows])]
@@ -220,7 +220,7 @@ class Groups:
         labelled: Labelled,
         requests: int,
         threshold: float,
-        growth: Candidates,
+        growth: Growth,
         latest: Sequence[tuple[str, float]],
     ) -> None:
         """Set the thresholds by the labels of a window of so many requests, and say whose bound is breached.
@@ -258,9 +258,7 @@ class Groups:
         self.others = own.pop(OTHERS, -math.inf)
         self.own, self.breached = own, frozenset(breached)
 
-    def figures(
-        self, labelled: Labelled, requests: int, threshold: float, growth: Candidates
-    ) -> Iterator[GroupFigures]:
+    def figures(self, labelled: Labelled, requests: int, threshold: float, growth: Growth) -> Iterator[GroupFigures]:
         """Yield the figures of each group; `threshold` is the surface's."""
         falling = _Falling.of(labelled, growth, self.strict, requests)
         for group in self._groups(requests):
