@@ -113,7 +113,9 @@ def build(
     telemetry = _telemetry(deployment, store, metrics, models, tiers)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
-    question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
+    question_embedder = QuestionEmbedder(
+        embedder, deployment.embedding.kind, None if models.cross_encoder is None else models.cross_encoder.vectors
+    )
     scorer = None if deployment.answer_scorer is None else DraftScorer(deployment.answer_scorer)
     verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), scorer)
     comparer = Comparer(

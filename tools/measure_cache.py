@@ -104,6 +104,7 @@ def evaluate_cache(
         raise DataError("--threshold must be a finite number")
     embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
     cache = load_cache(options, embedder.name)
+    embedder.vectors = None if cache.cross_encoder is None else cache.cross_encoder.vectors
     every = read_group(options.pairs or options.stream or Path(), options.group, conversation)
     pairs = sampled(every, options.limit, options.seed)
     requests = PlannedRequests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)

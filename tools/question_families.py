@@ -182,6 +182,21 @@ def questions_of(families: Sequence[QuestionFamily], per_intent: int, rng: Rando
                 yield typed, (family.name, intent.name, *named)
 
 
+def same_wordings(families: Sequence[QuestionFamily], count: int, rng: Random) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the language, two wordings with equal slots and what both ask for, `count` times for each intent."""
+    for family in families:
+        for intent in family.intents:
+            by_slots: dict[frozenset[str], list[str]] = {}
+            for ask in intent.asks:
+                by_slots.setdefault(_slots(ask), []).append(ask)
+            for asks in by_slots.values():
+                for _ in range(count if len(asks) > 1 else 0):
+                    one, other = rng.sample(asks, 2)
+                    values = _drawn(one, family, rng)
+                    want = f"{family.name}/{intent.name}/{sorted(values.items())}"
+                    yield family.language, _filled(one, values, rng), _filled(other, values, rng), want
+
+
 def _pair(
     kind: str, family: QuestionFamily, intent: Intent, families: Sequence[QuestionFamily], rng: Random
 ) -> FamilyPair | None:

@@ -19,6 +19,7 @@ Runtime runs it, without torch:
                                       same words say different things (`cache.risk.statements`).
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
                                       encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
+    vectors.json, vectors.npy         optional: vectors of its tokens (`cache.semantic.token_vectors`)
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
 that means "the same", found by its name. A pair with a token that the tokenizer does not know gets no score.
@@ -44,6 +45,7 @@ from numpy.typing import NDArray
 
 from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
 from cache.semantic.decision import UNREAD
+from cache.semantic.token_vectors import TokenVectors, TokenVectorsError
 from cache.semantic.unigram import UnigramTokenizer
 from cache.text.languages import language_of
 from cache.text.reading import SCRIPTS
@@ -122,8 +124,13 @@ class CrossEncoder:
         same: int | None,
         version: str,
         sheet: _Stated,
+        vectors: TokenVectors | None = None,
     ) -> None:
-        """Take the reader, the index of the label `same` (None for a model of one logit), version, and data sheet."""
+        """Take the reader, the index of the label `same` (None for a model of one logit), version, and data sheet.
+
+        `vectors` of its tokens search in other languages than English; None where it has none.
+        """
+        self.vectors = vectors
         self.version = version
         self.strict = sheet.strict
         self.scripts = sheet.scripts
@@ -157,7 +164,11 @@ class CrossEncoder:
         if isinstance(first, float) or first.ndim != 1 or not first.size or not np.isfinite(first).all():
             raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
         same = None if first.size == 1 else _label_of_same(folder / "config.json", config, first.size)
-        return cls(reader, same, version, sheet)
+        try:
+            vectors = TokenVectors.load(folder, tokenizer) if isinstance(tokenizer, UnigramTokenizer) else None
+        except TokenVectorsError as error:
+            raise CrossEncoderError(str(error)) from None
+        return cls(reader, same, version, sheet, vectors)
 
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""

@@ -82,7 +82,7 @@ class UnigramTokenizer:
 
     def encode_batch(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
         """Return the tokens of each pair."""
-        return [self._encoded({"A": self._read(first), "B": self._read(second)}) for first, second in pairs]
+        return [self._encoded({"A": self.pieces_of(first), "B": self.pieces_of(second)}) for first, second in pairs]
 
     def _encoded(self, texts: dict[str, list[int]]) -> Encoded:
         made = Encoded([], [])
@@ -92,7 +92,8 @@ class UnigramTokenizer:
             made.type_ids.extend([kind] * len(part))
         return made
 
-    def _read(self, text: str) -> list[int]:
+    def pieces_of(self, text: str) -> list[int]:
+        """Return the ids of the pieces of a text."""
         found: list[int] = []
         for word, _ in self._words_of(self._normalized(text)):
             found += self._kept(word) if len(word) <= _LONGEST_KEPT else self._split(word)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cache.entry import Hit, Lookup
     from cache.planning.plan import CachePlan
     from cache.response_cache import ResponseCache
+    from cache.semantic.token_vectors import TokenVectors
     from gateway.caching.coalescer import CoalescedRequest
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
@@ -161,9 +162,11 @@ PATIENCE_S = 0.5
 class QuestionEmbedder:
     """Compute the vectors of questions for one event loop. Close it when done."""
 
-    def __init__(self, embedder: Embedder, kind: EmbedderKind) -> None:
+    def __init__(self, embedder: Embedder, kind: EmbedderKind, vectors: TokenVectors | None = None) -> None:
+        """`vectors`, if there are any, search questions in the languages that they know."""
         self.embedder = embedder
         self.turns = TurnMemory()
+        self._vectors = vectors
         self._in_place = _IN_PLACE_CHARS[kind]
         self._described = names.of_embedder(embedder.name, is_model=kind != "static")
         self._batches: Batcher[str, Vector] = Batcher(embedder.embed, _MAX_BATCH, "tierline-embed")
@@ -183,8 +186,11 @@ class QuestionEmbedder:
             # The semantic cache compares a conversation by its user turns; else by the last message alone, which the
             # classifier rates as the message that it hangs on.
             own = plan.keys and (plan.keys.user_turns or (request.features.in_context and request.features.text))
-            if own and not plan.why_not_semantic():
-                plan.own_vector = await self.vector(own, request.budget_s())
+            if not plan.why_not_semantic():
+                if self._vectors is not None and plan.language in self._vectors.languages:
+                    plan.own_vector = self._vectors.embed(own or request.features.text, self.embedder.dimension)
+                elif own:
+                    plan.own_vector = await self.vector(own, request.budget_s())
         except TimeoutError:
             hop.end("timeout")
             return None

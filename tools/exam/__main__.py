@@ -85,6 +85,7 @@ def examinee(args: argparse.Namespace, on_progress: OnProgress) -> Examinee:
     )  # fmt: skip
     embedder = Remembered(load_embedder(args.embedding, args.state), on_progress)
     cache = load_cache(options, embedder.name)
+    embedder.vectors = None if cache.cross_encoder is None else cache.cross_encoder.vectors
     return Examinee(cache, embedder, PlannedRequests(cache.policy, embedder, by_turns=cache.stages.candidates > 0))
 
 

@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
+from cache.semantic.cross_encoder import CrossEncoder
 from gateway.caching.lookups import QuestionEmbedder
 from policies.loader import made_policy
+from routing.embedding.embedder import load_embedder
 from routing.features import features_of
 from tests.support.context import streamed_request
 from tests.support.wait import eventually
@@ -143,3 +146,29 @@ async def test_the_vectors_of_a_request(semantic: bool, turns: tuple[str, ...], 
     assert vector is not None
     own = plan.vector_of(vector)
     assert own is not None and own[0] == len(embedded[-1])
+
+
+async def test_a_question_in_another_language_is_searched_by_the_vectors_of_its_tokens(tmp_path: Path) -> None:
+    """The classifier keeps the vector that it was fitted to, and English its own."""
+    vectors = CrossEncoder.load(shipped_cross_encoder()).vectors
+    assert vectors is not None
+    policy = made_policy(
+        {"surface": "chat", "slo": {"deadline": "10s"}, "tiers": ["a", "b"], "cache": {"semantic": {"ttl": "6h"}},
+         "route": {"start": {"a": "easiest 40% of its kind", "b": "otherwise"}}}, Path("chat.yaml"), {},
+    )  # fmt: skip
+    planner = Planner(b"", "scripted", 1000, {}, lambda owner, surface: 0)
+    static = load_embedder("static", tmp_path)
+    embedding = QuestionEmbedder(static, "static", vectors)
+    for question, own in (("怎么取消我的订阅？", True), ("How do I cancel my plan?", False)):
+        body = {"model": "chat", "messages": [{"role": "user", "content": question}]}
+        features = features_of(body)
+        plan = planner.plan(body, policy, "t", features, model="chat")
+        request = replace(streamed_request(None), policy=policy, body=body, features=features)
+        vector = await embedding.vector_for(request, plan)
+        assert vector is not None
+        assert np.array_equal(vector, static.embed([question])[0])
+        used = plan.vector_of(vector)
+        assert used is not None
+        assert np.array_equal(used, vectors.embed(question, 256)) is own
+        assert np.array_equal(used, vector) is not own
+    embedding.close()
