@@ -77,6 +77,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "unit": "VARCHAR",
     "dropped": "VARCHAR[]",
     "conversation": "VARCHAR",
+    "session": "VARCHAR",
     "kept": "VARCHAR",
 }
 """The DuckDB type of each field of a `Ledger`."""

@@ -35,7 +35,6 @@ from gateway.cascade.verifying import HeldDraft, Verifiers
 from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
-from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from gateway.telemetry.trace import Judged
 from gateway.tiers.slot import SlotRequest
@@ -177,7 +176,7 @@ class AttemptRun:
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
         load, affinity = request.policy.load, 0
         if tier.sticky:
-            affinity = await off_loop(request.affinity) if request.large else request.affinity()
+            affinity = request.affinity()
         if rivals:  # read last: they may get their slots meanwhile
             avoided += [rival.slot.endpoint for rival in rivals if rival.slot is not None]
         asked = SlotRequest(

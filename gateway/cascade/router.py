@@ -94,9 +94,14 @@ class Router:
         """Return the tier whose backend sealed reasoning under this name; None if none of them did."""
         return self._tier_of_maker.get(maker)
 
-    def with_last_tier(self, features: Features, policy: Policy, conversation: str, trace: Trace) -> Features:
-        """Return the features with the tier of the answer before, and remember that of this one when it is out."""
-        before, this = keys_of(conversation, features)
+    def with_last_tier(
+        self, features: Features, policy: Policy, conversation: str, trace: Trace, *, named: bool
+    ) -> Features:
+        """Return the features with the tier of the answer before, and remember that of this one when it is out.
+
+        `named`: the client names its session, so a turn needs no texts to be told from those of others.
+        """
+        before, this = (hash(conversation),) * 2 if named else keys_of(conversation, features)
         answered = self._answered
         trace.then(lambda ledger: answered.put(this, ledger.tier))
         tier = answered.get(before)

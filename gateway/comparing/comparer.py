@@ -73,6 +73,7 @@ class DrawnAnswer:
 
     request_id: str
     tenant: str
+    session: str
     policy: Policy
     learn: Learn
     body: Mapping[str, Any]
@@ -142,6 +143,7 @@ class Comparer:
         drawn = DrawnAnswer(
             request.request_id,
             request.tenant,
+            request.ledger.session,
             policy,
             learn,
             request.body,
@@ -281,7 +283,7 @@ class Comparer:
             drawn.policy.surface,
             drawn.policy.label,
             time.time(),
-            conversation_of(drawn.tenant, drawn.body["messages"]),
+            conversation_of(drawn.session),
             verdict.better,
             verdict.agreed,
             judge,

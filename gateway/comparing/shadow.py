@@ -114,7 +114,7 @@ class ShadowRunner:
         rolling = self.policies.current.rolling.get(request.policy.surface)
         if rolling is None or rolling.mode != "shadow":
             return None
-        arm = assign(rolling, request.tenant, b"", request.body["messages"]).arm
+        arm = assign(rolling, request.tenant, b"", request.ledger.session).arm
         return rolling if arm == CANDIDATE else None
 
     @staticmethod
@@ -264,7 +264,7 @@ class ShadowRunner:
             drawn.policy.surface,
             served.policy.label,
             time.time(),
-            conversation_of(served.tenant, served.body["messages"]),
+            conversation_of(served.ledger.session),
             verdict.better,
             verdict.agreed,
             judge.config.model,

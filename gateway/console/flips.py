@@ -111,8 +111,11 @@ def conversations_in(rows: Sequence[Row]) -> list[list[Row]]:
     Conversations that begin with the same words have the same name. A prompt only grows, so a request belongs to the
     conversation that went on last among those whose latest prompt is no longer than its own. Tokenizers differ: where
     there is none, one that is a little longer will do. A request that fits none begins another. One whose length is
-    not known belongs to the latest.
+    not known belongs to the latest. Where the client names its session (`gateway.request.session`) there is one, whose
+    prompt is short again once the client has cut its history.
     """
+    if rows and rows[0].get("session") not in (None, "", rows[0]["conversation"]):
+        return [list(rows)]
     found: list[list[Row]] = []
     lengths: list[int] = []
     for row in rows:

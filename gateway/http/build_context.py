@@ -15,7 +15,8 @@ from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
-from gateway.rollout.assignment import CANDIDATE, assign, conversation_of
+from gateway.request.session import session_of
+from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
 from routing.decide import Clamp
 from routing.features import features_of
@@ -51,12 +52,12 @@ def build_context(
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
     policies = steps.policies.current
     policy = instead or policy_of(policies, body["model"], options, pinned)
+    ledger.session, ledger.conversation, named = session_of(ledger.tenant, headers, body)
     if policies.rolling and instead is None:
-        policy = _assigned(policies.rolling, policy, headers, body, ledger)
+        policy = _assigned(policies.rolling, policy, headers, ledger)
     ledger.surface = policy.surface
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
-    ledger.conversation = conversation_of(ledger.tenant, body)
     effective, own_limit = effective_body(body, policy.output)
     if not own_limit and (cap := policy.output.max_tokens) is not None:
         trace.root.attributes[names.OUTPUT_LIMIT] = cap
@@ -66,7 +67,7 @@ def build_context(
     if native is not None and native.needs:
         features = features._replace(further=features.further | native.needs)
     if "last_tier" in policy.asked:
-        features = steps.router.with_last_tier(features, policy, ledger.conversation, trace)
+        features = steps.router.with_last_tier(features, policy, ledger.conversation, trace, named=named)
     if "reasoning_above" in policy.asked:
         maker = last_maker(effective["messages"])
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
@@ -116,14 +117,13 @@ def _assigned(
     rolling: Mapping[str, RollingPolicy],
     live: Policy,
     headers: Mapping[bytes, bytes],
-    body: dict[str, Any],
     ledger: Ledger,
 ) -> Policy:
     """Return the policy of a request's arm, and note the arm, where a canary runs on the surface; else `live`."""
     candidate = rolling.get(live.surface)
     if candidate is None or candidate.mode != "canary":
         return live
-    ledger.arm, ledger.unit = assign(candidate, ledger.tenant, bearer_key(headers), body["messages"])
+    ledger.arm, ledger.unit = assign(candidate, ledger.tenant, bearer_key(headers), ledger.session)
     return candidate.policy if ledger.arm == CANDIDATE else live
 
 

@@ -11,9 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
-from zlib import crc32
-
-import orjson
 
 from policies.value_type import value_type
 from routing.cascade import Left
@@ -93,13 +90,8 @@ class RequestContext:
         return call_rules(self.body, more_tools=more_tools)
 
     def affinity(self) -> int:
-        """Return the CRC-32 of the tenant and the first two messages: the affinity key for sticky selection.
-
-        The first two messages, usually the system prompt and the first user message, stay the same in every turn of a
-        conversation. Never 0.
-        """
-        messages = self.body["messages"][:2]
-        return crc32(orjson.dumps((self.tenant, messages), default=str)) or 1
+        """Return the affinity key for sticky selection: the number of the conversation's name. Never 0."""
+        return int(self.ledger.conversation or "0", 16) or 1
 
 
 class ClientGone(Exception):

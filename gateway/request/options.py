@@ -64,6 +64,11 @@ REQUEST_HEADERS: Final[Mapping[bytes, RequestHeader]] = {
         "Seconds, as x-tierline-deadline-ms: OpenAI's SDKs'.", "answers", option=True
     ),
     b"x-stainless-retry-count": RequestHeader("Which try of the client's this is, for the trace."),
+    b"x-tierline-session": RequestHeader("Names the session, for its caps and its warm prompt cache.", "answers"),
+    b"x-claude-code-session-id": RequestHeader("Names the session: Claude Code's.", "answers"),
+    b"x-claude-code-agent-id": RequestHeader("Tells a sub-agent of the session apart: Claude Code's.", "answers"),
+    b"session-id": RequestHeader("Names the session: Codex's.", "answers"),
+    b"thread-id": RequestHeader("Tells a thread of the session apart, or names it: Codex's.", "answers"),
     b"x-tierline-debug": RequestHeader("1 asks for x-tierline-reason."),
     b"x-tierline-try": RequestHeader("live, candidate or the beginning of a policy's version.", "answers"),
     b"x-request-id": RequestHeader("Becomes the request's id: 1 to 128 visible ASCII characters.", "all"),

@@ -11,7 +11,6 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
 
 import numpy as np
 import orjson
@@ -58,7 +57,7 @@ class PairLabel:
     judged_at: float
     """Unix seconds of the verdict."""
     conversation: int
-    """CRC-32 of the tenant and the first two messages: the same for all turns of a conversation."""
+    """32 bits of the name of its session: the same for all turns of a conversation, and its sub-agents'."""
     better: str
     """small, strong or tie."""
     agreed: bool
@@ -110,9 +109,9 @@ def of_served(fields: Mapping[str, Any]) -> float:
     return float(served["adequate"])
 
 
-def conversation_of(tenant: str, messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return the CRC-32 of the tenant and the first two messages."""
-    return crc32(orjson.dumps((tenant, messages[:2]), default=str))
+def conversation_of(session: str) -> int:
+    """Return what the labels of a session with this name share."""
+    return int(session[:8] or "0", 16)
 
 
 def packed_vector(vector: Any) -> str:

@@ -25,8 +25,8 @@ _LIST_ROWS: Final = 4000
 _RECENT: Final = 1000
 _FRESH_S: Final = 30.0
 _COLUMNS: Final = (
-    "entry_ms, entry_seq, started_s, conversation, request_id, tenant, surface, policy, path, tier, model, status, "
-    "error, cost_usd, cost_unknown, answer_tokens_in, dropped, calls, served, holdout, basis, "
+    "entry_ms, entry_seq, started_s, conversation, session, request_id, tenant, surface, policy, path, tier, model, "
+    "status, error, cost_usd, cost_unknown, answer_tokens_in, dropped, calls, served, holdout, basis, "
     "given.min_tier AS min_tier, given.max_tier AS max_tier, decision.reason AS reason, "
     "decision.stand_in AS stand_in, list_transform(given.health, lambda one: one.unavailable) AS unavailable"
 )

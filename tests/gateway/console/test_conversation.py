@@ -179,7 +179,7 @@ def test_a_tokenizer_that_counts_less_begins_no_conversation() -> None:
     """Two tiers count the same prompt differently; only a much shorter one is another beginning."""
 
     def rows(*lengths: int | None) -> list[dict[str, Any]]:
-        return [{"answer_tokens_in": length, "started_s": at} for at, length in enumerate(lengths)]
+        return [{"answer_tokens_in": length, "started_s": at, "conversation": "c"} for at, length in enumerate(lengths)]
 
     def split(*lengths: int | None) -> list[list[int | None]]:
         return [[row["answer_tokens_in"] for row in one] for one in conversations_in(rows(*lengths))]
@@ -187,3 +187,5 @@ def test_a_tokenizer_that_counts_less_begins_no_conversation() -> None:
     assert split(1000, 1200, 1000, 1500, None) == [[1000, 1200, 1000, 1500, None]]
     assert split(1000, 2000, 100, 200, 2400) == [[1000, 2000], [100, 200, 2400]]
     assert split(None, 100) == [[None, 100]]
+    named = [row | {"session": "s"} for row in rows(1000, 2000, 100)]
+    assert conversations_in(named) == [named]  # its client has cut its history

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.request.session import session_of
 from gateway.rollout.assignment import CANDIDATE, CONTROL, assign
 from policies.loader import PolicySet, PolicySource, RollingPolicy, read_policy
 from policies.model import Policy
@@ -47,12 +47,13 @@ def test_a_conversation_keeps_its_arm_in_all_its_turns() -> None:
     for number in range(200):
         for start in ([user(f"q{number}")], [{"role": "system", "content": "Be brief."}, user(f"q{number}")]):
             turns = [[*start, *[{"role": "assistant", "content": "a"}, user("more")] * more] for more in range(4)]
-            assert len({assign(rolling(0.5), "acme", b"", turn) for turn in turns}) == 1
+            sessions = {session_of("acme", {}, {"messages": turn}).name for turn in turns}
+            assert len({assign(rolling(0.5), "acme", b"", session) for session in sessions}) == 1
 
 
 def test_who_is_in_at_a_small_share_is_in_at_every_larger_one() -> None:
     """And the shares are what they say, within what chance allows."""
-    units = [[user(f"question {number}")] for number in range(20_000)]
+    units = [f"session {number}" for number in range(20_000)]
     before: set[str] = set()
     for share in SHARES:
         found = {made.unit for unit in units if (made := assign(rolling(share), "acme", b"", unit)).arm == CANDIDATE}
@@ -63,7 +64,7 @@ def test_who_is_in_at_a_small_share_is_in_at_every_larger_one() -> None:
 
 def test_another_candidate_gets_other_units() -> None:
     """Not the same few conversations are tried upon each time."""
-    units = [[user(str(number))] for number in range(4000)]
+    units = [str(number) for number in range(4000)]
     first, second = (
         {n for n, unit in enumerate(units) if assign(rolling(0.1, salt=salt), "t", b"", unit).arm == CANDIDATE}
         for salt in ("1" * 64, "2" * 64)
@@ -74,31 +75,17 @@ def test_another_candidate_gets_other_units() -> None:
 @pytest.mark.parametrize(
     ("sticky", "same", "differs"),
     [
-        ("conversation", {"bearer": b"k2"}, {"messages": [user("other")]}),
-        ("conversation", {}, {"tenant": "other"}),
-        ("key", {"messages": [user("other")]}, {"bearer": b"k2"}),
-        ("tenant", {"messages": [user("other")], "bearer": b"k2"}, {"tenant": "other"}),
+        ("conversation", {"bearer": b"k2"}, {"session": "s2"}),
+        ("key", {"session": "s2"}, {"bearer": b"k2"}),
+        ("tenant", {"session": "s2", "bearer": b"k2"}, {"tenant": "other"}),
     ],
 )
 def test_what_is_sticky_is_the_unit(sticky: Sticky, same: dict[str, Any], differs: dict[str, Any]) -> None:
     """And nothing else of the request moves it."""
-    given: dict[str, Any] = {"tenant": "acme", "bearer": b"k1", "messages": [user("hi")]}
+    given: dict[str, Any] = {"tenant": "acme", "bearer": b"k1", "session": "s1"}
     unit = assign(rolling(0.5, sticky), **given).unit
     assert assign(rolling(0.5, sticky), **{**given, **same}).unit == unit
     assert assign(rolling(0.5, sticky), **{**given, **differs}).unit != unit
-
-
-def test_any_messages_have_a_unit() -> None:
-    """Bodies are checked before; but what a role or a content is, nobody has said."""
-    chance = random.Random(7)
-    odd: list[Any] = [
-        {},
-        {"role": None},
-        {"role": "tool", "content": [1, {"a": None}]},
-        user("\ud800".encode("utf-8", "replace").decode()),
-    ]
-    for _ in range(50):
-        assert len(assign(rolling(0.5), "t", b"", chance.choices(odd, k=3)).unit) == 16
 
 
 CANDIDATE_TEXT = CHAT.replace("confidence_below: 0.5", "confidence_below: 0.6")
