@@ -31,10 +31,9 @@ from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
-from gateway.cascade.draft_scorer import DraftScorer
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
-from gateway.cascade.verifying import Verifiers
+from gateway.cascade.verifying import DraftScorer, Verifiers
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.hooks import hook_of

@@ -21,7 +21,7 @@ from gateway.accounting import cost
 from gateway.backends.base import BackendError
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.cascade.daily_budget import DailyBudget
-from gateway.chat.for_judges import READ_CHARS, conversation_shown
+from gateway.chat.completions import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest

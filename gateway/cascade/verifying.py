@@ -13,16 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.cascade.draft_judge import DraftJudge, NotJudged
 from gateway.cascade.sampling import Samples
+from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from policies.value_type import value_type
 from routing.confidence.judge import Evidence, structural_fault
 
 if TYPE_CHECKING:
-    from gateway.cascade.draft_scorer import DraftScorer
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from routing.attempt import AttemptMachine
     from routing.cascade import Attempt
     from routing.confidence.agreement import Cosine
+    from routing.confidence.scorer import AnswerScorer
+
+
+_NEWEST: Final = 0.1
+"""Weight of the newest duration in the mean of a scorer's."""
 
 
 @value_type
@@ -40,6 +45,25 @@ class HeldDraft:
     machine: AttemptMachine
     hop: Hop
     samples: Samples | None
+
+
+class DraftScorer:
+    """Score drafts with this scorer in a thread: it counts words, and long texts have many."""
+
+    def __init__(self, scorer: AnswerScorer) -> None:
+        self._scorer = scorer
+        self.takes_s = 0.0
+        """Mean duration of a draft so far, in seconds."""
+
+    async def score(self, request: RequestContext, evidence: Evidence) -> float | None:
+        """Return how likely the draft is good enough, 0..1; None for one that the scorer was not made for."""
+        began = time.monotonic()
+        question, kind = request.features.text, request.ledger.kind or ""
+        said = await off_loop(
+            lambda: self._scorer.p_right(question, evidence.text, complete=evidence.complete, kind=kind)
+        )
+        self.takes_s += (time.monotonic() - began - self.takes_s) * _NEWEST
+        return said
 
 
 class Verifiers:

@@ -6,16 +6,19 @@ replays as JSON, and one stored from JSON replays as a stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from routing.confidence.calls import CallRules
 from routing.confidence.judge import Evidence
+from routing.features import text_of as text_of_content
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 """The server-sent event that ends a complete stream."""
 NUMBER: Final = (float, int)
 """Python types of a JSON number, which a bool is not."""
+READ_CHARS: Final = 6_000
+"""Characters of each answer, and of the end of the conversation, that a judge reads."""
 _MAX_TOOL_CALLS = 1024
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 _OWN_CHOICE_KEYS = frozenset({"index", "message"})
@@ -343,3 +346,16 @@ def _whole(value: Any) -> Any:
     if type(value) is _Text:
         return "".join(value)
     return value.value() if type(value) is _Pieces else value
+
+
+def conversation_shown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the end of a conversation, in as many characters as the judge reads."""
+    shown: list[dict[str, str]] = []
+    left = READ_CHARS
+    for message in reversed(messages):
+        text, _ = text_of_content(message.get("content"))
+        if left <= 0:
+            break
+        shown.append({"role": str(message.get("role")), "content": text[-left:] if len(text) > left else text})
+        left -= len(text)
+    return shown[::-1]

@@ -15,8 +15,7 @@ import orjson
 
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.chat.completions import function_pieces
-from gateway.chat.for_judges import READ_CHARS, conversation_shown
+from gateway.chat.completions import READ_CHARS, conversation_shown, function_pieces
 from gateway.chat.usage import Usage
 from gateway.comparing.model_call import ModelAnswer, call_model, text_of_answer
 from routing.features import room_needed

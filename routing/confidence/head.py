@@ -37,7 +37,7 @@ PREFIXES: Final = (8, 16, 24, 48)
 
 WHOLE: Final = "whole"
 AGREEMENT: Final = "agreement"
-OF_VERIFIERS: Final = (AGREEMENT, "judge", "scorer")
+OF_VERIFIERS: Final[tuple[Verifier, ...]] = (AGREEMENT, "judge", "scorer")
 """Parts of a head that calibrate one number, which such a verifier gave."""
 
 TOKEN_FEATURES: Final = (

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import orjson
 
-from policies.model import VERIFIERS
 from policies.value_type import value_type
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 
@@ -136,7 +135,7 @@ def assess(
 
 
 def confidence_of(
-    evidence: Evidence, head: ScoringHead | None, prior: float | None, order: Sequence[Verifier] = VERIFIERS
+    evidence: Evidence, head: ScoringHead | None, prior: float | None, order: Sequence[Verifier]
 ) -> tuple[float | None, Basis]:
     """Return the confidence, 0..1, and its basis: of the first verifier that gave evidence, by the head if it can."""
     for by in order:

@@ -13,6 +13,7 @@ from gateway.fit.embedding import Remembered
 from gateway.fit.kinds import features_of_example
 from gateway.fit.training.sheet import trained_on
 from gateway.progress import OnProgress
+from routing.confidence.head import OF_VERIFIERS
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import DifficultyModel
@@ -44,7 +45,10 @@ def from_data(
     values, priors = _scored(examples, surface, scorers, on_progress)
     answers = [example.answers[0] for example in examples]
     evidence = [_evidence(answer, scorers.first) for answer in answers]
-    confidences = [confidence_of(seen, scorers.head, prior) for seen, prior in zip(evidence, priors, strict=True)]
+    order = surface.policy.escalate.verify
+    confidences = [
+        confidence_of(seen, scorers.head, prior, order) for seen, prior in zip(evidence, priors, strict=True)
+    ]
     pairs = zip(answers, evidence, strict=True)
     cases, basis = cases_of(
         surface,
@@ -88,7 +92,8 @@ def _evidence(answer: LabelledAnswer, first: int | None) -> Evidence:
     logprobs = answer.logprobs
     if logprobs is None and answer.confidence is not None:
         logprobs = (min(0.0, answer.confidence),) * max(1, answer.tok_out or 1)
-    return Evidence(answer.text or "", logprobs, answer.top_logprobs, finish_reason=answer.finish_reason)
+    said = {by: word for by in OF_VERIFIERS if (word := getattr(answer, by)) is not None}
+    return Evidence(answer.text or "", logprobs, answer.top_logprobs, said, answer.finish_reason)
 
 
 def _of_first_tokens(answer: LabelledAnswer, first: int) -> Evidence:
