@@ -16,6 +16,8 @@ END: Final = re.compile(r"(?<=[。！？；।؟])|(?<=[.!?…])(?<!\b[A-Z]\.)[\
 LONG: Final = 200
 """Characters from which a text tells more than it asks."""
 _FEWEST: Final = 3
+_MOST_SENTENCES: Final = 40
+"""Sentences of each text: to compare two lists of them takes the product of their lengths."""
 _MOST: Final = 6
 """Pairs of sentences: a bound on what a model has to read."""
 _ALIKE: Final = 0.6
@@ -41,7 +43,7 @@ def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[
     if 2 * len(own & others) < _ALIKE * (len(own) + len(others)):
         return None
     ours, theirs = ([one for one in _sentences(text) if not _greets(one)] for text in (stored, asked))
-    if min(len(ours), len(theirs)) < _FEWEST:
+    if min(len(ours), len(theirs)) < _FEWEST or max(len(ours), len(theirs)) > _MOST_SENTENCES:
         return None
     pairs: list[tuple[str, str]] = []
     matcher = SequenceMatcher(None, [*map(wording, ours)], [*map(wording, theirs)], autojunk=False)

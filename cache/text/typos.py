@@ -37,10 +37,11 @@ from cache.text.languages import ENGLISH, language
 from cache.text.thesaurus import word_list, words_spelled_out
 
 SHEET: Final = Path(__file__).parents[1] / "artefacts" / "spelling.json"
-_WORD: Final = re.compile(r"""(?<![\w`"“”„«»./\\@#-])[^\W\d_]{3,}(?![\w'’`"“”«»/\\@#=<>(-]|\.\w)""")
-"""A word that is not quoted, shortened, or a part of a path, of code or of a compound."""
+_WORD: Final = re.compile(r"""(?<![\w`"“”„«»./\\@#-])[^\W\d_]{3,32}(?![\w'’`"“”«»/\\@#=<>(-]|\.\w)""")
+"""A word that is not quoted, shortened, or a part of a path, of code or of a compound; a longer one is no word."""
 _SLIPS: Final = word_list("spelling.toml")["slips"]
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz")
+_MOST_LETTERS: Final = 32
 _VOWELS: Final = frozenset("aeiouy")
 _UNDER_OTHER_LETTERS: Final = str.maketrans(_SLIPS["letters"])
 _CHEAP: Final[float] = _SLIPS["cheap"]
@@ -208,7 +209,12 @@ def _limit(word: str, codes: tuple[str, ...]) -> float:
 
 
 def _cost(word: str, meant: str) -> float:
-    """Return the cost of the slips that turn `meant` into `word`; NEVER where the last letter forbids it."""
+    """Return the cost of the slips that turn `meant` into `word`; NEVER where the last letter forbids it.
+
+    It takes the product of their lengths, so it reads no more than words have letters.
+    """
+    if max(len(word), len(meant)) > _MOST_LETTERS:
+        return NEVER
     rows = [[0.0]]
     for at, letter in enumerate(meant, 1):
         rows[0].append(rows[0][-1] + (_CHEAP if at > 1 and letter == meant[at - 2] else _LOST))
