@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _NEAR_MS: Final = 0.05
 """A hop that ends this shortly before another begins is what that one waited for."""
-_APART: Final = frozenset({names.REQUEST, names.CACHE_WRITE, names.SAMPLE})
+_APART: Final = frozenset({names.REQUEST, names.CACHE_WRITE, names.SAMPLE, names.JUDGE})
 """The whole, what runs after the reply, and what an attempt contains."""
 
 

@@ -159,7 +159,9 @@ _IN_DOUBT: Final = 0.7
 _BASES: Final = {
     "calibrated": "calibrated",
     "logprob": "token probabilities",
+    "judge": "a judge",
     "agreement": "another sample's agreement",
+    "scorer": "the scorer",
 }
 _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _outcome,
@@ -168,6 +170,7 @@ _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _calls,
     _against("score", names.CONFIDENCE, names.MIN_CONFIDENCE),
     _plain("scored by", names.CONFIDENCE_BASIS, lambda basis: _BASES.get(basis, "nothing")),
+    _plain("skipped", names.VERIFY_SKIPPED, "; ".join),
     _plain("judged", names.TOKENS_JUDGED, "{} tokens".format),
     _doubts,
     _nearest,

@@ -25,6 +25,7 @@ from policies.expression import OTHERWISE, Expression, constants_by_name
 from policies.model import ROUTE_VALUES, Policy
 from policies.quantities import percent, write_duration
 from policies.yaml_source import Document
+from routing.confidence.judge import CALIBRATED
 from routing.decide import DecisionInput, start_by_rules, values_for
 from routing.decision_record import input_of, unnamed
 
@@ -51,7 +52,7 @@ _COLUMNS: Final = ", ".join(
     )
 )  # fmt: skip
 _SHARES: Final = frozenset({"p_adequate", "difficulty", "quantile", "conversation_difficulty"})
-_UNCALIBRATED: Final = frozenset({"logprob", "agreement"})
+_UNCALIBRATED: Final = frozenset({"logprob", "judge", "agreement"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +340,8 @@ def _evidence(policy: Policy, recorded: RecordedRequests) -> LintEvidence:
     for row in recorded.rows:
         for call in row["calls"] or ():
             tier, confidence, basis = call["tier"], call["confidence"], call["basis"]
-            if confidence is not None and (basis == "calibrated" or basis in _UNCALIBRATED):
-                counts = scores[basis == "calibrated"].setdefault(tier, [0] * BINS)
+            if confidence is not None and (basis in CALIBRATED or basis in _UNCALIBRATED):
+                counts = scores[basis in CALIBRATED].setdefault(tier, [0] * BINS)
                 counts[min(BINS - 1, int(confidence * BINS))] += 1
             if call["ttft_ms"] is not None:
                 first.setdefault(tier, []).append(call["ttft_ms"] / 1000)

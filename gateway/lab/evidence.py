@@ -15,6 +15,7 @@ from policies.expression import OTHERWISE
 from policies.lint import without_rule
 from policies.model import Policy, Rules
 from policies.quantities import write_duration
+from routing.confidence.judge import CALIBRATED
 from routing.decide import start_by_rules
 from routing.decision_record import input_of, unnamed
 
@@ -122,8 +123,8 @@ def evidence_of(database: duckdb.DuckDBPyConnection, policy: Policy, oldest: flo
 
     scores: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
     for tier, calibrated, part, count in rows(
-        f"SELECT tier, basis = 'calibrated', least({BINS - 1}, floor(confidence * {BINS}))::INTEGER AS part, count(*) "
-        f"FROM {calls} WHERE confidence IS NOT NULL AND basis IN ('calibrated', 'logprob', 'agreement') GROUP BY ALL"
+        f"SELECT tier, basis IN {CALIBRATED}, least({BINS - 1}, floor(confidence * {BINS}))::INTEGER AS part, count(*) "
+        f"FROM {calls} WHERE confidence IS NOT NULL AND basis NOT IN ('', 'none') GROUP BY ALL"
     ):
         scores[calibrated].setdefault(tier, [0] * BINS)[part] = count
     first = rows(

@@ -14,7 +14,9 @@ Attributes = Mapping[str, Any]
 _BASES: Final = {
     "calibrated": "calibrated by head {}",
     "logprob": "uncalibrated",
+    "judge": "by a judge",
     "agreement": "by agreement with another sample",
+    "scorer": "by the scorer",
 }
 
 
@@ -241,6 +243,14 @@ def _sample(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.COST, "{}", dollars)
 
 
+def _judge(a: Attributes) -> Iterable[str]:
+    said = a.get(names.CONFIDENCE)
+    verdict = "no verdict" if said is None else f"good enough with a probability of {said:.3f}"
+    yield f"{a.get(names.BACKEND, '')} ({a.get(names.GEN_AI_REQUEST_MODEL, '')}) on the draft: {verdict}"
+    yield _tokens(a)
+    yield _phrase(a, names.COST, "{}", dollars)
+
+
 def _tokens(a: Attributes) -> str:
     tokens_in, tokens_out = a.get(names.GEN_AI_TOKENS_IN), a.get(names.GEN_AI_TOKENS_OUT)
     if tokens_in is None and tokens_out is None:
@@ -271,6 +281,7 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.ROUTE: _route,
     names.ATTEMPT: _attempt,
     names.SAMPLE: _sample,
+    names.JUDGE: _judge,
     names.CACHE_WRITE: _cache,
     names.HOP_SHED: _shed,
 }

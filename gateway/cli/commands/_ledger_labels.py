@@ -170,7 +170,7 @@ def _tokens(attempt: Attributes) -> tuple[int | None, int | None]:
 
 def _basis(attempt: Attributes) -> Basis:
     basis = attempt.get(names.CONFIDENCE_BASIS, "logprob")
-    if basis not in ("calibrated", "logprob", "agreement", "none"):
+    if basis not in ("calibrated", "logprob", "judge", "agreement", "scorer", "none"):
         raise ValueError(f"unknown basis of confidence {basis!r}")
     return cast(Basis, basis)
 

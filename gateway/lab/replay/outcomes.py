@@ -23,6 +23,7 @@ from gateway.lab.replay.tier_figures import TierFigures
 from gateway.progress import OnProgress, silent
 from routing.cascade import MIN_ATTEMPT_S
 from routing.confidence.calls import CALL_FAULTS
+from routing.confidence.judge import CALIBRATED
 
 if TYPE_CHECKING:
     from gateway.lab.replay.records import LedgerReader
@@ -415,7 +416,7 @@ class CourseFollower:
         """Return whether the candidate accepts the recorded drafts of these requests."""
         history, when = self.history, self.candidate.escalate.when
         confidence = history.confidence[tier, rows]
-        least = np.array([when.threshold(calibrated=name == "calibrated") for name in self._signals])
+        least = np.array([when.threshold(calibrated=name in CALIBRATED) for name in self._signals])
         asked = self.candidate.escalate.no_signal == "escalate" and when.asks_for_confidence
         enough = np.where(np.isnan(confidence), not asked, confidence >= least[history.signal[tier, rows]])
         fault = self._active_fault[history.fault[tier, rows]] | (history.finish[tier, rows] == self._cut_off)
