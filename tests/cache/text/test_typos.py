@@ -51,8 +51,8 @@ def test_a_slip_is_read_as_the_word_that_only_the_other_has(stored: str, asked: 
         ("Is nitrate in water bad?", "Is nitrte in water bad?"),  # as near to nitrite
         ("Is it legal to record a call?", "Is it ilegal to record a call?"),  # illegal
         ("Was ist essbar?", "Was ist unessbar?"),
-        ("Jak odkręcić zawór?", "Jak dokręcić zawór?"),  # two prefixes
-        ("Mój syn jest dwunastoletni", "Moja dwunastoletnia siostra"),  # an ending
+        ("Jak odciąć przewód?", "Jak dociąć przewód?"),  # two prefixes
+        ("Mój kuzyn jest czternastoletni", "Moja czternastoletnia kuzynka"),  # an ending
         ("Who is John Smith?", "Who is John Smyth?"),  # a name that people have
         ("Does Kubernetes use etcd?", "Does Kubernetes use etdc_2?"),  # a part of a sign
         ("How is `receive` spelled?", "How is `recieve` spelled?"),  # quoted
