@@ -83,7 +83,11 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("cache", "semantic"): "Which other wordings are answered from the store, and how surely.",
     ("cache", "never"): "Which requests the cache passes over.",
     ("cache", "scope"): "Who shares stored answers.",
+    ("tier_fields",): "What one tier's models are asked for beside the request, such as a reasoning effort.",
     ("output",): "How long answers may be and where they end.",
+    ("output", "set"): "What all models are asked for where the request leaves it open.",
+    ("output", "force"): "What all models are asked for, whatever the request says.",
+    ("output", "instruction"): "What is added to the system's text of every request.",
     ("load",): "Who waits, and for how long, when all backends are full.",
     ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",
     ("endpoints", "embeddings", "ttl"): "How long a text's vector is stored.",
@@ -93,7 +97,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
 }
 """What a change of a key affects, by the longest path that the key begins with."""
 _MOVE_QUALITY: Final = (
-    ("tiers",), ("route",), ("escalate", "when"), ("escalate", "verify"), ("escalate", "judge"),
+    ("tiers",), ("tier_fields",), ("route",), ("escalate", "when"), ("escalate", "verify"), ("escalate", "judge"),
     ("escalate", "no_signal"), ("escalate", "agreement"),
     ("escalate", "stream", "hold_tokens"), ("escalate", "stream", "hold_max"), ("escalate", "max_attempts"),
     ("slo", "deadline"), ("slo", "total"), ("cache", "semantic"), ("output",),
@@ -133,7 +137,7 @@ def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = 
     found = _Differences(before, after, line_of)
     for name in Rules.model_fields:
         found.value((name,), getattr(before, name), getattr(after, name), Rules.model_fields[name])
-    drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "output", "cache"))
+    drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "tier_fields", "output", "cache"))
     return Difference(tuple(found.changes), drops)
 
 
@@ -321,7 +325,7 @@ def _effect(path: KeyPath) -> str:
     keys = tuple(map(str, path))
     longest = max((prefix for prefix in EFFECTS if keys[: len(prefix)] == prefix), key=len, default=None)
     effect = EFFECTS[longest] if longest else "A part of the policy that is in force."
-    return f"{effect} {DROPS}" if path[0] in {"cache", "output", "tiers"} else effect
+    return f"{effect} {DROPS}" if path[0] in {"cache", "output", "tiers", "tier_fields"} else effect
 
 
 def _equal(one: Any, other: Any) -> bool:

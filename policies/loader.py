@@ -46,8 +46,10 @@ CLASSIFIER_SHEET = "difficulty.json"
 
 _RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
 """The keys of a policy file that rule anything."""
-_LATER = {"endpoints": Endpoints()}
+_LATER = {"endpoints": Endpoints(), "tier_fields": {}}
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
+_LATER_WITHIN: Final[Mapping[str, object]] = {"set": {}, "force": {}, "instruction": ""}
+"""The same of keys within sections."""
 
 
 class FileLook(NamedTuple):
@@ -340,12 +342,15 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
     by_name = {tier.name: tier for tier in tiers}
     own = [by_name[name] for name in rules.tiers if name in by_name]
     ladder = [tier for tier in own if not tier.unconfigured]
-    makers = [[tier.name, *tier.models] for tier in ladder]
+    makers = [[tier.name, *tier.models, *tier.fields] for tier in ladder]
+    made_by = [makers, _canonical(rules.output), _canonical(rules.cache)]
+    if rules.tier_fields:
+        made_by.append({name: _canonical(fields) for name, fields in rules.tier_fields.items()})
     return {
         "ladder": tuple(tier.name for tier in ladder),
         "unconfigured": {tier.name: tier for tier in own if tier.unconfigured},
         "models": tuple(" or ".join(tier.models) for tier in ladder),
-        "answers_version": _hashed([makers, _canonical(rules.output), _canonical(rules.cache)]),
+        "answers_version": _hashed(made_by),
     }
 
 
@@ -362,7 +367,11 @@ def _hashed(canonical: Any) -> str:
 
 def _canonical(value: Any) -> Any:
     if isinstance(value, Section):
-        return {name: _canonical(part) for name, part in value}
+        return {
+            name: part if name in _LATER_WITHIN else _canonical(part)  # a field's value is JSON already
+            for name, part in value
+            if name not in _LATER_WITHIN or part != _LATER_WITHIN[name]
+        }
     if isinstance(value, Mapping):
         return [[key, _canonical(part)] for key, part in value.items()]
     if isinstance(value, frozenset):

@@ -22,6 +22,7 @@ from policies.caching import CachePolicy
 from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
+from policies.fields import SetFields
 from policies.learn import Learn
 from policies.quantities import read_duration, read_number
 from policies.rollout import Rollout
@@ -361,11 +362,15 @@ class Escalate(Section):
     max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
 
 
-class Output(Section):
-    """Limits on a model's output on this surface."""
+class Output(SetFields):
+    """Limits on a model's output on this surface, and what all its models are asked for beside the request.
+
+    `instruction` is added to the system's text.
+    """
 
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     stop: tuple[str, ...] = ()
+    instruction: Annotated[str, Field(max_length=2000)] = ""
 
 
 class Load(Section):
@@ -399,6 +404,8 @@ class Rules(Section):
     match: Match = Match()
     slo: Slo
     tiers: Annotated[tuple[str, ...], Field(min_length=1)]
+    tier_fields: Mapping[str, SetFields] = {}
+    """Request fields that are set at one tier, by its name."""
     route: Route
     escalate: Escalate = Escalate()
     cache: CachePolicy = CachePolicy()
@@ -436,6 +443,15 @@ class Rules(Section):
             message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
             mend = f"write {near}" if near else "add it to tiers, or leave it out"
             findings.append(Finding(at, message, "T202", mend, (Edit(at, rename=near),), of_key=True))
+        for name in self.tier_fields:
+            if name not in tiers:
+                at = ("tier_fields", name)
+                near = next(
+                    (other for other in get_close_matches(name, tiers, n=1) if other not in self.tier_fields), None
+                )
+                message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
+                mend = f"write {near}" if near else "add it to tiers, or leave it out"
+                findings.append(Finding(at, message, "T202", mend, (Edit(at, rename=near),), of_key=True))
         if not any(rule.source == OTHERWISE for rule in start.values()):
             message = "one tier must say 'otherwise', or some requests would have nowhere to go"
             at = ("route", "start", tiers[-1])
@@ -498,6 +514,8 @@ class DeployedTier:
     """Why none of its backends can be used, such as "OPENAI_API_KEY is not set"; '' if one can."""
     judges: bool = False
     """Whether it judges drafts and answers no requests."""
+    fields: tuple[str, ...] = ()
+    """What its configured backends set in requests, as JSON, each once, sorted."""
 
     @property
     def why_not(self) -> str:
@@ -531,7 +549,8 @@ class Policy(Rules):
     lines: InstanceOf[ClauseLines] = Field(default_factory=ClauseLines, repr=False)
     """`FILE:LINE` of each key, by its dotted path; '' where the policy comes from no file."""
     answers_version: str = Field(default_factory=_version)
-    """The hash of what determines an answer: the ladder, its models, and the rules for output and cache.
+    """The hash of what determines an answer: the ladder, its models, what is set in requests to them, and the rules
+    for output and cache.
 
     Stored answers are bound to it, so those of another model are never served, while editing a threshold, objective or
     load limit keeps them. Without a deployment it is the `version`.
@@ -542,6 +561,12 @@ class Policy(Rules):
         """The values that its rules for the start and for speculation ask for."""
         both = self.escalate.speculate.both
         return frozenset().union(*(rule.names for rule in self.route.start.values()), both.names if both else ())
+
+    @cached_property
+    def sets_fields(self) -> bool:
+        """Whether a call may be sent otherwise than the client asked for, beside the limits of `output`."""
+        output = self.output
+        return bool(output.set or output.force or output.instruction or self.tier_fields)
 
     @cached_property
     def label(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.backends.base import BackendRequest
+from gateway.cascade.fields import with_set_fields
 from gateway.comparing.model_call import call_model, text_of_answer
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class AuditJudge:
 
     async def _ask(self, surface: str, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[bool | None, str, float]:
         """Return whether the answers are the same, how the call ended, and its cost in US dollars."""
-        answer = await call_model(endpoint, surface, BackendRequest(body, ask_logprobs=False), self._limit_s)
+        answer = await call_model(
+            endpoint, surface, with_set_fields(BackendRequest(body, ask_logprobs=False), endpoint), self._limit_s
+        )
         if answer.value is None:
             return None, answer.error, answer.cost_usd
         same = _word(answer.value)

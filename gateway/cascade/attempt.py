@@ -35,6 +35,7 @@ from gateway.cascade.verifying import HeldDraft, Verifiers
 from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
+from gateway.dialects.client_paths import client_paths
 from gateway.telemetry import names
 from gateway.telemetry.trace import Judged
 from gateway.tiers.slot import SlotRequest
@@ -148,7 +149,12 @@ class AttemptRun:
                 # The head's alternatives alone are requested: five of them double a reply's length.
                 logprobs = attempt.judged and config.logprobs and not body.get("logprobs")
                 asked = backend_request(
-                    request, hop, body, ask_logprobs=logprobs, alternatives=endpoint.alternatives or 1
+                    request,
+                    hop,
+                    body,
+                    ask_logprobs=logprobs,
+                    alternatives=endpoint.alternatives or 1,
+                    endpoint=endpoint,
                 )
                 if verifiers is not None and request.policy.escalate.agreement is not None:
                     samples = self._samples = verifiers.samples(request, attempt, endpoint, self._machine.limit_s)
@@ -366,6 +372,8 @@ class AttemptRun:
         dropped = () if call is None or error is not None else call.dropped
         if dropped:
             attributes[names.DROPPED] = dropped
+            if names.FIELDS in attributes:
+                dropped = self._clients_own(dropped)
         attributes[names.OUTCOME] = outcome.kind
         attributes[names.REASON] = outcome.detail
         if outcome.confidence is not None:
@@ -374,6 +382,13 @@ class AttemptRun:
             # Without its traceback: the frames and the error would keep each other until collected.
             error.__traceback__ = error.__context__ = None
         return AttemptResult(self.attempt, outcome, endpoint, answer, error, dropped)
+
+    def _clients_own(self, dropped: Sequence[str]) -> tuple[str, ...]:
+        """Return the paths of fields that the client gave, without those that the gateway set."""
+        fields = [field.partition("=")[0] for field in self._hop.attributes[names.FIELDS]]
+        fields = [name for name in fields if self.request.body.get(name) is None]
+        ours = {*fields, *client_paths(self.request.native, fields)}
+        return tuple(path for path in dropped if path not in ours)
 
     def _cancelled(self) -> None:
         self._hop.attributes[names.OUTCOME] = names.LOST if self.lost else "caller_gone"

@@ -12,6 +12,7 @@ import orjson
 
 from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, EventStream
+from gateway.cascade.fields import with_set_fields
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import Usage, hide_cache, usage_of
 from gateway.telemetry import names
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop
-    from gateway.tiers import Slot
+    from gateway.tiers import Endpoint, Slot
 
 CallOutcome = Literal["answered", "rejected", "lost", "cancelled", "fault"] | BackendError
 """How a call ended.
@@ -204,9 +205,13 @@ def backend_request(
     ask_logprobs: bool = False,
     alternatives: int = 1,
     own: bool = False,
+    endpoint: Endpoint,
 ) -> BackendRequest:
-    """Return what a call for this request sends: `body`, as a part of the trace's `hop`; `own`: it is the gateway's."""
-    return BackendRequest(
+    """Return what a call for this request sends to `endpoint`: `body`, as a part of the trace's `hop`.
+
+    `own`: it is the gateway's question, and not the client's.
+    """
+    asked = BackendRequest(
         body,
         ask_logprobs=ask_logprobs,
         traceparent=request.trace.traceparent(hop),
@@ -215,6 +220,9 @@ def backend_request(
         large=request.large and not own,
         native=None if own else request.native,
     )
+    if endpoint.config.sets_fields or request.policy.sets_fields:
+        asked = with_set_fields(asked, endpoint, None if own else request.policy, hop)
+    return asked
 
 
 _NO_STREAM: Final = StreamState()

@@ -166,7 +166,7 @@ class Successor:
         hop = request.trace.begin(names.ATTEMPT, described | {names.TIMEOUT: round(timeout_s * 1000, 1)})
         with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
             # Inside the block, so that an error in the gateway itself releases the slot.
-            asked, overlap, given = _backend_request(request, broken, how or "afresh", hop)
+            asked, overlap, given = _backend_request(request, broken, how or "afresh", hop, slot.endpoint)
             call.tokens_in += given
             try:
                 events = await _first_events(request, call, asked, timeout_s)
@@ -205,15 +205,15 @@ def _may_go_on(request: RequestContext, broken: Broken) -> bool:
 
 
 def _backend_request(
-    request: RequestContext, broken: Broken, how: How, hop: Hop
+    request: RequestContext, broken: Broken, how: How, hop: Hop, endpoint: Endpoint
 ) -> tuple[BackendRequest, Overlap, int]:
     """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
     if how == "afresh":
-        return backend_request(request, hop, request.body), Overlap(""), 0
+        return backend_request(request, hop, request.body, endpoint=endpoint), Overlap(""), 0
     text, tokens = broken.call.state.text, broken.call.state.text_tokens
     beginning = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = continuing_body(request.body, beginning, tokens, how)
-    return backend_request(request, hop, body), Overlap(text), tokens
+    return backend_request(request, hop, body, endpoint=endpoint), Overlap(text), tokens
 
 
 async def _first_events(

@@ -103,7 +103,9 @@ class DraftJudge:
         hop = request.trace.begin(names.JUDGE, {names.TIER: self._tier_of[name]})
         slot = endpoint.take(SlotRequest(policy.surface, policy.load.priority, tokens_in=tokens_in))
         with BackendCall(request.ledger, slot, hop, tokens_in) as call:
-            asked = backend_request(request, hop, body, ask_logprobs=True, alternatives=_LOOKED_AT, own=True)
+            asked = backend_request(
+                request, hop, body, ask_logprobs=True, alternatives=_LOOKED_AT, own=True, endpoint=endpoint
+            )
             try:
                 async with asyncio.timeout(limit_s):
                     value = (await call.complete(asked)).value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import BackendError
@@ -72,7 +73,10 @@ class Samples:
         )
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
-                completion = await call.complete(backend_request(request, hop, self._body))
+                asked = backend_request(request, hop, self._body, endpoint=endpoint)
+                if asked.body is not self._body:  # a temperature that is set would make it equal to the answer
+                    asked = replace(asked, body={**asked.body, "temperature": self._body["temperature"]})
+                completion = await call.complete(asked)
         except BackendError:
             return None
         content = completion.value["choices"][0]["message"].get("content")

@@ -24,6 +24,7 @@ from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
 from gateway.comparing.model_call import call_model
@@ -220,6 +221,7 @@ class Comparer:
             request = BackendRequest(
                 body, ask_logprobs=other.config.logprobs, alternatives=alternatives or 1, native=drawn.native
             )
+            request = with_set_fields(request, other, drawn.policy)
             answer = await call_model(other, surface, request, _LIMIT_S)
             spent = answer.cost_usd
             if answer.value is None:

@@ -15,6 +15,7 @@ import orjson
 
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
+from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import READ_CHARS, conversation_shown, function_pieces
 from gateway.chat.usage import Usage
 from gateway.comparing.model_call import ModelAnswer, call_model, text_of_answer
@@ -70,7 +71,9 @@ async def judge_pair(
     spent, said = 0.0, []
     for first, second in (answers, answers[::-1]):
         body = judge_body(endpoint, messages, first, second)
-        answer: ModelAnswer = await call_model(endpoint, surface, BackendRequest(body, ask_logprobs=False), limit_s)
+        answer: ModelAnswer = await call_model(
+            endpoint, surface, with_set_fields(BackendRequest(body, ask_logprobs=False), endpoint), limit_s
+        )
         spent += answer.cost_usd
         verdict = None if answer.value is None else _read(answer.value)
         if verdict is None:

@@ -17,7 +17,7 @@ from cache.semantic.cross_encoder import SHEET
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import Environ, referred_to
 from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_config, load_deployment
-from gateway.config.schema import Deployment, TierConfig
+from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, PolicySource
 from policies.misfits import CrossEncoderKind
@@ -117,4 +117,9 @@ def _deployed(tier: TierConfig) -> DeployedTier:
         frozenset.intersection(*(backend.can for backend in backends)),
         tier.unconfigured_reason or "",
         judges=any(backend.kind == "decisions" for backend in tier.backends),
+        fields=tuple(sorted({_set_by(backend) for backend in backends if backend.sets_fields})),
     )
+
+
+def _set_by(backend: BackendConfig) -> str:
+    return orjson.dumps({"set": backend.set, "force": backend.force}, option=orjson.OPT_SORT_KEYS).decode()

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from gateway.config.prices import Dollars, Price
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
+from policies.fields import SetFields
 from policies.quantities import read_size
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
@@ -159,8 +161,11 @@ class Keyed(Section):
         return self
 
 
-class BackendConfig(Keyed):
-    """One model endpoint. The loader sets `head`, `retires` and `price_source` too."""
+class BackendConfig(Keyed, SetFields):
+    """One model endpoint. The loader sets `head`, `retires` and `price_source` too.
+
+    What it sets in requests counts after what a policy sets.
+    """
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
@@ -322,6 +327,11 @@ class BackendConfig(Keyed):
             can.discard("web_search")
             can.add("messages_web_search")
         return frozenset(can)
+
+    @cached_property
+    def sets_fields(self) -> bool:
+        """Whether it sets fields of the requests that it is sent."""
+        return bool(self.set or self.force)
 
     @property
     def lacks_url(self) -> bool:

@@ -145,6 +145,8 @@ SIBLINGS: Final = "tierline.tier.others"  # the tier's other backends and their 
 SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the answer was not checked against the request's schema
 TIMEOUT: Final = "tierline.timeout_ms"
 COST_UNKNOWN: Final = "tierline.cost.unknown"  # nobody states the price of the backend
+FIELDS: Final = "tierline.fields"  # request fields that the config or the policy set, as NAME=VALUE
+INSTRUCTION: Final = "tierline.instruction"  # what the policy added to the system's text
 DROPPED: Final = "tierline.dropped"  # paths of the client's fields that the backend was not sent
 BLAME: Final = "tierline.upstream.blame"  # whose fault an error reply is, see `gateway.backends.blame`
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"

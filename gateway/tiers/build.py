@@ -44,6 +44,8 @@ def endpoints_of(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
 
 def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:
     endpoints = [_endpoint(backend, waiting) for backend in config.backends]
+    for endpoint in endpoints:
+        endpoint.tier = config.name
     return Tier(config.name, endpoints, select=config.select)
 
 

@@ -70,6 +70,8 @@ class Endpoint:
         refused_fields: RefusedFields | None = None,
     ) -> None:
         self.config = config
+        self.tier = ""
+        """Name of its tier."""
         self.refused_fields = RefusedFields() if refused_fields is None else refused_fields
         """The request fields that its model has refused, and that it is not sent for some hours."""
         self.quota = quota or Quota()

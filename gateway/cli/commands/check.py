@@ -25,7 +25,9 @@ from gateway.registry.registry import PolicyRegistry
 from gateway.report import print_json
 from gateway.server.descriptors import why_too_few
 from policies.codes import is_error
+from policies.diff import written
 from policies.errors import ConfigError, Problem, UnreadableFile
+from policies.fields import SetFields
 from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
 from policies.model import Policy
@@ -186,6 +188,11 @@ def _as_text(found: _Findings) -> str:
                 for backend in tier.backends
                 if backend.head is not None
             ]
+            lines += [
+                f"fields   {backend.name:<14} {backend.model:<28} {_fields_shown(backend)}"
+                for backend in tier.backends
+                if backend.sets_fields
+            ]
         for name, service in found.deployment.services.items():
             state = f"unconfigured: {service.unconfigured_reason}" if service.unconfigured_reason else "configured"
             lines.append(f"service  {name:<14} {service.base_url:<28} {state}")
@@ -201,12 +208,28 @@ def _as_text(found: _Findings) -> str:
             lines += [
                 f"start    {policy.surface:<14} {tier:<28} {rule.source}" for tier, rule in policy.route.start.items()
             ]
+            lines += [f"fields   {policy.surface:<14} {where:<28} {shown}" for where, shown in _set_by(policy)]
             if asks_for_quantiles(policy):
                 lines.append(f"quantile {policy.surface:<14} {_counted(policy)}")
             if languages := _languages(policy, found.cross_encoder):
                 lines.append(f"meaning  {policy.surface:<14} {' '.join(languages)}; other languages go to a model")
     lines.append(_verdict(found))
     return "\n".join(lines)
+
+
+def _fields_shown(fields: SetFields) -> str:
+    """Return what is set in requests; '' for nothing."""
+    parts = [f"{how} {written(values)}" for how, values in (("set", fields.set), ("force", fields.force)) if values]
+    return ", ".join(parts)
+
+
+def _set_by(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Yield where a policy sets something in requests, and what."""
+    for where, fields in ("every tier", policy.output), *policy.tier_fields.items():
+        if shown := _fields_shown(fields):
+            yield where, shown
+    if policy.output.instruction:
+        yield "every tier", f"instruction {written(policy.output.instruction)}"
 
 
 def _counted(policy: Policy) -> str:
@@ -250,6 +273,8 @@ def _as_json(found: _Findings) -> dict[str, Any]:
                         "model": b.model,
                         "configured": b.configured,
                         "reason": b.unconfigured_reason,
+                        "set": b.set,
+                        "force": b.force,
                         "confidence_head": b.head.version if b.head else None,
                     }
                     for b in tier.backends
@@ -269,6 +294,12 @@ def _as_json(found: _Findings) -> dict[str, Any]:
                 "version": p.version,
                 "tiers": p.tiers,
                 "start": {tier: rule.source for tier, rule in p.route.start.items()},
+                "fields": {
+                    name: {"set": fields.set, "force": fields.force}
+                    for name, fields in (("*", p.output), *p.tier_fields.items())
+                    if _fields_shown(fields)
+                },
+                "instruction": p.output.instruction,
                 "answers_by_meaning_in": _languages(p, found.cross_encoder),
                 "own_quantiles": sorted(p.route.traffic.deciles) if p.route.traffic else [],
             }

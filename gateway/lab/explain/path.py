@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cache.planning.eligibility import rule_values as cache_values
 from cache.planning.volatile import is_volatile
 from gateway.lab.explain.moves import bare_names, own_adequate
+from policies.diff import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Policy
@@ -53,6 +54,7 @@ def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     lines += _rules(policy, given, values, decision)
     lines += _tiers(policy, given)
     lines += _decision(decision)
+    lines += _set_fields(policy, decision)
     return [*lines, *_escalation(policy, given, values, decision)]
 
 
@@ -200,6 +202,19 @@ def _decision(decision: Decision) -> Iterator[PathLine]:
         yield PathLine("decision", f"unavailable and stronger: {', '.join(decision.missing)}")
     if decision.fallbacks:
         yield PathLine("decision", f"only if these fail: {', '.join(decision.fallbacks)}")
+
+
+def _set_fields(policy: Policy, decision: Decision) -> Iterator[PathLine]:
+    """Say what the policy sets in the request to each tier; what a backend sets is the config's."""
+    for tier in decision.tiers:
+        own = policy.tier_fields.get(tier)
+        for at, fields in (("tier_fields", tier), own), (("output",), policy.output):
+            for how, values in (("set", fields.set), ("force", fields.force)) if fields is not None else ():
+                if values:
+                    when = "where the request leaves it open" if how == "set" else "in any case"
+                    yield PathLine("fields", f"{tier}: {written(values)} {when}", (*at, how))
+    if policy.output.instruction:
+        yield PathLine("fields", f"system text ends: {policy.output.instruction}", ("output", "instruction"))
 
 
 def _escalation(

@@ -1,0 +1,77 @@
+"""Work out what a call sends for the fields that a deployment and a policy set.
+
+A field is set at three levels: at the backend, in the policy's `output`, and for one tier of the policy. The most
+specific level that names it counts. What is forced is sent; else what the client gives; else what is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from policies.fields import is_bound
+from policies.value_type import value_type
+
+if TYPE_CHECKING:
+    from policies.fields import SetFields
+
+_REASONING: Final = frozenset({"reasoning_effort", "reasoning", "thinking"})
+"""Fields that say, in the words of different providers, how much a model is to reason: whoever gives one gives all."""
+
+
+@value_type
+class FieldPlan:
+    """What several levels set together: the values for open fields, those that are forced, and bounds."""
+
+    opens: Mapping[str, Any]
+    forced: Mapping[str, Any]
+    bounds: Mapping[str, Mapping[str, float]]
+
+
+def plan_of(levels: Iterable[SetFields]) -> FieldPlan:
+    """Return what these levels set together, the least specific first."""
+    opens: dict[str, Any] = {}
+    forced: dict[str, Any] = {}
+    bounds: dict[str, Mapping[str, float]] = {}
+    for level in levels:
+        for own, given in (opens, level.set), (forced, level.force):
+            values = {name: value for name, value in given.items() if not is_bound(value)}
+            if not _REASONING.isdisjoint(values):
+                for name in _REASONING & own.keys():
+                    del own[name]
+            own.update(values)
+            bounds.update((name, value) for name, value in given.items() if is_bound(value))
+    return FieldPlan(opens, forced, bounds)
+
+
+def changes_to(body: Mapping[str, Any], plan: FieldPlan, given: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a body that are sent otherwise, by name; None for one that is left out.
+
+    `given` names fields that the client gave in another API's words, and that are no part of the body.
+    """
+    closed = {name for name, value in body.items() if value is not None} | set(given)
+    if not _REASONING.isdisjoint(closed):
+        closed |= _REASONING
+    sent = {name: value for name, value in plan.opens.items() if name not in closed}
+    for name, bound in plan.bounds.items():
+        value = sent.get(name, body.get(name))
+        limit = _within(value, bound)
+        if limit is not None and limit != value:
+            sent[name] = limit
+    if not _REASONING.isdisjoint(plan.forced):
+        for name in _REASONING:
+            sent.pop(name, None)
+            if name in closed:
+                sent[name] = None
+    sent.update(plan.forced)
+    return {name: value for name, value in sent.items() if value != body.get(name) or name in given}
+
+
+def _within(value: Any, bound: Mapping[str, float]) -> float | None:
+    """Return a number within the bounds; for a field that nobody gives the highest, since nobody knows its default."""
+    least, most = bound.get("at_least"), bound.get("at_most")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return most if value is None else None
+    if most is not None and value > most:
+        return most
+    return least if least is not None and value < least else None
