@@ -162,8 +162,8 @@ class _Terms:
 
     strongest: Price | None
     """Price of its strongest tier's first configured backend."""
-    ttft_ms: Sequence[tuple[str, float]]
-    """Names and limits in milliseconds of the objectives for the first token; they apply to streams."""
+    of_streams: Sequence[tuple[str, str, float]]
+    """Name, field of the ledger and limit in milliseconds of each objective that applies to streams."""
     total_ms: Sequence[tuple[str, float]]
     """Names and limits in milliseconds of the objectives for the whole answer."""
 
@@ -208,8 +208,8 @@ class Finalizer:
             return None
         if len(self._terms) >= _MOST_POLICIES:
             self._terms.clear()
-        ttft, total = _objectives(live.slo)
-        terms = self._terms[key] = _Terms(self._strongest(policy), ttft, total)
+        of_streams, total = _objectives(live.slo)
+        terms = self._terms[key] = _Terms(self._strongest(policy), of_streams, total)
         return terms
 
     def _strongest(self, policy: Policy) -> Price | None:
@@ -299,26 +299,36 @@ def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
         ledger.tpot_ms = max(0.0, ledger.total_ms - ledger.ttft_ms) / (tokens - 1)
 
 
-def _objectives(slo: Slo) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """Return the objectives for the first token and for the whole answer: names and limits in milliseconds."""
-    ttft: list[tuple[str, float]] = []
+def _objectives(slo: Slo) -> tuple[list[tuple[str, str, float]], list[tuple[str, float]]]:
+    """Return the objectives of streams and those of the whole answer; see `_Terms`."""
+    of_streams: list[tuple[str, str, float]] = []
     total: list[tuple[str, float]] = []
     for name, limit_s in slo.limits().items():
-        (ttft if name.startswith("ttft") else total).append((name, limit_s * 1000))
-    return ttft, total
+        what = name.partition("_")[0]
+        if what in ("total", "deadline"):
+            total.append((name, limit_s * 1000))
+        else:
+            of_streams.append((name, f"{what}_ms", limit_s * 1000))
+    return of_streams, total
 
 
 def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
     """Return whether each objective was met; None for a client error (4xx but 429) or a client that disconnected.
 
-    Objectives for the first token apply to streams only. A failed request meets none.
+    Objectives for the first token, the pace and the gaps apply to streams only, the latter two to those that have
+    them: a stored answer has no pace, and one chunk no gap. A failed request meets none.
     """
     status = ledger.status
     if status not in (_OK, _TOO_MANY) and status < _SERVER_ERROR:
         return None
     well = status == _OK and ledger.error is None
-    total, ttft = ledger.total_ms, ledger.ttft_ms
+    total = ledger.total_ms
     met = {name: well and total <= limit for name, limit in terms.total_ms}
     if ledger.stream:
-        met |= {name: well and ttft is not None and ttft <= limit for name, limit in terms.ttft_ms}
+        for name, field, limit in terms.of_streams:
+            took: float | None = getattr(ledger, field)
+            if took is not None:
+                met[name] = well and took <= limit
+            elif not well or field == "ttft_ms":
+                met[name] = False
     return met

@@ -12,7 +12,7 @@ from itertools import pairwise
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
-from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Quantiles, Rules, can_occur
+from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, can_occur
 from policies.quantities import write_duration, write_share
 from policies.yaml_source import written
 
@@ -308,8 +308,7 @@ def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
 
 
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
-    objectives: tuple[tuple[str, Quantiles], ...] = (("ttft", policy.slo.ttft), ("total", policy.slo.total))
-    for name, quantiles in objectives:
+    for name, quantiles in policy.slo.quantiles().items():
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
         for (lower, less), (upper, more) in pairwise(given):
             at, most = ("slo", name, lower), write_duration(more)
@@ -318,6 +317,20 @@ def _objectives_agree(policy: Rules) -> Iterator[Finding]:
         if given and given[-1][1] > policy.slo.deadline:
             at, most = ("slo", name, given[-1][0]), write_duration(policy.slo.deadline)
             yield Finding(at, "longer than slo.deadline", "T302", f"write {most} or less", (Edit(at, most),))
+
+
+def _pace_fits_the_answer(policy: Rules) -> Iterator[Finding]:
+    slo, tokens = policy.slo, policy.output.max_tokens
+    given = [(q, s) for q, s in (("p99", slo.tpot.p99), ("p95", slo.tpot.p95), ("p50", slo.tpot.p50)) if s]
+    if not given or tokens is None or tokens < 2:
+        return
+    (name, pace_s), limit_s = given[0], slo.total.p99 or slo.deadline
+    takes_s, named = pace_s * (tokens - 1), "slo.total.p99" if slo.total.p99 else "slo.deadline"
+    if takes_s > limit_s:
+        # Three digits, of one per cent less, so that rounding never exceeds the limit.
+        at, most = ("slo", "tpot", name), write_duration(float(f"{0.99 * limit_s / (tokens - 1):.3g}"))
+        message = f"{tokens} tokens (output.max_tokens) at that pace take {takes_s:.3g}s, longer than {named}"
+        yield Finding(at, message, "T308", f"write {most} or less, or fewer tokens", (Edit(at, most),))
 
 
 def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
@@ -350,6 +363,7 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
 
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _objectives_agree,
+    _pace_fits_the_answer,
     _rules_leave_a_choice,
     _start_rules_are_reached,
     _classifier_is_there,

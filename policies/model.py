@@ -161,9 +161,15 @@ class Quantiles(Section):
 
 
 class Slo(Section):
-    """The latency objectives of this surface, its deadline in seconds, and what happens when it cannot be kept."""
+    """The latency objectives of this surface, its deadline in seconds, and what happens when it cannot be kept.
+
+    `tpot` and `gap` are about streams: the time per output token after the first, and the longest time between two
+    chunks of one answer.
+    """
 
     ttft: Quantiles = Quantiles()
+    tpot: Quantiles = Quantiles()
+    gap: Quantiles = Quantiles()
     total: Quantiles = Quantiles()
     deadline: Annotated[Seconds, Field(examples=["60s"])]
     on_miss: Literal["serve_best", "fail"] = "serve_best"
@@ -172,11 +178,15 @@ class Slo(Section):
         """Return each objective's limit in seconds by its name, such as `ttft_p95`, `total_p99` and `deadline`."""
         named = {
             f"{what}_{quantile}": limit
-            for what, quantiles in (("ttft", self.ttft), ("total", self.total))
+            for what, quantiles in self.quantiles().items()
             for quantile, limit in quantiles
             if limit is not None
         }
         return {**named, "deadline": self.deadline}
+
+    def quantiles(self) -> dict[str, Quantiles]:
+        """Return the objectives that have quantiles, by the name of what they limit."""
+        return {"ttft": self.ttft, "tpot": self.tpot, "gap": self.gap, "total": self.total}
 
 
 class Traffic(Section):

@@ -37,6 +37,8 @@ _ALONE: Final[Mapping[KeyPath, tuple[Group, str, float]]] = {
     ("cache", "semantic", "ttl"): ("cache", "semantic answers kept for", 0.0),
     ("cache", "semantic", "min_similarity"): ("cache", "similarity at least", 0.3),
     ("slo", "ttft", "p99"): ("slo", "first token within", 0.0),
+    ("slo", "tpot", "p99"): ("slo", "each further token within", 0.0),
+    ("slo", "gap", "p99"): ("slo", "longest gap within", 0.0),
     ("slo", "total", "p99"): ("slo", "whole answer within", 0.0),
 }
 """Keys with one number: what they belong to, their names in words, and the least that may be written."""

@@ -392,6 +392,12 @@ def _limits() -> list[Panel]:
             "s",
         ),
         Panel(
+            "Longest gap between chunks, p95",
+            "Of streams, as sent; signs of life do not count.",
+            {"{{tier}} {{backend}}": quantile(0.95, "tierline_gap_seconds", "tier, backend", AT)},
+            "s",
+        ),
+        Panel(
             "Whole request, p95 and its limit",
             "To the last byte. Dashed: the objective.",
             {

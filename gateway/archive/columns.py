@@ -64,6 +64,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "counterfactual_usd": "DOUBLE",
     "wasted_tokens": "BIGINT",
     "tpot_ms": "DOUBLE",
+    "gap_ms": "DOUBLE",
     "queue_ms": "DOUBLE",
     "holdout": "BOOLEAN",
     "hedged": "BOOLEAN",

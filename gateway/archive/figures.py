@@ -47,6 +47,7 @@ def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
         "strongest_alone": _strongest_alone(rows),
         "ttft_ms": _quantiles(row["ttft_ms"] for row in rows if row["stream"]),
         "tpot_ms": _quantiles(row.get("tpot_ms") for row in rows),
+        "gap_ms": _quantiles(row.get("gap_ms") for row in rows),
         "total_ms": _quantiles(row["total_ms"] for row in rows),
         "queue_ms": _quantiles(row.get("queue_ms") for row in rows if row.get("calls")),
         "overhead_ms": _quantiles(row["overhead_ms"] for row in rows),

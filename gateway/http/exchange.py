@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -31,6 +33,7 @@ from gateway.http.translated_events import translated
 from gateway.http.tried_policy import TRY, tried_policy
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
+from gateway.request.reply import QUIET_S, is_sign_of_life
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_CALLER, Trace, parse_caller
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.exchange")
 
 _CUT_OFF_S: Final = 0.5
+_SOONEST_SIGN_S: Final = QUIET_S / 2
+"""A chunk that comes sooner after the one before is no sign of life; seconds."""
 
 
 class BaseExchange:
@@ -245,8 +250,16 @@ class Exchange(BaseExchange):
                 await start_events(send, headers)
             self._started = self._events_open = True
             self.ledger.ttft_ms = self.trace.root.seconds * 1000
+            last_s, longest_s, looked_at_s = inf, 0.0, 0.0
             async with contextlib.aclosing(events):
                 async for event in events:
+                    now_s = monotonic()
+                    if now_s - last_s <= looked_at_s:
+                        last_s = now_s
+                    elif not is_sign_of_life(event):
+                        longest_s = max(longest_s, now_s - last_s)
+                        looked_at_s = min(longest_s, _SOONEST_SIGN_S)
+                        self.ledger.gap_ms, last_s = longest_s * 1000, now_s
                     sent = with_null_usage(event) if null_usage else event
                     await send({"type": "http.response.body", "body": sent, "more_body": True})
             if reply.stream is not None and reply.stream.end != "done":

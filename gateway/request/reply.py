@@ -134,8 +134,15 @@ class Reply:
 STILL_ALIVE: Final = b": the model is at work\n"
 """A comment in a stream of events, for a client that has heard nothing for QUIET_S: with one newline, as openai-python
 takes a blank line for the end of an event."""
+_SIGNS: Final = (b"event: ping\n", b"event: response.in_progress\n")
+"""How the events begin by which Anthropic's API and the Responses API show it (`StreamWriter.alive`)."""
 QUIET_S: Final = 2.0
 """Time in seconds without a word to a client after which it is shown that the stream lives, if the backend says so."""
+
+
+def is_sign_of_life(event: bytes) -> bool:
+    """Return whether an encoded event only shows that the stream lives: a comment, or what an API has for that."""
+    return (event.startswith(b":") and b"\ndata: " not in event) or event.startswith(_SIGNS)
 
 
 def is_error(event: bytes) -> bool:

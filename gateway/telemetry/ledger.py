@@ -127,6 +127,8 @@ class Ledger:
     """Prompt and completion tokens of calls whose text the client never saw, free calls included."""
     tpot_ms: float | None = None
     """Time per output token after the first, of the stream as sent to the client. None for JSON and cache hits."""
+    gap_ms: float | None = None
+    """Longest time between two chunks of the stream as sent to the client; None for JSON, and where only one came."""
     queue_ms: float = 0.0
     """Time waited in backends' queues; hedges and speculative attempts, which run beside another, add nothing."""
     holdout: bool | None = None

@@ -24,6 +24,7 @@ DURATION_BUCKETS: Final = (
 FIRST_BYTE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
 _CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
+_GAP: Final = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
 _TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
 OVERHEAD_BUCKETS: Final = (
     0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05,
@@ -92,6 +93,7 @@ class MetricSet:
         )
         self.ttft = self._histogram("ttft", "Time from request to first byte of content.", TTFT_BUCKETS, *_REQUEST)
         self.tpot = self._histogram("tpot", "Time per output token of a stream, as sent.", _TPOT, *_REQUEST)
+        self.gap = self._histogram("gap", "Longest time between two chunks of a stream, as sent.", _GAP, *_REQUEST)
         self.overhead = self._histogram(
             "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
         )

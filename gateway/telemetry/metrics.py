@@ -67,7 +67,9 @@ _GROUPS: Final = {None: "undrawn", False: "routed", True: "held_out"}
 
 # A request's metrics, and the fields of its ledger that they are made of: milliseconds, and amounts, of which those
 # above 0 are added. prometheus-client raises for a negative amount, and a backend may report one.
-_TIMES: Final = (("duration", "total_ms"), ("overhead", "overhead_ms"), ("ttft", "ttft_ms"), ("tpot", "tpot_ms"))
+_TIMES: Final = (
+    ("duration", "total_ms"), ("overhead", "overhead_ms"), ("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("gap", "gap_ms"),
+)  # fmt: skip
 _AMOUNTS: Final = ("tokens_in", "tokens_out", "cost_usd", "wasted_usd", "counterfactual_usd")
 _times_of: Final = attrgetter(*(field for _, field in _TIMES))
 _amounts_of: Final = attrgetter(*_AMOUNTS)
@@ -470,8 +472,7 @@ class _Series:
         self.times: list[Histogram | None] = [
             child(metrics.duration, key),
             child(metrics.overhead, (surface, path, prompt)),
-            None,
-            None,
+            *[None] * (len(_TIMES) - 2),
         ]
         """As in _TIMES; None until there is such a time."""
         self.goodput_requests: Counter = child(metrics.goodput_requests, key)

@@ -22,7 +22,7 @@ _OK: Final = 200
 _NOTABLE: Final = frozenset({"escalated", "degraded", "fallback", "hedged"})
 """Values of `x-tierline-path` for requests that took more than one tier, call or try."""
 _CLIENT_LEFT: Final = frozenset({"client_gone", "client_cancel"})
-_MEDIANS: Final = frozenset({"ttft_p50", "total_p50"})
+_MEDIANS: Final = frozenset({"ttft_p50", "tpot_p50", "gap_p50", "total_p50"})
 """Objectives that half of all requests miss when all is well."""
 
 

@@ -119,6 +119,8 @@ def header_lines(record: Record, feedback: Feedback | None) -> list[tuple[str, s
     times.append(f"overhead {milliseconds(ledger['overhead_ms'])}")
     if ledger.get("tpot_ms"):
         times.append(f"{milliseconds(ledger['tpot_ms'])}/token")
+    if ledger.get("gap_ms"):
+        times.append(f"longest gap {milliseconds(ledger['gap_ms'])}")
     if ledger.get("queue_ms"):
         times.append(f"queue {milliseconds(ledger['queue_ms'])}")
     lines = [("  ".join(first), _status_style(ledger["status"])), ("  ".join(times), ""), (_money(ledger), "")]

@@ -281,6 +281,26 @@ def test_a_request_is_held_against_its_objectives(ledger: dict[str, Any], met: d
     assert Finished(**ledger).closed(_books(slo={"ttft": {"p95": "400ms"}})).slo == met
 
 
+@pytest.mark.parametrize(
+    ("ledger", "met"),
+    [
+        ({"ttft_ms": 100.0, "total_ms": 600.0, "gap_ms": 90.0}, {"tpot_p95": True, "gap_p99": True}),
+        ({"ttft_ms": 100.0, "total_ms": 1700.0, "gap_ms": 900.0}, {"tpot_p95": False, "gap_p99": False}),
+        ({"ttft_ms": 100.0, "total_ms": 600.0}, {"tpot_p95": True}),  # a single chunk
+        ({"ttft_ms": 100.0, "error": "upstream_truncated"}, {"tpot_p95": False, "gap_p99": False}),
+        ({"stream": False, "ttft_ms": 100.0, "total_ms": 1700.0}, {}),
+    ],
+)
+def test_a_stream_is_held_against_its_pace_and_its_longest_gap(ledger: dict[str, Any], met: dict[str, bool]) -> None:
+    """By the time per token after the first, and by the longest pause; JSON and what has none are not held to them."""
+    request = Finished(**{"stream": True, "total_ms": 100.0} | ledger)
+    request.attempt("hosted", price=LARGE, usage=Usage(10, 51))
+    settle(request.ledger, 1)
+    slo = request.closed(_books(slo={"tpot": {"p95": "20ms"}, "gap": {"p99": "100ms"}})).slo
+    assert slo is not None and slo.pop("deadline") is (request.ledger.error is None)
+    assert slo == met
+
+
 @pytest.mark.parametrize(("status", "held"), [(400, False), (499, False), (503, True), (429, True)])
 def test_a_callers_mistake_is_held_against_nobody(status: int, held: bool) -> None:
     """A bad request, or a client that left, says nothing of the objectives; a refusal of ours misses them."""

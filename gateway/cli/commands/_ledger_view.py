@@ -19,6 +19,7 @@ Figures = Mapping[str, Any]
 _TIMES = (
     ("TTFT of streams", "ttft_ms"),
     ("time per token", "tpot_ms"),
+    ("longest gap", "gap_ms"),
     ("whole request", "total_ms"),
     ("queue", "queue_ms"),
     ("our overhead", "overhead_ms"),

@@ -30,6 +30,8 @@ UNSEEN: Final[Mapping[str, str]] = {
     "route.traffic": "a measurement, written by `tierline calibrate`",
     "slo.ttft.p50": "an objective, which the ledger measures",
     "slo.ttft.p95": "an objective, which the ledger measures",
+    "slo.tpot": "an objective, which the ledger measures",
+    "slo.gap": "an objective, which the ledger measures",
     "slo.total.p50": "an objective, which the ledger measures",
     "escalate.verify": "no verifier is asked in a test; state the confidence instead",
     "escalate.judge": "no model is asked in a test; state the confidence instead",

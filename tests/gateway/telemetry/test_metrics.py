@@ -155,12 +155,14 @@ def _called(tier: str, number: int, *, wasted: bool, queue_ms: float = 0.0) -> C
 def test_money_and_time_are_counted(metrics: Metrics, read: Read) -> None:
     """Wasted tokens by tier, the counterfactual, the pace, the queues, and each objective met or missed."""
     calls = [_called("local", 1, wasted=True, queue_ms=30.0), _called("hosted", 2, wasted=False)]
-    figures = {"counterfactual_usd": 0.002, "tpot_ms": 20.0, "slo": {"deadline": True, "ttft_p95": False}}
+    met = {"deadline": True, "ttft_p95": False}
+    figures = {"counterfactual_usd": 0.002, "tpot_ms": 20.0, "gap_ms": 300.0, "slo": met}
     metrics.observe(*escalated(calls=calls, **figures))
     assert read("wasted_tokens_total", surface="chat", tier="local") == 120
     assert read("wasted_tokens_total", surface="chat", tier="hosted") == 0
     assert read("counterfactual_usd_total", surface="chat") == pytest.approx(0.002)
     assert read("tpot_seconds_sum", surface="chat", tier="hosted") == pytest.approx(0.02)
+    assert read("gap_seconds_sum", surface="chat", tier="hosted") == pytest.approx(0.3)
     assert read("queue_seconds_sum", tier="local") == pytest.approx(0.03)
     assert read("queue_seconds_count", tier="hosted") == 1
     for objective, misses in (("deadline", 0), ("ttft_p95", 1)):

@@ -9,7 +9,7 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sampling import bound_of, kept_for
 from gateway.telemetry.trace import Trace
 
-_WELL = {"ttft_p50": False, "ttft_p99": True, "deadline": True}
+_WELL = {"ttft_p50": False, "tpot_p50": False, "gap_p50": False, "ttft_p99": True, "deadline": True}
 
 
 @pytest.mark.parametrize(

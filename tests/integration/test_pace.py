@@ -1,0 +1,95 @@
+"""The pace of streams and the longest gap between their chunks, as the ledger of real requests has them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from tests.integration.test_path import traced
+from tests.support.gateway import CHAT, Gateway, serve
+from tests.support.raw_upstream import Part, RawUpstream, raw_upstream
+from tests.support.store import LocalStore
+
+PAUSE_S = 0.3
+SLO = "slo: {deadline: 20s, tpot: {p95: 20ms, p99: 10s}, gap: {p95: 10s, p99: 100ms}}"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def chunk(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": finish}
+    value = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def paused(*pause: Part) -> tuple[Part, ...]:
+    """A stream of six words with this pause after the third: bytes, and seconds to wait."""
+    return HEAD, *map(chunk, ["one", "two", "three"]), *pause, *map(chunk, ["four", "five"]), LAST
+
+
+LAST = chunk("six", "stop") + b"data: [DONE]\n\n"
+MESSAGES = [{"role": "user", "content": "Count."}]
+ASKED: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": MESSAGES},
+    "/messages": {"messages": MESSAGES, "max_tokens": 50},
+    "/responses": {"input": "Count."},
+    "/completions": {"prompt": "Count."},
+}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RawUpstream]:
+    with raw_upstream(*paused(PAUSE_S)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def paced(upstream: RawUpstream, _store: LocalStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    policy = CHAT.replace("slo: {deadline: 20s}", SLO).replace("hold_tokens: 4", "hold_tokens: 1")
+    folder = tmp_path_factory.mktemp("pace")
+    with serve(folder, upstream.url, store_url=_store.url, policies={"chat": policy}) as gateway:
+        yield gateway
+
+
+def ledger_of(paced: Gateway, store: LocalStore, path: str = "/chat/completions", **more: Any) -> dict[str, Any]:
+    body = {"model": "chat", "stream": True, **ASKED[path], **more}
+    answer = httpx2.post(f"{paced.url}{path}", json=body, timeout=20)
+    assert answer.status_code == 200, answer.text
+    ledger: dict[str, Any] = traced(store, answer)["ledger"]
+    return ledger
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_the_longest_gap_of_a_stream_is_held_against_its_limit(
+    paced: Gateway, store: LocalStore, upstream: RawUpstream, path: str
+) -> None:
+    """Whatever API asks: the pause is the gap, and each objective is met or missed by itself."""
+    upstream.parts = paused(PAUSE_S)
+    ledger = ledger_of(paced, store, path, temperature=0.9)
+    assert PAUSE_S * 900 < ledger["gap_ms"] < ledger["total_ms"]
+    assert ledger["tpot_ms"] > 20
+    assert ledger["slo"] == {"deadline": True, "tpot_p95": False, "tpot_p99": True, "gap_p95": True, "gap_p99": False}
+
+
+def test_json_has_no_gap_and_a_stored_answer_no_pace(paced: Gateway, store: LocalStore, upstream: RawUpstream) -> None:
+    """JSON is held against the deadline alone, and a hit against its gaps, which are short."""
+    upstream.parts = paused(0.0)
+    whole = ledger_of(paced, store, stream=False, temperature=0)
+    assert (whole["gap_ms"], whole["tpot_ms"], whole["slo"]) == (None, None, {"deadline": True})
+    hit = ledger_of(paced, store, temperature=0)
+    assert hit["path"] == "cache-exact" and hit["gap_ms"] < 100
+    assert hit["slo"] == {"deadline": True, "gap_p95": True, "gap_p99": True}
+
+
+def test_signs_of_life_do_not_shorten_a_gap(paced: Gateway, store: LocalStore, upstream: RawUpstream) -> None:
+    """A backend that only says that it works for three seconds has paused for three seconds, in every API."""
+    upstream.parts = paused(*[0.5, b": working\n\n"] * 6)
+    began = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        ledgers = [*pool.map(lambda path: ledger_of(paced, store, path, temperature=0.8), ASKED)]
+    assert [2900 < one["gap_ms"] < 1000 * (time.monotonic() - began) for one in ledgers] == [True] * 4
