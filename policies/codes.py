@@ -83,6 +83,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T715": Code("pinned classifier unusable", "error", "It is missing, or another than the policy was made for."),
     "T716": Code("canary without a registry", "error", "Policies come from files: nothing could start or end it."),
     "T717": Code("judge among the tiers", "error", "It answers typed questions about drafts, and no requests."),
+    "T718": Code("field set that a backend refuses", "warning", "It is never sent there."),
     "T801": Code("threshold outside the scores seen", "warning", "Nearly all answers, or none, would be escalated."),
     "T802": Code("budget under the first tier's median", "warning", "Half of the answers of that tier come too late."),
     "T803": Code("rule that never held", "warning", "Of the requests recorded it took none."),

@@ -99,5 +99,5 @@ def _from_json(fields: dict[str, Any]) -> dict[str, Any]:
     return {
         **fields,
         "capabilities": frozenset(fields["capabilities"]),
-        **({"models": tuple(fields["models"])} if "models" in fields else {}),
+        **{name: tuple(fields[name]) for name in ("models", "fields") if name in fields},
     }

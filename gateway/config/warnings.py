@@ -35,6 +35,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_what_is_learnt(policy, deployment),
         *_of_lines(policy, deployment),
         *_of_prices(policy, deployment),
+        *_of_set_fields(policy, deployment),
     ]
 
 
@@ -218,3 +219,15 @@ def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     for i, name in enumerate(policy.tiers):
         of_tier = [backend for tier in deployment.tiers if tier.name == name for backend in tier.backends]
         yield from (finding(("tiers", i), backend, f": {so} kept") for backend in unknown if backend in of_tier)
+
+
+def _of_set_fields(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Warn about fields that are set at a tier one of whose backends is not sent them."""
+    for tier in deployment.tiers:
+        fields = policy.tier_fields.get(tier.name)
+        for how, values in (("set", fields.set), ("force", fields.force)) if fields is not None else ():
+            for backend in tier.backends:
+                for name in sorted(values.keys() & set(backend.omit)):
+                    at = ("tier_fields", tier.name, how, name)
+                    message = f"backend {backend.name!r} ({backend.model}) refuses {name}, so it is never sent there"
+                    yield Finding(at, message, "T718", "leave it out, or give that tier another model", (Edit(at),))
