@@ -227,6 +227,7 @@ def _service(config: ServiceConfig) -> ServiceClient:
         max_reply=config.max_reply,
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
+        kind=config.kind,
     )
 
 

@@ -92,6 +92,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("output", "instruction"): "What is added to the system's text of every request.",
     ("load",): "Who waits, and for how long, when all backends are full.",
     ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",
+    ("endpoints", "other"): "Which further paths are passed on, and who answers them.",
     ("endpoints", "embeddings", "ttl"): "How long a text's vector is stored.",
     ("state",): "How long clients may refer to earlier responses.",
     ("holdout",): "How many requests go to the strongest tier whatever the rules say.",

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema, field_validator
 
-from policies.errors import KeyPath
-from policies.validation import Seconds, Section
+from policies.errors import Edit, Finding, KeyPath
+from policies.validation import Seconds, Section, raise_findings
 
 ServiceName = Annotated[str, Field(min_length=1)]
+
+_OTHER: Final = re.compile(r"^/v1(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)+$")
+OtherPath = Annotated[str, WithJsonSchema({"type": "string", "pattern": _OTHER.pattern})]
+_SERVED: Final = frozenset(
+    f"/v1/{path}"
+    for path in ("chat/completions", "completions", "embeddings", "feedback", "messages", "messages/count_tokens")
+)
+"""Paths that the gateway answers itself, whatever is below them."""
+_SERVED_WHOLE: Final = re.compile(r"/v1/(?:audio|batches|files|images|models|moderations|responses|uploads)(?:/|$)")
+"""Those that are its own, or that other keys are for, with all below them."""
+
+
+def _wrong_path(path: str) -> Finding | None:
+    """Return why `endpoints.other` may not have a path; None if it may."""
+    if not _OTHER.match(path) or len(path) > 128:
+        message = f"{path!r} is no path to pass on; write one such as /v1/rerank, of at most 128 characters"
+        return Finding((path,), message, "T105", of_key=True)
+    covered = next((served for served in _SERVED if served == path or served.startswith(f"{path}/")), None)
+    if covered is None and _SERVED_WHOLE.match(path):
+        covered = path
+    if covered is None:
+        return None
+    message = f"Tierline itself serves {covered}: requests for it would never be passed on by this key"
+    return Finding((path,), message, "T107", "leave it out", (Edit((path,)),), of_key=True)
 
 
 class EmbeddingsEndpoint(Section):
@@ -31,7 +56,8 @@ class Endpoints(Section):
     """Who answers what is not a chat: names of services in the deployment's config; None where no service does.
 
     `images` and the others stand for all paths under that name: `audio` for `/v1/audio/speech` and the rest. Uploads
-    belong to `files`. Without a service for `completions` (`/v1/completions`) these are asked as chats.
+    belong to `files`. Without a service for `completions` (`/v1/completions`) these are asked as chats. `other` has any
+    further paths, each for all below it, too; of two that begin a request's path the longer counts.
     """
 
     embeddings: EmbeddingsEndpoint = EmbeddingsEndpoint()
@@ -41,6 +67,21 @@ class Endpoints(Section):
     images: ServiceName | None = None
     files: ServiceName | None = None
     batches: ServiceName | None = None
+    other: Mapping[OtherPath, ServiceName] = {}
+
+    @field_validator("other")
+    @classmethod
+    def _check_paths(cls, other: Mapping[str, str]) -> Mapping[str, str]:
+        raise_findings(filter(None, map(_wrong_path, other)))
+        return other
+
+    def other_path(self, path: str) -> str | None:
+        """Return the path of `other` that a request's path is, or is below: the longest; None if there is none."""
+        while path not in self.other:
+            path = path.rpartition("/")[0]
+            if not path:
+                return None
+        return path
 
     def services(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield the services that are named, each with its place."""
@@ -52,3 +93,5 @@ class Endpoints(Section):
             service = getattr(self, name)
             if service is not None:
                 yield ("endpoints", name), service
+        for path, service in self.other.items():
+            yield ("endpoints", "other", path), service

@@ -96,6 +96,8 @@ class PolicySet:
     """The wildcards of `match.models` with their policies, the most specific first."""
     rolling: Mapping[str, RollingPolicy] = field(default_factory=dict)
     """The candidates, by surface; empty where policies come from files."""
+    _with_other: Sequence[Policy] = field(default=(), repr=False)
+    """The policies that pass on further paths."""
     _matched: dict[str, Policy | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Names that were held against the wildcards lately."""
 
@@ -120,6 +122,10 @@ class PolicySet:
         found = next((policy for pattern, policy in self._patterns if matches(pattern, model)), None)
         self._matched[model] = found
         return found
+
+    def passes_on(self, path: str) -> bool:
+        """Return whether a policy of any surface has this path, or one above it, among its `endpoints.other`."""
+        return any(one.endpoints.other_path(path) is not None for one in self._with_other)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,6 +232,7 @@ class PolicySource:
             MappingProxyType({**by_name, AUTO: default}),
             MappingProxyType({**by_surface, **by_header, AUTO: default}),
             patterns([policy for policy, _ in read]),
+            _with_other=tuple(policy for policy in by_surface.values() if policy.endpoints.other),
         )
 
     def misfits(self, policies: Sequence[tuple[Policy, Document]]) -> list[Problem]:

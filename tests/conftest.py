@@ -50,7 +50,7 @@ TOGETHER = {
         "test_control.py",
     ),
     "lanes": ("test_backends.py", "test_clients.py", "test_context.py"),
-    "endpoints": ("test_embeddings.py", "test_passthrough.py"),
+    "endpoints": ("test_embeddings.py", "test_passthrough.py", "test_other_paths.py"),
     "gateway": (
         "test_curl.py",
         "test_door.py",

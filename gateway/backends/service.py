@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from gateway.backends.base import (
     BadStatus,
@@ -108,9 +108,14 @@ class ServiceClient:
         max_reply: int,
         connect_timeout_s: float,
         idle_timeout_s: float,
+        kind: Literal["openai", "anthropic"] = "openai",
     ) -> None:
-        """Prepare at most `max_in_flight` calls at a time. `idle_timeout_s` is the longest silence of the service."""
+        """Prepare at most `max_in_flight` calls at a time. `idle_timeout_s` is the longest silence of the service.
+
+        `kind`: whose API it speaks, and so how it is sent the key.
+        """
         self._key = key or ""
+        self._auth = {"X-Api-Key": self._key} if kind == "anthropic" else {"Authorization": f"Bearer {self._key}"}
         self._max_in_flight = max_in_flight
         self._idle_s = idle_timeout_s
         self._places = asyncio.Semaphore(max_in_flight)
@@ -172,7 +177,7 @@ class ServiceClient:
     ) -> Response:
         sent = {**headers, "Accept-Encoding": "identity", "User-Agent": "tierline"}
         if self._key:
-            sent["Authorization"] = f"Bearer {self._key}"
+            sent |= self._auth
         chunked = isinstance(body, AsyncIterator) and "Content-Length" not in sent
         if isinstance(body, AsyncIterator):
             sent["Connection"] = "close"

@@ -354,6 +354,8 @@ class ServiceConfig(Keyed):
 
     base_url: BaseUrl = ""
     """URL up to and including `/v1`, without a slash at the end; if empty, the service is unconfigured."""
+    kind: Literal["openai", "anthropic"] = "openai"
+    """Whose API it speaks: `anthropic` is sent the key as `x-api-key`, and the client's version and betas."""
     models: Mapping[str, str] = {}
     """Models by the names under which clients ask for them in JSON; other names are passed on as they are."""
     prices: Mapping[str, Dollars] = {}

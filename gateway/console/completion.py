@@ -25,6 +25,7 @@ _KEY: Final = re.compile(r"""^(?P<indent>\s*)(?P<item>- +)?(?P<key>[\w.-]+|"[^"]
 _WORD: Final = re.compile(r"[\w.-]*$")
 _IN_FLOW: Final = re.compile(r"^\s*(?P<key>[\w.-]+)\s*:\s*(?P<value>.*)$")
 _START: Final = ("route", "start")
+_OTHER: Final = ("endpoints", "other")
 _RULES: Final[Mapping[KeyPath, Ranges]] = {
     ("escalate", "speculate", "both"): ROUTE_VALUES,
     ("cache", "never"): CACHE_VALUES,
@@ -169,7 +170,7 @@ class PolicyCompleter:
             **{
                 ("endpoints", *rest): source.services
                 for rest in (
-                    ("completions",), ("moderations",), ("audio",), ("images",), ("files",), ("batches",),
+                    ("completions",), ("moderations",), ("audio",), ("images",), ("files",), ("batches",), ("other",),
                     ("embeddings", "service"), ("embeddings", "fallback"),
                 )
             },
@@ -210,7 +211,7 @@ class PolicyCompleter:
         if (ranges := _RULES.get(path)) is not None:
             yield from _of_rules(ranges, spot.before)
             return
-        for name in self._names.get(path, ()):
+        for name in self._names.get(path[:2] if path[:2] == _OTHER else path, ()):
             yield EditorCompletion(name, name, "of this deployment" if path != ("route", "classifier") else "")
         node = self._node(path)
         for value in _enumerated(node):

@@ -88,9 +88,14 @@ class ErrorReplies:
 
 
 def body_of(error: ApiError, scope: Any) -> bytes:
-    """Return the body of an error, in the envelope that clients of the path know."""
+    """Return the envelope of an error to a request whose scope RequestIdMiddleware made."""
+    return envelope(error, scope, scope[REQUEST_ID])
+
+
+def envelope(error: ApiError, scope: Any, request_id: str) -> bytes:
+    """Return the body of an error to a request with this id, in the envelope that clients of the path know."""
     if scope["path"].startswith(MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
-        return MessagesClient({}, scope[REQUEST_ID]).error(error)
+        return MessagesClient({}, request_id).error(error)
     return error.body()
 
 

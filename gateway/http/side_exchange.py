@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
+from gateway.http.error_replies import envelope
 from gateway.http.exchange import BaseExchange
-from gateway.http.messages import linger, send_error
+from gateway.http.messages import linger, send_json
 from gateway.request.options import RequestOptions, read_options
 from policies.loader import AUTO
 
@@ -86,7 +87,8 @@ class SideExchange(BaseExchange):
         self.ledger.status = error.status
         self._started = True
         before_end = partial(linger, self.receive) if isinstance(error, RequestTimeout | RequestTooLarge) else None
-        await send_error(self.send, error, self.explained(), before_end)
+        body = envelope(error, self.scope, self.ledger.request_id)
+        await send_json(self.send, error.status, [*self.explained(), *error.headers], body, before_end)
 
     async def _break_off(self) -> None:
         """Close the connection in the middle of a reply, so that the client does not take it for a whole one."""

@@ -21,8 +21,8 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
 from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.messages import Messages
+from gateway.http.routes.passthrough import OTHER, PassedOn, endpoint_of
 from gateway.http.routes.passthrough import PATHS as PASSED_ON
-from gateway.http.routes.passthrough import PassedOn, endpoint_of
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
 from gateway.server.connection_limits import ConnectionLimits
@@ -95,6 +95,8 @@ class App:
             return endpoint(scope, receive, send)
         if (passed := endpoint_of(path)) is not None:
             return self._passed_on(passed, scope, receive, send)
+        if self._steps.policies.current.passes_on(path):
+            return self._passed_on(OTHER, scope, receive, send)
         return self._others(scope, receive, send)
 
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:

@@ -14,6 +14,7 @@ import redis
 from tests.support.account import Account
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore
+from tests.support.strict_decisions import StrictDecisions
 from tests.support.wait import until
 
 REMOTE = CHAT.replace("surface: chat", "surface: remote").replace("[chat, gpt-4o-mini]", "[]")
@@ -26,6 +27,7 @@ endpoints:
   images: account
   files: account
   batches: account
+  other: {/v1/rerank: account, /v1/rerank/secret: unset, /v1/decisions: judge, /v1/messages/batches: claude}
 """
 
 
@@ -36,6 +38,7 @@ class EndpointsSetup:
     gateway: Gateway
     account: Account
     store: LocalStore
+    judge: StrictDecisions
 
     def record(self, request_id: str) -> dict[str, Any]:
         """The record of a request, once it is in the store."""
@@ -64,7 +67,14 @@ def setup(folder: Path, local: str, account: Account, store: LocalStore, **setti
         "idle_timeout": "5s",
         "max_request": "32MiB",
     }
-    settings = {"services": {"account": service, "unset": {"base_url": account.url, "key_env": "NO_SUCH"}}} | settings
-    policies = {"chat": CHAT, "remote": REMOTE + ENDPOINTS}
-    with serve(folder, local, local, store_url=store.url, policies=policies, settings=settings) as gateway:
-        yield EndpointsSetup(gateway, account, store)
+    with StrictDecisions() as judge:
+        services = {
+            "account": service,
+            "unset": {"base_url": account.url, "key_env": "NO_SUCH"},
+            "judge": {"base_url": judge.url, "key_env": "HOSTED_KEY"},
+            "claude": {"kind": "anthropic", "base_url": account.url, "key_env": "HOSTED_KEY"},
+        }
+        settings = {"services": services} | settings
+        policies = {"chat": CHAT, "remote": REMOTE + ENDPOINTS}
+        with serve(folder, local, local, store_url=store.url, policies=policies, settings=settings) as gateway:
+            yield EndpointsSetup(gateway, account, store, judge)

@@ -47,3 +47,41 @@ def test_a_policy_that_names_none_keeps_its_version(tmp_path: Path) -> None:
         versions.append(read_policy(tmp_path / "chat.yaml", (DeployedTier("local"),))[0])
     assert versions[0].version == versions[1].version == versions[2].version != versions[3].version
     assert len({policy.answers_version for policy in versions}) == 1, "chats' stored answers stay"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/v1/messages", "T107"),
+        ("/v1/messages/count_tokens", "T107"),
+        ("/v1/chat", "T107"),
+        ("/v1/responses/compact", "T107"),
+        ("/v1/audio/speech", "T107"),
+        ("rerank", "T105"),
+        ("/v2/rerank", "T105"),
+        ("/v1/", "T105"),
+        ("/v1/rerank/", "T105"),
+        ("/v1/a/../b", "T105"),
+        ("/v1/" + "a" * 130, "T105"),
+    ],
+)
+def test_a_path_that_cannot_be_passed_on_is_a_mistake(tmp_path: Path, path: str, code: str) -> None:
+    """At its key's line; a path that is served in any case can be taken out by a script."""
+    with pytest.raises(ConfigError) as refused:
+        source_of(tmp_path, f"endpoints:\n  other:\n    {path}: a\n    /v1/rerank: a\n", "a").load()
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.code) == (7, code)
+    assert [edit.path for edit in problem.edits] == ([("endpoints", "other", path)] if code == "T107" else [])
+
+
+def test_a_further_path_stands_for_those_below_it(tmp_path: Path) -> None:
+    text = "endpoints: {other: {/v1/a: x, /v1/a/b: y, /v1/messages/batches: x}}\n"
+    policies = source_of(tmp_path, text, "x", "y").load()
+    listed = policies.default.endpoints
+    assert [name for _, name in listed.services()] == ["x", "y", "x"]
+    assert [listed.other_path(path) for path in ("/v1/a", "/v1/a/c/d", "/v1/a/b/c", "/v1/ab", "/v1", "/", "")] == [
+        "/v1/a", "/v1/a", "/v1/a/b", None, None, None, None
+    ]  # fmt: skip
+    assert policies.passes_on("/v1/messages/batches/x") and not policies.passes_on("/v1/messages")
+    with pytest.raises(ConfigError, match="no service 'z'"):
+        source_of(tmp_path, "endpoints: {other: {/v1/a: z}}\n", "x").load()

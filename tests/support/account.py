@@ -1,4 +1,4 @@
-"""A provider's endpoints for what is not a chat, on a real socket: embeddings, moderations, audio, images, files.
+"""A provider's endpoints for what is not a chat, on a real socket: embeddings, moderations, audio, files, batches.
 
     with Account() as account:
         ...                                                  # talk to account.url
@@ -137,7 +137,9 @@ class Account:
         if path == "/v1/moderations":
             value = {"id": "modr-1", "model": call.value["model"], "results": [{"flagged": False}]}
             return web.json_response(value, headers={"x-ratelimit-remaining-requests": "7", "set-cookie": "a=b"})
-        if path == "/v1/audio/speech":
+        if path.startswith("/v1/messages/batches"):
+            return _batch(request)
+        if path in ("/v1/audio/speech", "/v1/rerank/live"):
             reply = web.StreamResponse(headers={"content-type": "audio/mpeg", "connection": "close"})
             await reply.prepare(request)
             await reply.write(b"\xff\xfb first")
@@ -196,6 +198,22 @@ async def _seeded(request: web.Request, call: AccountCall) -> web.StreamResponse
         await asyncio.sleep(0)
     await reply.write_eof()
     return reply
+
+
+def _batch(request: web.Request) -> web.Response:
+    """A batch that has ended, its list or its results, as Anthropic's API returns them."""
+    at = f"{request.url.origin()}/v1/messages/batches/msgbatch_1/results"
+    if request.raw_path.endswith("/results"):
+        line = {"custom_id": "a", "result": {"type": "canceled"}}
+        return web.Response(text=f"{json.dumps(line)}\n", content_type="application/x-jsonl")
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    batch = {
+        "id": "msgbatch_1", "type": "message_batch", "processing_status": "ended", "request_counts": counts,
+        "created_at": "2026-11-01T00:00:00Z", "expires_at": "2026-11-02T00:00:00Z", "results_url": at,
+    }  # fmt: skip
+    if request.method == "GET" and request.path.endswith("/batches"):
+        return web.json_response({"data": [batch], "has_more": False, "first_id": "msgbatch_1", "last_id": None})
+    return web.json_response(batch)
 
 
 def _embedded(body: Any) -> dict[str, Any]:

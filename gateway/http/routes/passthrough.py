@@ -47,6 +47,8 @@ PATHS: Final = {
     "/v1/batches": "batches",
 }
 """The endpoint of a policy's `endpoints` that each path, and all below it, belongs to."""
+OTHER: Final = "other"
+"""The endpoint of the further paths that a policy's `endpoints.other` has."""
 METHODS: Final = ("GET", "POST", "DELETE")
 _MODELS_ENDPOINT: Final = "completions"
 """The endpoint whose replies are a model's that may have a prompt cache."""
@@ -57,6 +59,7 @@ _QUERY: Final = re.compile(r"[!-~]*")
 _REQUEST_HEADERS: Final = frozenset(
     {b"content-length", b"content-type"} | {name for name, one in REQUEST_HEADERS.items() if one.at == "passed"}
 )
+_ANTHROPIC_HEADERS: Final = _REQUEST_HEADERS | {b"anthropic-version", b"anthropic-beta"}
 _REPLY_HEADERS: Final = (
     *sorted(name.decode() for name, one in REPLY_HEADERS.items() if one.at == "passed"),
     "cache-control",
@@ -118,11 +121,11 @@ class _PassedRequest(SideExchange):
         if not plain or "." in segments or ".." in segments:
             raise NotFound(f"There is no {path!r} here: a path that is passed on has plain characters only.")
         policy = self.policy(self._model)
-        service = self._service(policy)
+        service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
         config = self.steps.deployment.services[service]
         client = client_of(self.steps, service)
         self.ledger.tier = self.ledger.backend = service
-        headers = self._headers()
+        headers = self._headers(config)
         body = await self._body(config, headers)
         self.client.watch()
         hop = hop_of(self.trace, self.ledger, service, self.endpoint, self.ledger.model)
@@ -134,7 +137,7 @@ class _PassedRequest(SideExchange):
                     method, path.removeprefix("/v1"), headers, body, query=query, clients_path=True
                 )
             try:
-                await self._pass_back(reply)
+                await self._pass_back(reply, config)
             finally:
                 reply.close()
             outcome = "answered"
@@ -163,23 +166,46 @@ class _PassedRequest(SideExchange):
                 f"Surface {policy.surface!r} has no {self.endpoint} endpoint: set endpoints.{self.endpoint} in its "
                 "policy to a service of the config (services)."
             )
+        if self.endpoint in _SHARED:
+            self._check_shared(service)
+        return service
+
+    def _other_service(self, policy: Policy, path: str) -> str:
+        """Return the service for a further path, and name the endpoint after it. Raises NotFound or Forbidden.
+
+        What is not a POST to the very path that is listed may show, or change, what others have made at the account.
+        """
+        listed = policy.endpoints.other_path(path)
+        if listed is None:
+            raise NotFound(
+                f"Surface {policy.surface!r} does not pass {path} on: list it under endpoints.other in its policy, "
+                "with a service of the config (services)."
+            )
+        self.endpoint = listed.removeprefix("/v1/")
+        self.ledger.surface = f"{policy.surface}/{self.endpoint}"
+        service = policy.endpoints.other[listed]
+        if self.scope["method"] != "POST" or path != listed:
+            self._check_shared(service)
+        return service
+
+    def _check_shared(self, service: str) -> None:
+        """Raise Forbidden where tenants would see each other's at the service's one account."""
         deployment = self.steps.deployment
-        if self.endpoint in _SHARED and deployment.shares_backends and not deployment.services[service].share_files:
+        if deployment.shares_backends and not deployment.services[service].share_files:
             raise Forbidden(
                 f"All tenants would share the {self.endpoint} at the service {service!r}. "
                 f"services.{service}.share_files in the config allows that.",
                 code="files_not_shared",
             )
-        return service
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, config: ServiceConfig) -> dict[str, str]:
         """Return the client's headers that are passed on. Raises UnsupportedMediaType for a coded body."""
         if self.headers.get(b"content-encoding", b"identity") != b"identity":
             raise UnsupportedMediaType("Send the body without a content encoding.")
         headers = {
             name.decode().title(): value.decode("latin-1")
             for name, value in self.scope["headers"]
-            if name in _REQUEST_HEADERS
+            if name in (_ANTHROPIC_HEADERS if config.kind == "anthropic" else _REQUEST_HEADERS)
         }
         if (key := headers.get(_IDEMPOTENCY_KEY)) is not None:  # another tenant's with this key has another reply
             headers[_IDEMPOTENCY_KEY] = in_tenants_space(self.ledger.tenant, key)
@@ -229,21 +255,26 @@ class _PassedRequest(SideExchange):
             if part:
                 yield part
 
-    async def _pass_back(self, reply: ServiceReply) -> None:
+    async def _pass_back(self, reply: ServiceReply, config: ServiceConfig) -> None:
         """Send the service's reply as it comes. A client that leaves it unread for too long is given up."""
-        hides = self.endpoint == _MODELS_ENDPOINT and self.steps.deployment.shares_backends
+        is_json = (reply.header("content-type") or "").startswith("application/json")
+        parts: AsyncIterator[bytes] | None = None
+        if self.endpoint == _MODELS_ENDPOINT and self.steps.deployment.shares_backends:
+            parts = _without_cache(reply)
+        elif config.kind == "anthropic" and is_json:
+            parts = _with_our_urls(reply, config.base_url.removesuffix("/v1") + "/")
         headers: list[Header] = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name in _REPLY_HEADERS
             if (value := reply.header(name)) is not None and value.isprintable()
-            if not (hides and name == "content-length")
+            if parts is None or name != "content-length"
         ]
         if (reply.header("content-type") or "").startswith("text/event-stream"):
             headers.append((b"x-accel-buffering", b"no"))
         self.ledger.path = "passthrough"
         await self.start(reply.status, headers, opaque=True)
         stall_s = self.steps.deployment.limits.stall
-        async for part in _without_cache(reply) if hides else _parts_of(reply):
+        async for part in parts or _parts_of(reply):
             try:
                 async with asyncio.timeout(stall_s):
                     await self.part(part, more=True)
@@ -268,6 +299,22 @@ async def _without_cache(reply: ServiceReply) -> AsyncIterator[bytes]:
     async for part in _parts_of(reply):
         for data in parser.feed(part):
             yield b"data: %b\n\n" % (data if data == DONE else _hidden(data))
+
+
+async def _with_our_urls(reply: ServiceReply, origin: str) -> AsyncIterator[bytes]:
+    """Yield a JSON reply with paths of ours for the URLs of the results of batches: SDKs follow these, with our key."""
+    raw = await reply.read()
+    if b'"results_url"' in raw:
+        try:
+            value = orjson.loads(raw)
+            for one in (value, *value.get("data", ())):
+                url = one.get("results_url")
+                if isinstance(url, str) and url.startswith(origin):
+                    one["results_url"] = "/" + url[len(origin) :]
+        except (orjson.JSONDecodeError, AttributeError, TypeError):
+            raise InvalidReply("a reply that is not a batch") from None
+        raw = orjson.dumps(value)
+    yield raw
 
 
 def _hidden(raw: bytes) -> bytes:

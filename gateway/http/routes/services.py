@@ -27,8 +27,8 @@ def client_of(steps: Steps, service: str) -> ServiceClient:
     return client
 
 
-_NO_MODEL: Final = frozenset({"files", "batches"})
-"""Operations of a service that call no model by themselves."""
+_OF_MODELS: Final = frozenset({"audio", "completions", "embeddings", "images", "moderations"})
+"""Operations of a service that call a model; of others only one that is named says so."""
 
 
 def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: str) -> Hop:
@@ -42,6 +42,6 @@ def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: st
             names.ATTEMPT_NUMBER: ledger.attempts,
             names.TIER: service,
             names.BACKEND: service,
-            **({} if operation in _NO_MODEL else names.of_service(operation, model)),
+            **(names.of_service(operation, model) if operation in _OF_MODELS or model else {}),
         },
     )

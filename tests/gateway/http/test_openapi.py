@@ -11,9 +11,11 @@ import httpx2
 import jsonschema_rs
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import ValidationError
 
 from gateway.http.routes.passthrough import METHODS, PATHS, endpoint_of
 from gateway.server.app import App
+from policies.endpoints import Endpoints
 from tests.support.app import InProcess, in_process
 from tests.support.upstream import Reply, Upstream
 
@@ -90,6 +92,16 @@ async def test_every_route_is_described(app: InProcess) -> None:
             listed = set(message.partition("described at /docs: ")[2].rstrip(".").split(", "))
             assert listed == set(document["paths"])
     assert {endpoint_of(path) for path in public["paths"]} - {None} == set(PATHS.values())
+
+
+async def test_no_policy_may_pass_on_what_is_served(app: InProcess) -> None:
+    """`endpoints.other` refuses every path of the document: the grammar knows them all."""
+    public, _ = await documents(app)
+    for path in public["paths"]:
+        plain = re.sub(r"{\w+}", "x", path)
+        if plain.startswith("/v1/"):
+            with pytest.raises(ValidationError):
+                Endpoints(other={plain: "a"})
 
 
 @pytest.mark.parametrize(
