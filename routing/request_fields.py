@@ -15,7 +15,7 @@ from policies.value_type import value_type
 if TYPE_CHECKING:
     from policies.fields import SetFields
 
-_REASONING: Final = frozenset({"reasoning_effort", "reasoning", "thinking"})
+REASONING: Final = frozenset({"reasoning_effort", "reasoning", "thinking"})
 """Fields that say, in the words of different providers, how much a model is to reason: whoever gives one gives all."""
 
 
@@ -36,8 +36,8 @@ def plan_of(levels: Iterable[SetFields]) -> FieldPlan:
     for level in levels:
         for own, given in (opens, level.set), (forced, level.force):
             values = {name: value for name, value in given.items() if not is_bound(value)}
-            if not _REASONING.isdisjoint(values):
-                for name in _REASONING & own.keys():
+            if not REASONING.isdisjoint(values):
+                for name in REASONING & own.keys():
                     del own[name]
             own.update(values)
             bounds.update((name, value) for name, value in given.items() if is_bound(value))
@@ -49,22 +49,27 @@ def changes_to(body: Mapping[str, Any], plan: FieldPlan, given: Collection[str] 
 
     `given` names fields that the client gave in another API's words, and that are no part of the body.
     """
-    closed = {name for name, value in body.items() if value is not None} | set(given)
-    if not _REASONING.isdisjoint(closed):
-        closed |= _REASONING
+    closed = {name for name, value in body.items() if value is not None}
+    if not REASONING.isdisjoint(closed):
+        closed |= REASONING
+    closed.update(given)
     sent = {name: value for name, value in plan.opens.items() if name not in closed}
     for name, bound in plan.bounds.items():
         value = sent.get(name, body.get(name))
         limit = _within(value, bound)
         if limit is not None and limit != value:
             sent[name] = limit
-    if not _REASONING.isdisjoint(plan.forced):
-        for name in _REASONING:
+    if not REASONING.isdisjoint(plan.forced):
+        for name in REASONING:
             sent.pop(name, None)
             if name in closed:
                 sent[name] = None
     sent.update(plan.forced)
-    return {name: value for name, value in sent.items() if value != body.get(name) or name in given}
+    return {
+        name: value
+        for name, value in sent.items()
+        if value != body.get(name) or (name in given and name in plan.forced)
+    }
 
 
 def _within(value: Any, bound: Mapping[str, float]) -> float | None:

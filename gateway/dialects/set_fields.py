@@ -13,6 +13,7 @@ from typing import Any, Final
 from gateway.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, budget_of
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.native import Native
+from routing.request_fields import REASONING
 
 _SYSTEM: Final = frozenset({"system", "developer"})
 _IN_RESPONSES: Final[Mapping[str, tuple[str, str]]] = {
@@ -35,16 +36,17 @@ _SEPARATOR: Final = "\n\n"
 def given_in(native: Native | None) -> frozenset[str]:
     """Return the fields that the client's own form gives and its translation does not, as chat completions name them.
 
-    Thinking in whatever form closes a thinking budget; an effort is open unless it is given, or thinking is refused or
-    has a budget.
+    Adaptive thinking leaves the effort open; thinking that is switched off or has a budget does not.
     """
     if native is None or native.dialect != "messages":
         return frozenset()
     thinking, config = native.body.get("thinking"), native.body.get("output_config")
     if isinstance(config, Mapping) and config.get("effort") is not None:
-        return frozenset({"reasoning_effort"})
+        return REASONING
     kind = thinking.get("type") if isinstance(thinking, Mapping) else None
-    return frozenset() if kind in (None, "adaptive") else frozenset({"reasoning_effort"})
+    if kind is None:
+        return frozenset()
+    return REASONING - {"reasoning_effort"} if kind == "adaptive" else REASONING
 
 
 def with_changes(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -239,3 +239,41 @@ async def test_answers_of_two_efforts_are_kept_apart(tmp_path: Path, store: Loca
     assert not await is_stored("d", "", {})
     assert not await is_stored("e", "tier_fields: {local: {set: {reasoning_effort: high}}}\n", low)
     assert not await is_stored("f", "output: {instruction: Be concise.}\n", low)
+
+
+@pytest.mark.parametrize("more", ["output: {set: {thinking: {type: disabled}}}\n"])
+async def test_thinking_that_a_client_asks_for_is_not_open(world: World) -> None:
+    """Adaptive thinking leaves its effort open alone."""
+    own = {"thinking": {"type": "adaptive", "display": "summarized"}}
+    await world.ask("messages", "to-messages", **own)
+    assert world.sent("messages").body["thinking"] == own["thinking"]
+    await world.ask("messages", "to-messages")
+    assert world.sent("messages").body["thinking"] == {"type": "disabled"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_adaptive_client_gets_the_effort_that_is_set(world: World, stream: bool) -> None:
+    """As Claude Code asks: its thinking stays as it is."""
+    own = {"thinking": {"type": "adaptive", "display": "summarized"}}
+    await world.ask("messages", "to-messages", stream=stream, **own)
+    body = world.sent("messages").body
+    assert (body["thinking"], body["output_config"]) == (own["thinking"], {"effort": "low"})
+
+
+async def test_text_completions_are_sent_what_is_set(world: World) -> None:
+    """The oldest API is answered by the same models."""
+    asked = {"model": "chat", "prompt": "What is the capital of France?", "max_tokens": 20}
+    reply = await world.app.client.post("/v1/completions", json=asked)
+    assert reply.status_code == 200, reply.text
+    body = world.sent("chat").body
+    assert body["reasoning_effort"] == "low" and _system("chat", body) == "Be concise."
+
+
+@pytest.mark.parametrize("backends", [{"omit": ["verbosity"]}])
+@pytest.mark.parametrize("dialect", list(PATHS))
+async def test_what_a_model_refuses_is_not_set(world: World, dialect: str) -> None:
+    """Nor named as dropped: the client did not ask for it."""
+    reply = await world.ask("chat", _surface(dialect))
+    body = world.sent(dialect).body
+    assert "verbosity" not in body and "verbosity" not in (body.get("text") or {})
+    assert "x-tierline-dropped" not in reply.headers
