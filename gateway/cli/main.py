@@ -50,6 +50,7 @@ class _Command:
 
 COMMANDS = {
     "up": _Command("start the store, the local model and the gateway"),
+    "init": _Command("write a config for the keys and model servers that are there"),
     "demo": _Command("show everything at work: scripted models, traffic, the console"),
     "serve": _Command("start the gateway alone"),
     "check": _Command("check the config and the policies for errors"),

@@ -28,6 +28,7 @@ NOT_DONE = {
     "serve, with a config that is no config": ["serve", "--config", "{folder}/bad.yaml"],
     "serve, on an address of another machine": ["serve", "--host", "192.0.2.1"],
     "demo, in a folder of something else": ["demo", "--state", "{folder}"],
+    "init, over a file that is there": ["init", "--out", "{folder}/bad.yaml"],
     "check, of a config that is not there": ["check", "--config", "{folder}/none.yaml"],
     "check, of a folder that is not there": ["check", "--policies", "{folder}/none"],
     "top, without a store": ["top", "--once", "--store", NO_STORE],

@@ -45,7 +45,7 @@ _SLACK: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Findings:
+class Findings:
     """Result of a check. `deployment` and `policies` are None if they could not be loaded."""
 
     problems: tuple[Problem, ...]
@@ -73,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Check, print the findings and return the exit code."""
-    findings = _check(args)
+    findings = findings_of(args)
     if args.json:
         print_json(_as_json(findings))
     else:
@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     return Exit.FINDINGS if findings.problems else Exit.OK
 
 
-def _check(args: argparse.Namespace) -> _Findings:
+def findings_of(args: argparse.Namespace) -> Findings:
+    """Return what is wrong with the config and the policies that the arguments name."""
     problems: list[Problem] = []
     deployment: Deployment | None = None
     policies: PolicySet | None = None
@@ -118,7 +119,7 @@ def _check(args: argparse.Namespace) -> _Findings:
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
-    return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
+    return Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
 
 
 def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str, str]]:
@@ -171,7 +172,7 @@ def _policies_one_by_one(
     return list(dict.fromkeys(problems)), list(dict.fromkeys(impossible)), list(dict.fromkeys(warnings))
 
 
-def _as_text(found: _Findings) -> str:
+def _as_text(found: Findings) -> str:
     lines = [str(problem) for problem in found.problems]
     lines += [f"{warning} (warning)" for warning in found.warnings]
     if found.deployment is not None:
@@ -248,13 +249,13 @@ def _languages(policy: Policy, cross_encoder: CrossEncoder | None) -> list[str]:
     return sorted(cross_encoder.languages) if cross_encoder and semantic.verify == "default" else [ENGLISH]
 
 
-def _verdict(found: _Findings) -> str:
+def _verdict(found: Findings) -> str:
     counted = (("problem", len(found.problems)), ("warning", len(found.warnings)))
     counts = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counted if count]
     return ", ".join(counts) if counts else "all is well"
 
 
-def _as_json(found: _Findings) -> dict[str, Any]:
+def _as_json(found: Findings) -> dict[str, Any]:
     tiers = found.deployment.tiers if found.deployment else ()
     policies = found.policies.by_surface.values() if found.policies else ()
     return {

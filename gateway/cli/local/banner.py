@@ -32,6 +32,7 @@ class BannerFacts:
     state: str
     console: str | None = None
     key_env: str | None = None
+    config_shipped: bool = False
 
 
 def render(facts: BannerFacts) -> str:
@@ -40,13 +41,18 @@ def render(facts: BannerFacts) -> str:
     tiers = f"\n{_INDENT}".join(f"{row.tier:<{width}}  {row.state}" for row in facts.tiers)
     surfaces = ", ".join(facts.surfaces)
     console = f"\n  console   {facts.console}" if facts.console else ""
+    own = (
+        "\n  config    the shipped one; `tierline init` writes one for your keys and servers"
+        if facts.config_shipped
+        else ""
+    )
     return f"""
 Tierline is up: {facts.url}/v1
 
   tiers     {tiers}
   store     {facts.store}
   surfaces  {surfaces} (auto is {facts.default_surface})
-  state     {facts.state}{console}
+  state     {facts.state}{console}{own if facts.config_shipped else ""}
 
   Try it:
 

@@ -32,6 +32,7 @@ class Plan:
     specs: tuple[ChildSpec, ...]
     up: Up
     deployment: Deployment
+    config_shipped: bool = False
 
 
 def make_plan(launch: Launch, state: StateFolder, console_port: int | None = None) -> Plan:
@@ -82,7 +83,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         admin_key_env=admin.key_env if admin else None,
         console_url=console.url if console else None,
     )
-    return Plan(tuple(specs), up, deployment)
+    return Plan(tuple(specs), up, deployment, launch.config is None)
 
 
 def _listen(deployment: Deployment, workers: int) -> Listen:
@@ -125,6 +126,7 @@ async def gather_facts(
         default_surface=plan.deployment.default_surface,
         state=f"{state.path} (logs in {state.logs})",
         console=plan.up.console_url if ready.get(CONSOLE) else None,
+        config_shipped=plan.config_shipped,
         key_env=next((name for tenant in tenants for name in tenant.key_env), "TIERLINE_KEY") if tenants else None,
     )
 

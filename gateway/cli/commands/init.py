@@ -1,0 +1,171 @@
+"""Run `tierline init`: look for keys and servers, propose a ladder, write a config for it, check and try it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.cli.commands import CommandError, check
+from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag
+from gateway.cli.ladder import ModelServer, Rung, costs, ladder, look, tiers_text, verifier_advice
+from gateway.config.loader import default_config
+from gateway.config.providers import known_providers
+from gateway.exit_codes import Exit
+from gateway.report import print_json
+
+_OF_A_TRY: Final = """surface: chat
+slo: {{deadline: 30s}}
+tiers: [{tiers}]
+route: {{classifier: none, start: {{{first}: otherwise}}}}
+escalate: {{no_signal: accept}}
+"""
+"""The policy by which --try asks each tier by its name: the shipped ones do not name all."""
+_AFTER_TIERS: Final = "# services:"
+_EXAMPLES = """examples:
+  tierline init                           write tierline.yaml for the keys and servers that are there
+  tierline init --try                     and send one short request through each rung
+  tierline init --out my.yaml --force     write another file, over one that is there
+  tierline init --server http://gpu:8000/v1
+                                          look at this server instead of the usual ports of this machine
+  tierline init --json | jq .rungs        use the proposal in a script
+
+It looks for the keys of OpenAI, Anthropic, Gemini, Azure, Mistral, Groq, DeepSeek, Together, xAI and
+OpenRouter, and for Ollama, LM Studio, vLLM, SGLang and llama-server on this machine. Keys are never written:
+the file names their variables."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `init` to the command line."""
+    parser = add_command(
+        subparsers,
+        "init",
+        "write a config for the keys and model servers that are there",
+        "Look for keys in the environment and for model servers on this machine, propose a ladder of up to three "
+        "tiers, say what it costs, write a commented config, and check it.",
+        _EXAMPLES,
+    )
+    parser.add_argument("--out", type=Path, default=Path("tierline.yaml"), metavar="FILE", help="(tierline.yaml)")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="URL", help="a model server to look at; repeatable"
+    )
+    parser.add_argument("--try", action="store_true", dest="try_out", help="send one request through each rung")
+    add_json_flag(parser, "text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the config and return the exit code. Raises CommandError."""
+    if args.out.exists() and not args.force:
+        raise CommandError(f"{args.out} is there already: --force writes over it, --out FILE writes another")
+    servers = {url: url.rstrip("/") for url in args.server} or known_providers().servers
+    places = asyncio.run(look(os.environ, servers))
+    rungs = ladder(places)
+    text = default_config().read_text()
+    if rungs:
+        before, tiers = text[: text.index("\ntiers:") + 1], text[text.index("\ntiers:") + 1 : text.index(_AFTER_TIERS)]
+        text = before + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
+    try:
+        args.out.write_text(text)
+    except OSError as error:
+        raise CommandError(f"cannot write {args.out}: {error.strerror or error}") from None
+    found = check.findings_of(argparse.Namespace(config=args.out, policies=None))
+    tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out else {}
+    result = {
+        "config": str(args.out),
+        "found": [{"name": one.name, "url": one.url, "models": one.models} for one in places],
+        "rungs": [_row(rung) for rung in rungs],
+        "costs": costs(rungs),
+        "advice": _advice(rungs),
+        "problems": [str(one) for one in found.problems],
+        "warnings": [str(one) for one in found.deployment.warnings] if found.deployment else [],
+        "tried": tried,
+    }
+    if args.json:
+        print_json(result)
+    else:
+        sys.stdout.write(_as_text(places, rungs, result))
+    return Exit.FINDINGS if found.problems or any(said != "answers" for said in tried.values()) else Exit.OK
+
+
+def _row(rung: Rung) -> dict[str, Any]:
+    price = None if rung.facts is None or rung.facts.price is None else rung.facts.price
+    return {
+        "tier": rung.tier,
+        "model": rung.model,
+        "at": rung.place.name,
+        "base_url": rung.place.url,
+        "price": None if price is None else {"input": price.input, "output": price.output},
+        "context": None if rung.facts is None else rung.facts.context,
+        "logprobs": rung.logprobs,
+    }
+
+
+def _advice(rungs: list[Rung]) -> list[str]:
+    advice = [said] if (said := verifier_advice(rungs)) else []
+    if any(rung.tier == "large" for rung in rungs):
+        advice.append(
+            "the shipped policies ask local and hosted: write `tiers: [local, hosted, large]` in a copy of them"
+        )
+    return advice
+
+
+def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any]) -> str:
+    lines = []
+    for place in places:
+        state = "does not list its models" if place.models is None else f"{len(place.models)} models"
+        lines.append(f"found    {place.name:<14} {place.url}: {state}")
+    if not rungs:
+        lines.append("found no key and no model server: this is the shipped ladder")
+    for rung in rungs:
+        price = None if rung.facts is None else rung.facts.price
+        cost = "free" if rung.place.provider is None else "price not known"
+        if price is not None:
+            cost = f"${price.input:g} in, ${price.output:g} out per million tokens"
+        signal = "" if rung.logprobs else ", no log-probabilities"
+        lines.append(f"rung     {rung.tier:<14} {rung.model} ({rung.place.name}): {cost}{signal}")
+    if rungs:
+        lines.append("1,000 typical requests, were all answered by one tier (cache hits cost nothing), in US dollars:")
+    for surface, row in result["costs"].items() if rungs else ():
+        by_tier = ", ".join(
+            f"{tier} {'not known' if usd is None else f'{usd:.2f}'}" for tier, usd in row["usd"].items()
+        )
+        tokens = f"({row['tokens_in']} tokens in, {row['tokens_out']} out)"
+        lines.append(f"cost     {surface:<14} {by_tier} {tokens}")
+    lines += [f"advice   {said}" for said in result["advice"]]
+    lines += [*result["problems"], *(f"{one} (warning)" for one in result["warnings"])]
+    lines += [f"tried    {tier:<14} {said}" for tier, said in result["tried"].items()]
+    lines.append(f"wrote {result['config']}; start with `tierline up --config {result['config']}`")
+    return "\n".join(lines) + "\n"
+
+
+async def _try_out(config: Path, rungs: list[Rung]) -> dict[str, str]:
+    """Send one short request through each rung, by this gateway; return by tier `answers`, or why not."""
+    from gateway.embedded import RequestFailed, Tierline
+
+    said: dict[str, str] = {}
+    if not rungs:
+        return said
+    tiers = ", ".join(rung.tier for rung in rungs)
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "chat.yaml").write_text(_OF_A_TRY.format(tiers=tiers, first=rungs[0].tier))
+        tierline = await stack.enter_async_context(Tierline(config=config, policies=folder))
+        for rung in rungs:
+            try:
+                await tierline.chat.completions.create(
+                    model=f"tier:{rung.tier}",
+                    messages=[{"role": "user", "content": "Say hello."}],
+                    max_tokens=16,
+                    timeout=30,
+                    extra_headers={"x-tierline-cache": "no-store"},
+                )
+                said[rung.tier] = "answers"
+            except RequestFailed as error:
+                said[rung.tier] = f"{error.status_code}: {error}"
+    return said

@@ -1,0 +1,127 @@
+"""`tierline init`: what it finds on real sockets, what it proposes and writes, and that a gateway serves by it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from gateway.cli.ladder import ModelServer, ladder, verifier_advice
+from gateway.cli.main import main
+from gateway.config.loader import default_config, load_deployment
+from gateway.config.providers import known_providers
+from tests.support.gateway import CHAT, environment, running, write_policies
+from tests.support.strict_messages import StrictMessages
+from tests.support.upstream import Received, Reply, Upstream
+
+NOBODY = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for provider in known_providers().providers:
+        for name in (provider.key_env, provider.url_env):
+            monkeypatch.delenv(name or "NOT_THERE", raising=False)
+    for name in [name for name in os.environ if name.startswith("TIERLINE_")]:
+        monkeypatch.delenv(name)
+
+
+class _Claude(StrictMessages):
+    """Lists two models, to whom has the key."""
+
+    def reply_to(self, request: Received) -> Reply:
+        """See `Host`."""
+        if request.path != "/v1/models":
+            return super().reply_to(request)
+        assert request.headers["x-api-key"] == self.KEY
+        data = [{"type": "model", "id": name} for name in ("claude-sonnet-5-5", "claude-haiku-5-5")]
+        return Reply(body=json.dumps({"data": data}).encode())
+
+
+def init(capsys: pytest.CaptureFixture[str], out: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    """The exit code, and what it says with --json."""
+    code = main(["init", "--out", str(out), "--json", *more])
+    printed = capsys.readouterr()
+    assert printed.out, printed.err
+    return code, json.loads(printed.out)
+
+
+def test_without_keys_and_servers_it_writes_the_shipped_ladder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is the shipped one, and a second run does not write over it unless it is told to."""
+    out = tmp_path / "tierline.yaml"
+    code, said = init(capsys, out, "--server", NOBODY)
+    assert (code, said["rungs"], said["problems"]) == (0, [], [])
+    assert out.read_text() == default_config().read_text()
+    out.write_text("mine")
+    assert main(["init", "--out", str(out), "--server", NOBODY]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+    assert init(capsys, out, "--server", NOBODY, "--force")[0] == 0
+
+
+def test_a_server_and_a_key_make_a_ladder_that_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The written config passes the check, each rung answers one request, and a gateway answers by it."""
+    out = tmp_path / "tierline.yaml"
+    with Upstream() as local, _Claude() as claude:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", claude.KEY)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", claude.url.removesuffix("/v1"))
+        local.default = Reply(text="Hello.", logprob=-0.01)
+        code, said = init(capsys, out, "--server", local.url, "--try")
+        models = {rung["tier"]: rung["model"] for rung in said["rungs"]}
+        assert models == {"local": "scripted", "hosted": "claude-haiku-5-5", "large": "claude-sonnet-5-5"}
+        assert said["problems"] == []
+        assert (code, set(said["tried"].values())) == (0, {"answers"})
+        assert claude.KEY not in out.read_text()
+        assert main(["check", "--config", str(out)]) == 0
+        capsys.readouterr()
+        write_policies(tmp_path / "policies", {"chat": CHAT})
+        env = environment(ANTHROPIC_API_KEY=claude.KEY)
+        with running(tmp_path, env) as gateway:
+            client = openai.OpenAI(base_url=gateway.url, api_key="any", max_retries=0)
+            answer = client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "Hi!"}])
+        assert answer.choices[0].message.content == "Hello."
+
+
+def test_people_are_told_what_it_costs_and_who_judges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prices of the shipped facts, the cost of each surface, and a verifier for the rung without log-probabilities."""
+    monkeypatch.setattr("gateway.cli.ladder.FAR_S", 0.0)  # no network is asked
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary-of-a-test")
+    out = tmp_path / "tierline.yaml"
+    assert main(["init", "--out", str(out), "--server", NOBODY]) == 0
+    said = capsys.readouterr().out
+    assert "claude-haiku-5-5 (Anthropic): $0.1 in, $0.5 out per million tokens, no log-probabilities" in said
+    assert "chat           hosted 0.23, large 4.60 (800 tokens in, 300 out)" in said
+    assert "agreement: {samples: 1}" in said
+    assert "sk-canary" not in said + out.read_text()
+    tiers = load_deployment(out, {"ANTHROPIC_API_KEY": "sk-canary-of-a-test"}).tiers
+    assert [tier.name for tier in tiers] == ["local", "hosted", "large"]
+    assert [tier.backends[0].model for tier in tiers[1:]] == ["claude-haiku-5-5", "claude-sonnet-5-5"]
+
+
+def test_a_model_that_is_not_listed_or_retires_is_not_proposed() -> None:
+    """Another listed one takes its place, the nearest in price; none does where none is near."""
+    provider = known_providers().providers[0]
+    listed = ("gpt-4o-mini", "gpt-5-nano", "gpt-5.6-luna", "gpt-6-sol", "text-embedding-3-small")
+    rungs = ladder([ModelServer("OpenAI", provider.base_url, listed, provider)])
+    assert [rung.model for rung in rungs] == ["gpt-5.6-luna", "gpt-6-sol"]
+    assert ladder([ModelServer("OpenAI", provider.base_url, ("gpt-5-nano", "o1-pro"), provider)]) == []
+
+
+def test_the_local_tier_judges_where_there_is_one() -> None:
+    """A server on this machine costs nothing to ask, so it is the judge of a hosted rung that tells nothing."""
+    anthropic = next(one for one in known_providers().providers if one.kind == "anthropic")
+    places = [
+        ModelServer("Ollama", NOBODY, ("llama3.2:3b",)),
+        ModelServer("Anthropic", anthropic.base_url, None, anthropic),
+    ]
+    assert "judge: {backend: local}" in verifier_advice(ladder(places))
