@@ -44,7 +44,8 @@ _CALL: Final = ", ".join(f"'{name}': c.{name}" for name in ("tier", "confidence"
 _HOP: Final = "CASE WHEN kept <> '' THEN json_extract(hops, '$[*].attributes.\"{}\"') END AS {}"
 _COLUMNS: Final = ", ".join(
     (
-        f"CASE WHEN given IS NOT NULL THEN {{{_GIVEN}}} END AS given", "classifier", "ttft_ms", "total_ms", "stream",
+        f"CASE WHEN given IS NOT NULL THEN {{{_GIVEN}}} END AS given", "classifier", "ttft_ms", "tpot_ms", "gap_ms",
+        "total_ms", "stream",
         f"list_transform(calls, lambda c: {{{_CALL}}}) AS calls",
         _HOP.format(names.SIMILARITY, "similarities"),
         _HOP.format(names.CACHE_SCORE, "scores"),
@@ -192,10 +193,12 @@ def _below(ordered: Sequence[float], value: float) -> float | None:
 
 
 def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) -> Iterator[Threshold]:
-    """Return the objectives for the first token and the whole answer."""
+    """Return the objectives for the first token, the pace, the gaps and the whole answer."""
     limits = policy.slo.limits()
     for what, quantity, among in (
         ("ttft", "time to the first token", "streams"),
+        ("tpot", "time per further token", "streams"),
+        ("gap", "longest gap between two chunks", "streams"),
         ("total", "time to the whole answer", "requests"),
     ):
         own = [

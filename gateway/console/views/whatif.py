@@ -274,7 +274,8 @@ def _scores(recording: Recording, number: PolicyNumber) -> NDArray[Any] | None:
         wanted = (history.signal == calibrated) == (key == "confidence_below")
         return np.asarray(history.confidence[wanted & (history.signal > 0)])
     if number.group == "slo":
-        times = history.ttft_ms[history.stream] if "ttft" in number.path else history.total_ms
+        of_streams = {"ttft": history.ttft_ms, "tpot": history.tpot_ms, "gap": history.gap_ms}
+        times = of_streams[number.path[1]][history.stream] if number.path[1] in of_streams else history.total_ms
         return np.asarray(times / 1000 / _UNIT_S[number.unit])
     if number.group == "cache":
         hits = reader.hits("cache-exact" if "exact" in number.path else "cache-semantic")

@@ -78,6 +78,8 @@ class Results:
     status: Ints
     failed: Bools
     stream: Bools
+    tpot_ms: Floats
+    gap_ms: Floats
 
     def only(self, which: Bools | Ints) -> Results:
         """Return the results under this mask, or at these places."""
@@ -159,6 +161,9 @@ def good(results: Results, words: Sequence[str], slo: Slo) -> tuple[Bools, Bools
     met = ~results.failed & (results.status == _OK) & (results.total_ms <= total)
     if slo.ttft.p99 is not None:
         met &= ~results.stream | (results.ttft_ms <= slo.ttft.p99 * 1000)
+    for took_ms, limit_s in ((results.tpot_ms, slo.tpot.p99), (results.gap_ms, slo.gap.p99)):
+        if limit_s is not None:
+            met &= ~(took_ms > limit_s * 1000)  # NaN where there is none, or it is not known
     if "degraded" in words:
         met &= results.path != words.index("degraded")
     return np.asarray(counted), np.asarray(met)

@@ -68,6 +68,8 @@ class History:
     cost_usd: Floats
     wasted_usd: Floats
     ttft_ms: Singles
+    tpot_ms: Singles
+    gap_ms: Singles
     total_ms: Singles
     started_s: Floats
     score: Singles

@@ -62,6 +62,9 @@ class Followed:
     wasted_usd: Floats
     ttft_ms: Floats
     total_ms: Floats
+    tpot_ms: Floats
+    """Time per token of the stream; NaN where there is none, or it is not known, as with `gap_ms`."""
+    gap_ms: Floats
     escalated: Bools
     """Whether the first tier's draft was replaced by a stronger tier's answer, whatever became of that."""
     unknown: Bools
@@ -154,7 +157,8 @@ class CourseFollower:
         drafts_usd = np.zeros(n)
         out = Followed(
             np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
-            np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64), np.full(n, np.nan),
+            np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.bool_), np.zeros(n, np.bool_),
+            np.zeros(n, np.int64), np.full(n, np.nan),
         )  # fmt: skip
         resampled: dict[tuple[str, int], Any] = {}
         base = self._covariate(resampled)
@@ -238,6 +242,7 @@ class CourseFollower:
         out.basis[where], out.confidence[where] = got["basis"][done], got["confidence"][done]
         out.total_ms[where] = elapsed[where] + got["whole_ms"][done]
         out.ttft_ms[where] = np.where(stream[done], elapsed[where] + got["first_ms"][done], out.total_ms[where])
+        out.tpot_ms[where], out.gap_ms[where] = got["tpot_ms"][done], got["gap_ms"][done]
         out.cost_usd[where] = drafts_usd[where] + got["whole_usd"][done]
         out.wasted_usd[where] = drafts_usd[where]
         own = np.where(out.escalated[where], ESCALATED, DIRECT)
@@ -293,6 +298,9 @@ class CourseFollower:
         )
         whole_ms = np.where(known_whole, history.call_total_ms[tier, rows], first_token + per_answer * scale)
         drafted = state == REJECTED
+        # A stream that this tier served is recorded as its client got it; of others there is the call's own pace.
+        recorded = history.tier[whole] == self._ledger_tier[tier]
+        pace = per_answer / np.maximum(history.call_tokens_out[tier, whole] - 1, 1)
         return {
             "failed": failed,
             "passes": passes,
@@ -307,6 +315,8 @@ class CourseFollower:
                 history.call_usd[tier, rows],
                 tokens_in * price_in + self._drafts[tier][1] * price_out,
             ),
+            "tpot_ms": np.where(stream, np.where(recorded, history.tpot_ms[whole], pace), np.nan),
+            "gap_ms": np.where(stream & recorded, history.gap_ms[whole], np.nan),
             "first_ms": first_ms.astype(np.float64),
             "whole_ms": whole_ms.astype(np.float64),
             "draft_ms": np.where(drafted, history.call_total_ms[tier, rows], first_ms).astype(np.float64),

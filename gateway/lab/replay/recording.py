@@ -132,6 +132,8 @@ def _results(history: History) -> Results:
         status=history.status.astype(np.int64),
         failed=history.failed,
         stream=history.stream,
+        tpot_ms=history.tpot_ms.astype(np.float64),
+        gap_ms=history.gap_ms.astype(np.float64),
     )
 
 

@@ -271,6 +271,8 @@ def _outcome_of(
         "wasted_usd": outcome.wasted_usd,
         "ttft_ms": outcome.ttft_ms,
         "total_ms": outcome.total_ms,
+        "tpot_ms": outcome.tpot_ms,
+        "gap_ms": outcome.gap_ms,
         "status": np.where(failed, 502, 200),
         "failed": failed,
     }

@@ -50,9 +50,19 @@ def test_an_answer_whose_structure_is_wrong_is_not_good() -> None:
     assert was_good({**ledger(deadline=True), "calls": [calls[0], {"fault": "schema", "wasted": False}]}) is False
 
 
+def test_a_replay_holds_streams_to_their_pace_and_gaps() -> None:
+    """By the p99 objectives; where a pace or a gap is not known, it is not missed."""
+    n = 4
+    numbers, no, zeros = np.zeros(n, int), np.zeros(n, bool), np.zeros(n)
+    pace, gap = np.array([10.0, 90.0, 10.0, np.nan]), np.array([200.0, 200.0, 900.0, np.nan])
+    results = Results(numbers, numbers, zeros, zeros, zeros, zeros, np.full(n, 200), no, ~no, pace, gap)
+    slo = Slo.model_validate({"tpot": {"p99": "50ms"}, "gap": {"p99": "500ms"}, "deadline": "1s"})
+    assert good(results, WORDS, slo)[1].tolist() == [True, False, False, True]
+
+
 def test_a_replay_counts_no_degraded_answer_either() -> None:
     n = 2
     numbers, no, zeros = np.arange(n), np.zeros(n, bool), np.zeros(n)
-    results = Results(numbers, numbers, zeros, zeros, zeros, zeros + 5, np.full(n, 200), no, no)
+    results = Results(numbers, numbers, zeros, zeros, zeros, zeros + 5, np.full(n, 200), no, no, zeros, zeros)
     counted, met = good(results, WORDS, Slo.model_validate({"deadline": "1s"}))
     assert counted.tolist() == [True, True] and met.tolist() == [True, False]
