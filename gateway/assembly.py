@@ -44,6 +44,7 @@ from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import LoopbackGuard, Tenants
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
+from gateway.request.session_caps import SessionCounts
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
@@ -138,6 +139,7 @@ def build(
         guard=LoopbackGuard(deployment),
         tenants=Tenants(deployment.tenants),
         policies=policies,
+        sessions=SessionCounts(store, metrics.session_capped),
         exact_cache=ExactLookup(cache, gate),
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,
@@ -318,6 +320,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
+        await steps.sessions.aclose()
         await steps.kept_responses.aclose()
         await steps.comparer.aclose()
         await steps.shadows.aclose()

@@ -13,6 +13,7 @@
     ├── UpgradeRequired        426  invalid_request_error   a WebSocket was asked for
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
     ├── RateLimited            429  rate_limit_error        every backend asks for a pause
+    │   └── SessionLimitReached              the session has used up its caps; another try will not help
     ├── Overloaded             503  service_unavailable_error  the gateway, or every backend, is at its limit
     ├── Draining               503  service_unavailable_error  the process stops before the answer was complete
     ├── UpstreamFailed         502  upstream_error          no backend gave a usable answer
@@ -170,6 +171,12 @@ class RateLimited(ApiError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+
+
+class SessionLimitReached(RateLimited):
+    """429: a session has used up what the `session` section of its surface's policy allows it."""
+
+    code: str = "session_limit_reached"
 
 
 class Overloaded(ApiError):

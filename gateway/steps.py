@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.request.access import LoopbackGuard, Tenants
     from gateway.request.load_shedding import LoadShedder
+    from gateway.request.session_caps import SessionCounts
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Tier
@@ -54,6 +55,7 @@ class Steps(AnswerSteps):
     guard: LoopbackGuard
     tenants: Tenants
     policies: Policies
+    sessions: SessionCounts
     kept_responses: KeptResponses
     comparer: Comparer
     shadows: ShadowRunner

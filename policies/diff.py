@@ -95,6 +95,8 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("endpoints", "other"): "Which further paths are passed on, and who answers them.",
     ("endpoints", "embeddings", "ttl"): "How long a text's vector is stored.",
     ("state",): "How long clients may refer to earlier responses.",
+    ("session",): "How much one session may use: requests, money or time, and what happens when that is reached.",
+    ("session", "on_cap"): "Whether a session is told to conclude before it is refused.",
     ("holdout",): "How many requests go to the strongest tier whatever the rules say.",
     ("learn",): "How many requests a second tier answers too, off the path, and what that may cost.",
 }

@@ -307,6 +307,13 @@ def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
         yield Finding(("holdout",), message, "T601", "write 1%", (Edit(("holdout",), "1%"),))
 
 
+def _sessions_begin(policy: Rules) -> Iterator[Finding]:
+    caps, at = policy.session, ("session", "calls")
+    if caps is not None and caps.calls == 1 and caps.on_cap == "conclude":
+        message = "the first request is told to conclude, so no session ever calls a tool"
+        yield Finding(at, message, "T604", "write 2 or more, or on_cap: refuse", (Edit(at, "50"),))
+
+
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     for name, quantiles in policy.slo.quantiles().items():
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
@@ -379,6 +386,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _races_have_a_rival,
     _hedges_come_in_time,
     _holdout_is_a_sample,
+    _sessions_begin,
     _waits_end_in_time,
     _caches_build_on_each_other,
 )

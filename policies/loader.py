@@ -46,7 +46,7 @@ CLASSIFIER_SHEET = "difficulty.json"
 
 _RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
 """The keys of a policy file that rule anything."""
-_LATER = {"endpoints": Endpoints(), "tier_fields": {}}
+_LATER: Final[Mapping[str, object]] = {"endpoints": Endpoints(), "session": None, "tier_fields": {}}
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
 _LATER_WITHIN: Final[Mapping[str, object]] = {"set": {}, "force": {}, "instruction": ""}
 """The same of keys within sections."""

@@ -26,6 +26,7 @@ from policies.fields import SetFields
 from policies.learn import Learn
 from policies.quantities import read_duration, read_number
 from policies.rollout import Rollout
+from policies.session import SessionCaps
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
 
@@ -423,6 +424,8 @@ class Rules(Section):
     load: Load = Load()
     endpoints: Endpoints = Endpoints()
     state: State = State()
+    session: SessionCaps | None = None
+    """What one session may use of this surface."""
     holdout: Share = 0.01
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None

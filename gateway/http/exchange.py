@@ -201,6 +201,8 @@ class Exchange(BaseExchange):
         request = build_context(
             steps, headers, body, self.trace, self.ledger, self.client, large=large, native=native, instead=tried
         )
+        if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
+            request = await steps.sessions.enter(request, caps)
         if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
             self._dialect.limited(limit)
         if request.features.stream and request.policy.escalate.stream.alive != "none":

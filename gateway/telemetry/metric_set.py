@@ -98,6 +98,9 @@ class MetricSet:
             "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
         )
         self.in_flight = self._gauge("in_flight", "Requests being answered now.", "livesum")
+        self.session_caps = self._counter(
+            "session_caps", "Requests that were a session's last, or over its caps.", "surface", "cap", "outcome"
+        )
         self.shed = self._counter("shed", "Requests rejected because of overload.", "surface", "reason")
 
     def _define_objectives(self) -> None:

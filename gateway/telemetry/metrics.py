@@ -192,6 +192,10 @@ class Metrics(MetricSet):
         at = datetime(day.year, day.month, day.day, tzinfo=UTC)
         self._child(self.retirement, (backend,)).set(at.timestamp())
 
+    def session_capped(self, surface: str, cap: str, outcome: str) -> None:
+        """Count a request that was its session's last, or refused, because of that cap of the surface's policy."""
+        self._child(self.session_caps, (surface, cap, outcome)).inc()
+
     def judged(self, surface: str, outcome: str, dollars: float) -> None:
         """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""
         self._child(self.judgements, (surface, outcome)).inc()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 # Hops, in the order of one request.
 REQUEST: Final = "request"
+SESSION: Final = "session"  # where the policy caps sessions: counts the request
 CACHE_EXACT: Final = "cache.exact"
 EMBED: Final = "embed"
 CACHE_SEMANTIC: Final = "cache.semantic"
@@ -56,6 +57,12 @@ HOP: Final = "tierline.hop"  # the hop's name on spans that are called by their 
 CLAUSE: Final = "tierline.clause"  # dotted key of the policy, such as route.start.local
 CLAUSE_LINE: Final = "tierline.clause.line"  # FILE:LINE of it, where the policy came from a file
 CHECKS: Final = "tierline.clause.checks"  # the start rules that were read: each comparison with its value and outcome
+
+# Sessions: what one has used on the surface, this request included.
+SESSION_CALLS: Final = "tierline.session.calls"
+SESSION_USD: Final = "tierline.session.usd"
+SESSION_TIME: Final = "tierline.session.time_s"  # since its first request
+SESSION_OUTCOME: Final = "tierline.session.outcome"  # open, last (told to conclude), over (refused)
 
 # Caches.
 CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open

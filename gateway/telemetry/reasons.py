@@ -60,6 +60,12 @@ def _request(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.PROMPT, "prompt: {}")
 
 
+def _session(a: Attributes) -> Iterable[str]:
+    yield _phrase(a, names.REASON, "{}")
+    yield _phrase(a, names.SESSION_CALLS, "request {} of the session")
+    yield f"{dollars(a.get(names.SESSION_USD, 0.0))} in {a.get(names.SESSION_TIME, 0.0):.0f} s"
+
+
 def _cache(a: Attributes) -> Iterable[str]:
     outcome, reason = a.get(names.CACHE_OUTCOME, "no outcome"), a.get(names.CACHE_REASON)
     yield f"{outcome} ({reason})" if reason else str(outcome)
@@ -283,5 +289,6 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.SAMPLE: _sample,
     names.JUDGE: _judge,
     names.CACHE_WRITE: _cache,
+    names.SESSION: _session,
     names.HOP_SHED: _shed,
 }

@@ -13,7 +13,7 @@ from policies.diff import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Policy
-from policies.quantities import write_duration, write_share
+from policies.quantities import dollars, write_duration, write_share
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PathLine:
 def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     """Return the steps from the features to the decision, and what could happen after it."""
     values = rule_values(policy, given.difficulty, given.features, given.budget_s)
-    lines = [*_features(policy, values, given), *_classifier(policy, given, values)]
+    lines = [*_session(policy), *_features(policy, values, given), *_classifier(policy, given, values)]
     lines += [*_conversation(policy, given, values), *_budget(policy, given)]
     try:
         decision = decide(policy, given)
@@ -56,6 +56,15 @@ def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     lines += _decision(decision)
     lines += _set_fields(policy, decision)
     return [*lines, *_escalation(policy, given, values, decision)]
+
+
+def _session(policy: Policy) -> Iterator[PathLine]:
+    if (caps := policy.session) is not None:
+        allowed = [f"{caps.calls} requests"] if caps.calls is not None else []
+        allowed += [dollars(caps.usd)] if caps.usd is not None else []
+        allowed += [write_duration(caps.time)] if caps.time is not None else []
+        then = "the last one is told to conclude" if caps.on_cap == "conclude" else "what comes later is refused"
+        yield PathLine("session", f"one session gets {', '.join(allowed)} at most; {then}", ("session",))
 
 
 def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> list[PathLine]:

@@ -50,6 +50,7 @@ UNSEEN: Final[Mapping[str, str]] = {
     "cache.coalesce": "needs simultaneous requests",
     "cache.scope": "needs several tenants",
     "cache.tags": "needs a purge",
+    "session": "what the requests of a session use together",
     "holdout": "a share of requests; `holdout: true` in a case shows what it does",
 }
 """Keys that no single request shows, and why. A key stands for all below it."""

@@ -221,6 +221,7 @@ def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, mon
         metrics.observe(trace, ledger)
         metrics.warmed(odd, odd)
         metrics.backend_refuses(odd, refuses=True)
+        metrics.session_capped(odd, odd, odd)
         metrics.judged(odd, odd, 0.0)
         metrics.answers_compared(odd, odd, 0.0, 0.0)
         metrics.shadow_ended(odd, odd, 0.0)
@@ -253,8 +254,8 @@ def test_no_label_is_of_a_client(metrics: Metrics) -> None:
     """No metric has a tenant, a key, a request or a model that was asked for as a label."""
     labels = {label for metric in metrics.defined for label in metric._labelnames}
     assert labels == {
-        "backend", "connection", "direction", "group", "hop", "language", "objective", "outcome", "part", "path",
-        "prompt", "reason", "stage", "state", "status", "surface", "tier", "version",
+        "backend", "cap", "connection", "direction", "group", "hop", "language", "objective", "outcome", "part",
+        "path", "prompt", "reason", "stage", "state", "status", "surface", "tier", "version",
     }  # fmt: skip
 
 
