@@ -307,6 +307,23 @@ async def test_surfaces_are_listed_as_the_apis_models(ladder: Ladder) -> None:
     assert one.created_at.year >= 2026
 
 
+async def test_surfaces_are_listed_in_pages(ladder: Ladder) -> None:
+    """As the SDK follows them, in both directions; a cursor or a limit that is none is the client's mistake."""
+    sdk = ladder.sdk.models
+    page = await sdk.list(limit=1)
+    assert ([one.id for one in page.data], page.has_more, page.last_id) == (["auto"], True, "auto")
+    page = await page.get_next_page()
+    assert ([one.id for one in page.data], page.has_more) == (["chat"], False)
+    assert [one.id async for one in sdk.list(limit=1)] == ["auto", "chat"]
+    page = await sdk.list(before_id="chat", limit=5)
+    assert ([one.id for one in page.data], page.has_more, page.first_id) == (["auto"], False, "auto")
+    page = await sdk.list(before_id="auto")
+    assert (page.data, page.has_more, page.first_id) == ([], False, None)
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after_id": "nope"}, {"after_id": "auto", "before_id": "chat"}):
+        with pytest.raises(anthropic.BadRequestError):
+            await sdk.list(**wrong)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_over_a_socket(gateway: Gateway, upstreams: Any, stream: bool) -> None:
     """The process that a user starts, with the SDK's own HTTP client."""

@@ -5,17 +5,23 @@ A client that sends `anthropic-version` gets them in the form of Anthropic's API
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
+from starlette.responses import JSONResponse
 
+from gateway.dialects.responses.reading import unsupported
 from gateway.errors import NotFound
 from gateway.http.api_route import BodyRoute, Sender, Served
 from policies.loader import AUTO
 
 router: Final = APIRouter(tags=["The gateway"], route_class=BodyRoute)
+_MOST_LISTED: Final = 1000
+_Limit = Annotated[str | None, Query(include_in_schema=False)]
+_Cursor = Annotated[str | None, Query(include_in_schema=False)]
 _Version = Annotated[str | None, Header(alias="anthropic-version", include_in_schema=False)]
 
 
@@ -35,14 +41,24 @@ class Models(BaseModel):
     data: list[Model]
 
 
-@router.get("/v1/models")
-async def list_models(steps: Served, _: Sender, version: _Version = None) -> Models | dict[str, Any]:
-    """List the surfaces, as models to ask for."""
+@router.get("/v1/models", response_model=Models | dict[str, Any])
+async def list_models(
+    steps: Served,
+    _: Sender,
+    limit: _Limit = None,
+    after_id: _Cursor = None,
+    before_id: _Cursor = None,
+    version: _Version = None,
+) -> Models | JSONResponse:
+    """List the surfaces, as models to ask for: in pages where Anthropic's clients ask for such."""
     names = (AUTO, *steps.policies.current.names)
-    if version is not None:
-        listed = [_anthropic_model(steps, name) for name in names]
-        return {"data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]}
-    return Models(data=[_model(steps, name) for name in names])
+    if version is None:
+        return Models(data=[_model(steps, name) for name in names])
+    page, more = _page(names, limit, after_id, before_id)
+    listed = [_anthropic_model(steps, name) for name in page]
+    first, last = (page[0], page[-1]) if page else (None, None)
+    # FastAPI would take an empty page for one of OpenAI's lists.
+    return JSONResponse({"data": listed, "has_more": more, "first_id": first, "last_id": last})
 
 
 @router.get("/v1/models/{model}")
@@ -51,6 +67,28 @@ async def get_model(steps: Served, _: Sender, model: str, version: _Version = No
     if steps.policies.current.resolve(model) is None:
         raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
     return _model(steps, model) if version is None else _anthropic_model(steps, model)
+
+
+def _page(
+    names: Sequence[str], limit: str | None, after_id: str | None, before_id: str | None
+) -> tuple[Sequence[str], bool]:
+    """Return the names behind or before one of them, all without a limit, and whether there are more that way.
+
+    Raises InvalidRequest.
+    """
+    if after_id is not None and before_id is not None:
+        raise unsupported("before_id", "cannot be given together with after_id.")
+    if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:5]) <= _MOST_LISTED):
+        raise unsupported("limit", f"must be 1 to {_MOST_LISTED}.")
+    for param, name in (("after_id", after_id), ("before_id", before_id)):
+        if name is not None and name not in names:
+            raise unsupported(param, "is not the id of a model that is listed.")
+    most = len(names) if limit is None else int(limit)
+    if before_id is not None:
+        rest = names[: names.index(before_id)]
+        return rest[-most:], len(rest) > most
+    rest = names if after_id is None else names[names.index(after_id) + 1 :]
+    return rest[:most], len(rest) > most
 
 
 def _model(steps: Served, name: str) -> Model:
