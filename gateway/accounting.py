@@ -62,6 +62,8 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
         attributes[names.GEN_AI_TOKENS_CACHED] = usage.tokens_cached
     if usage.tokens_cache_write:
         attributes[names.GEN_AI_TOKENS_CACHE_WRITE] = usage.tokens_cache_write
+    if usage.tokens_reasoning:
+        attributes[names.GEN_AI_TOKENS_REASONING] = usage.tokens_reasoning
     if known is None:
         attributes[names.COST_UNKNOWN] = True
     else:

@@ -67,7 +67,7 @@ class Usage:
 
     Of `tokens_in`, `tokens_cached` were read from the provider's prompt cache, and `tokens_cache_write` written to it.
     `service_tier` is the provider's, such as `flex`; '' if it names none. `cost_usd` is the charge in US dollars that
-    the provider states; None if it states none.
+    the provider states; None if it states none. Of `tokens_out`, `tokens_reasoning` were thinking.
     """
 
     tokens_in: int
@@ -77,6 +77,7 @@ class Usage:
     tokens_cache_write: int = 0
     service_tier: str = ""
     cost_usd: float | None = None
+    tokens_reasoning: int = 0
 
     @property
     def incomplete(self) -> bool:
@@ -96,10 +97,13 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     if details := usage.get("prompt_tokens_details"):
         cached = part_of(details, "cached_tokens", tokens_in)
         written = min(part_of(details, "cache_write_tokens", tokens_in), tokens_in - cached)
+    thought = 0
+    if details := usage.get("completion_tokens_details"):
+        thought = part_of(details, "reasoning_tokens", tokens_out)
     tier = value.get("service_tier")
     tier = tier if isinstance(tier, str) else ""
     stated = None if _CHARGES.isdisjoint(usage) else _stated_cost(usage)
-    return Usage(tokens_in, tokens_out, usage.get(_ESTIMATED) is True, cached, written, tier, stated)
+    return Usage(tokens_in, tokens_out, usage.get(_ESTIMATED) is True, cached, written, tier, stated, thought)
 
 
 def part_of(details: object, name: str, most: int) -> int:

@@ -166,7 +166,10 @@ GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
 GEN_AI_TOKENS_CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
-GEN_AI_TOKENS_CACHE_WRITE: Final = "gen_ai.usage.cache_creation.input_tokens"
+GEN_AI_TOKENS_CACHE_WRITE: Final = "gen_ai.usage.cache_write.input_tokens"
+GEN_AI_TOKENS_REASONING: Final = "gen_ai.usage.reasoning.output_tokens"  # a part of the output tokens
+GEN_AI_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"  # seconds; of streams, made of TTFT for the collector
+GEN_AI_CONVERSATION: Final = "gen_ai.conversation.id"  # made of the ledger for the collector
 ERROR_TYPE: Final = "error.type"
 
 EMBEDDER: Final = "tierline.embedder"

@@ -141,7 +141,7 @@ class OtlpSpans:
                 context=context,
                 parent=contexts[0] if hop is not root else caller,
                 resource=self._resource,
-                attributes=_attributes(hop, ledger if hop is root else None),
+                attributes=_attributes(hop, ledger, is_root=hop is root),
                 kind=_KINDS.get(hop.name, SpanKind.INTERNAL),
                 # By convention a server span is in error for 5xx only, not for a caller's mistake.
                 status=_ERROR if (ledger.status >= 500 if hop is root else hop.error) else _UNSET,
@@ -188,13 +188,20 @@ def _resource() -> Resource:
     return Resource.create({"service.name": "tierline", "service.version": version(), **configured})
 
 
-def _attributes(hop: Hop, ledger: Ledger | None) -> dict[str, Any]:
-    """Return the hop's attributes that have a value, its error, and, for the root span, the ledger's fields."""
+def _attributes(hop: Hop, ledger: Ledger, *, is_root: bool) -> dict[str, Any]:
+    """Return the hop's attributes that have a value, its error, and, for the root span, the ledger's fields.
+
+    The call of a model has its conversation, too, and of a stream the time to the first chunk.
+    """
     attributes = {name: value for name, value in hop.attributes.items() if value is not None and value != []}
     attributes[names.HOP] = hop.name
     if hop.error:
         attributes[names.ERROR_TYPE] = hop.error
-    if ledger is not None:
+    if ledger.conversation and (is_root or names.GEN_AI_OPERATION in attributes):
+        attributes[names.GEN_AI_CONVERSATION] = ledger.conversation
+    if (ttft_ms := hop.attributes.get(names.TTFT)) is not None and names.GEN_AI_OPERATION in attributes:
+        attributes[names.GEN_AI_FIRST_CHUNK] = ttft_ms / 1000
+    if is_root:
         for name, field in names.OF_LEDGER.items():
             value = getattr(ledger, field)
             if value is not None and value != "":

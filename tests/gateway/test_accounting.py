@@ -349,6 +349,16 @@ def test_a_canary_is_held_against_the_objectives_in_force() -> None:
         assert ledger.counterfactual_usd == pytest.approx(0.5 if arm == "candidate" else 2.5)
 
 
+def test_the_thinking_within_the_output_is_told() -> None:
+    """On the hop, beside the output tokens that it is a part of; nothing where there was none."""
+    request = Finished()
+    thought = request.attempt("local", usage=Usage(10, 50, tokens_reasoning=40), OUTCOME="accepted")
+    plain = request.attempt("local", usage=Usage(10, 50), OUTCOME="accepted")
+    assert thought.attributes["gen_ai.usage.reasoning.output_tokens"] == 40
+    assert thought.attributes["gen_ai.usage.output_tokens"] == 50
+    assert names.GEN_AI_TOKENS_REASONING not in plain.attributes
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_no_hedge_where_a_price_is_unknown(known: bool) -> None:
     """The limit is a share of what requests cost: with a price that nobody states, no hedge is within it."""

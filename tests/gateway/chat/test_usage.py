@@ -96,6 +96,15 @@ def test_usage_in_the_usual_words_stays_as_it_is() -> None:
     assert not standardise({})
 
 
+@pytest.mark.parametrize(
+    ("details", "thought"),
+    [({"reasoning_tokens": 3}, 3), ({"reasoning_tokens": 99}, 5), ({"reasoning_tokens": "3"}, 0), ([], 0), (None, 0)],
+)
+def test_thinking_is_a_part_of_the_output(details: Any, thought: int) -> None:
+    usage = usage_of({"usage": {"prompt_tokens": 4, "completion_tokens": 5, "completion_tokens_details": details}})
+    assert usage is not None and (usage.tokens_out, usage.tokens_reasoning) == (5, thought)
+
+
 def test_a_count_that_nobody_tells_is_marked() -> None:
     """The other count is kept, and what is missing is 0 and marked, for the gateway to count itself."""
     value: dict[str, Any] = {"usage": {"prompt_tokens": 100, "completion_tokens": None}}
@@ -156,4 +165,4 @@ def test_nulls_in_the_words_of_other_apis() -> None:
         "total_tokens": 12,
         "output_tokens_details": {"reasoning_tokens": 7},
     }
-    assert usage_of({"usage": usage_of_response({"usage": beside})}) == Usage(3, 9)
+    assert usage_of({"usage": usage_of_response({"usage": beside})}) == Usage(3, 9, tokens_reasoning=7)

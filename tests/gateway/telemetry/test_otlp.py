@@ -204,3 +204,20 @@ async def test_a_models_span_has_the_conventions_name(store: RedisStore, collect
     said = attributes_of(span)
     assert (said[names.HOP], said[names.GEN_AI_PROVIDER]) == (names.ATTEMPT, "openai")
     assert (said[names.SERVER_ADDRESS], said[names.SERVER_PORT]) == ("api.example", 8443)
+
+
+async def test_a_models_span_has_its_conversation_and_first_chunk(store: RedisStore, collector: Collector) -> None:
+    """In the conventions' names and units; the request's span has the conversation, other steps have neither."""
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    ledger.conversation = "00c0ffee00c0ffee"
+    call = trace.hops[5]
+    call.attributes.update(names.of_call("openai", "openai", "gpt-4o-mini"))
+    call.attributes[names.TTFT] = 250.0
+    telemetry.record(trace, ledger)
+    await telemetry.aclose()
+    spans = [attributes_of(span) for span in collector.spans]
+    having = [said[names.HOP] for said in spans if said.get("gen_ai.conversation.id") == ledger.conversation]
+    models = [said[names.HOP] for said in spans if names.GEN_AI_OPERATION in said]
+    assert sorted(having) == sorted([names.REQUEST, *models]) and len(having) < len(spans)
+    assert [said["gen_ai.response.time_to_first_chunk"] for said in spans if said.get(names.TTFT) == 250.0] == [0.25]
