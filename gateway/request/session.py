@@ -13,7 +13,7 @@ client is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -43,9 +43,9 @@ def session_of(tenant: str, headers: Mapping[bytes, bytes], body: Mapping[str, A
     if not named and (key := body.get("prompt_cache_key")):
         named = str(key).encode("utf-8", "surrogatepass")
     if not named:
-        name = _hashed(tenant.encode(), *map(_bytes, _beginning_of(body)))
+        name = _hashed(tenant.encode(), _beginning_of(body).encode("utf-8", "surrogatepass"))
         return Session(name, name, False)
-    own = (thread,) if thread else (b"", _bytes("".join(_system_text(body["messages"]))[:_MOST_OF_SYSTEM]))
+    own = (thread,) if thread else (b"", _system_text(body["messages"]).encode("utf-8", "surrogatepass"))
     return Session(_hashed(tenant.encode(), named), _hashed(tenant.encode(), named, *own), True)
 
 
@@ -53,34 +53,35 @@ def _first(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> bytes:
     return next((value for name in names if (value := headers.get(name, b"").strip())), b"")
 
 
-def _beginning_of(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield who asks, and the texts up to the first of the user: the same in every turn of a conversation."""
-    yield from (str(body.get(name) or "") for name in _OF_USER)
+def _beginning_of(body: Mapping[str, Any]) -> str:
+    """Return who asks, and the texts up to the first of the user: the same in every turn of a conversation."""
+    told = [str(body.get(name) or "") for name in _OF_USER]
     metadata = body.get("metadata")
-    yield str(metadata.get("user_id") or "") if type(metadata) is dict else ""
+    told.append(str(metadata.get("user_id") or "") if type(metadata) is dict else "")
     for message in body["messages"]:
-        yield from _texts(message)
+        told += _texts(message)
         if message.get("role") == "user":
-            return
+            break
+    return "\0".join(told)
 
 
-def _system_text(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _system_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the beginning of the system text."""
+    told: list[str] = []
     for message in messages:
         if message.get("role") not in ("system", "developer"):
-            return
-        yield from _texts(message)
+            break
+        told += _texts(message)
+    return "".join(told)[:_MOST_OF_SYSTEM]
 
 
-def _texts(message: Mapping[str, Any]) -> Iterator[str]:
+def _texts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     if type(content) is str:
-        yield content[:_MOST]
-    elif type(content) is list:
-        yield from (str(part["text"])[:_MOST] for part in content if type(part) is dict and "text" in part)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+        return [content[:_MOST]]
+    if type(content) is list:
+        return [str(part["text"])[:_MOST] for part in content if type(part) is dict and "text" in part]
+    return []
 
 
 def _hashed(*parts: bytes) -> str:
