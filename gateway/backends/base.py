@@ -195,6 +195,8 @@ class BackendRequest:
     large: bool = False
     native: Native | None = None
     """The own form of a request that was translated to `body`, for a backend of its dialect."""
+    headers: Mapping[str, str] | None = None
+    """Headers of this request alone, beside those that every request to the backend has."""
 
 
 @value_type

@@ -246,6 +246,8 @@ class HttpBackend(ABC):
             except (AttributeError, LookupError, TypeError, ValueError) as unread:
                 raise self._untranslatable(unread) from unread
             headers = self._headers_for(request)
+            if request.headers:
+                headers = {**headers, **request.headers}
             response = await self._transport.send(headers, sent, request.traceparent, request.tracestate)
             if self._quota is not None:
                 hear = self._quota.heard if response.status == 200 else self._quota.refused

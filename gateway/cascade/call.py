@@ -222,7 +222,19 @@ def backend_request(
     )
     if endpoint.config.sets_fields or request.policy.sets_fields:
         asked = with_set_fields(asked, endpoint, None if own else request.policy, hop)
+    if endpoint.config.slo_headers and not own:
+        asked = replace(asked, headers=_slo_headers(request))
     return asked
+
+
+def _slo_headers(request: RequestContext) -> dict[str, str]:
+    """Return llm-d's headers: milliseconds left until a stream's first token is due, and for each token after it."""
+    headers: dict[str, str] = {}
+    if (first_s := request.left().ttft_s) is not None and first_s > 0:
+        headers["x-llm-d-slo-ttft-ms"] = f"{first_s * 1000:.0f}"
+    if (pace_s := request.tpot_s()) is not None:
+        headers["x-llm-d-slo-tpot-ms"] = f"{pace_s * 1000:g}"
+    return headers
 
 
 _NO_STREAM: Final = StreamState()

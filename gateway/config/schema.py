@@ -218,6 +218,8 @@ class BackendConfig(Keyed, SetFields):
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()
+    slo_headers: bool = False
+    """Whether it takes llm-d's headers about the first token and the pace, and schedules by them."""
     connect_timeout: Seconds = 2.0
     patience: Positive = 10.0
     """Time to the first byte beyond which a timed-out call counts as the backend's failure. Requests may give up

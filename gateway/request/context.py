@@ -78,6 +78,13 @@ class RequestContext:
         ttft = None if self.ttft_deadline is None else self.ttft_deadline - now
         return Left(self.deadline - now, ttft)
 
+    def tpot_s(self) -> float | None:
+        """Return the most seconds per output token that the policy (p99) or the client wants of a stream, if any."""
+        if not self.features.stream:
+            return None
+        limits = [limit for limit in (self.policy.slo.tpot.p99, self.options.tpot_s) if limit]
+        return min(limits) if limits else None
+
     def call_rules(self) -> CallRules | None:
         """Return the tool calls that the request allows; None if its policy does not ask for that check."""
         if "tool_calls" not in self.policy.escalate.when.invalid:

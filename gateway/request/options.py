@@ -57,6 +57,11 @@ REQUEST_HEADERS: Final[Mapping[bytes, RequestHeader]] = {
     b"x-tierline-deadline-ms": RequestHeader("Asks for the answer sooner than the policy's deadline.", option=True),
     b"x-tierline-ttft-ms": RequestHeader("Asks for a stream's first token sooner.", "answers", option=True),
     b"x-llm-d-slo-ttft-ms": RequestHeader("As x-tierline-ttft-ms: llm-d's header.", "answers", option=True),
+    b"x-llm-d-slo-tpot-ms": RequestHeader(
+        "Wants each token after a stream's first within that time; sent on where a backend takes it.",
+        "answers",
+        option=True,
+    ),
     b"x-stainless-timeout": RequestHeader(
         "Seconds, as x-tierline-deadline-ms: OpenAI's SDKs'.", "answers", option=True
     ),
@@ -97,7 +102,10 @@ _MOST: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Options of one request. `deadline_s` and `ttft_s` are the smallest of its values, None if it set none."""
+    """Options of one request. `deadline_s` and `ttft_s` are the smallest of its values, None if it set none.
+
+    `tpot_s` is the time per output token after the first that the client wants of a stream.
+    """
 
     surface: str | None = None
     cache: CacheControl = NO_CONTROL
@@ -107,6 +115,7 @@ class RequestOptions:
     max_tier: str | None = None
     deadline_s: float | None = None
     ttft_s: float | None = None
+    tpot_s: float | None = None
 
 
 _NO_OPTIONS: Final = RequestOptions()
@@ -139,6 +148,7 @@ def read_options(headers: dict[bytes, bytes]) -> RequestOptions:
         max_tier=_text(headers, b"x-tierline-max-tier"),
         deadline_s=_deadline(headers),
         ttft_s=_first_token(headers),
+        tpot_s=_pace(headers),
     )
 
 
@@ -181,6 +191,13 @@ def _first_token(headers: dict[bytes, bytes]) -> float | None:
     theirs = _number(headers[b"x-llm-d-slo-ttft-ms"]) if b"x-llm-d-slo-ttft-ms" in headers else None
     limits = [limit for limit in (own, theirs / 1000 if theirs else None) if limit is not None]
     return min(limits) if limits else None
+
+
+def _pace(headers: dict[bytes, bytes]) -> float | None:
+    """Return the client's limit for each further token in seconds, from llm-d's header (invalid: ignored)."""
+    value = headers.get(b"x-llm-d-slo-tpot-ms")
+    number = None if value is None else _number(value)
+    return number / 1000 if number else None
 
 
 def _milliseconds(headers: dict[bytes, bytes], name: bytes, least: float = 0) -> float | None:

@@ -12,9 +12,10 @@ import orjson
 import pytest
 
 from tests.integration.test_path import traced
-from tests.support.gateway import CHAT, Gateway, serve
+from tests.support.gateway import CHAT, Gateway, environment, running, serve, write_deployment
 from tests.support.raw_upstream import Part, RawUpstream, raw_upstream
 from tests.support.store import LocalStore
+from tests.support.upstream import Upstream
 
 PAUSE_S = 0.3
 SLO = "slo: {deadline: 20s, tpot: {p95: 20ms, p99: 10s}, gap: {p95: 10s, p99: 100ms}}"
@@ -93,3 +94,47 @@ def test_signs_of_life_do_not_shorten_a_gap(paced: Gateway, store: LocalStore, u
     with ThreadPoolExecutor(4) as pool:
         ledgers = [*pool.map(lambda path: ledger_of(paced, store, path, temperature=0.8), ASKED)]
     assert [2900 < one["gap_ms"] < 1000 * (time.monotonic() - began) for one in ledgers] == [True] * 4
+
+
+BACKENDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "http1": {"slo_headers": True},
+    "other": {"slo_headers": True, "http": {"client": "httpx2"}},
+    "responses": {"slo_headers": True, "kind": "responses"},
+}
+
+
+@pytest.fixture(scope="module")
+def llm_d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Upstream]]:
+    """A gateway of a tier for each backend, all of one upstream, which refuses what is no chat completion."""
+    folder = tmp_path_factory.mktemp("llm_d")
+    with Upstream() as upstream:
+        tiers = [
+            {"name": name, "backends": [{"base_url": upstream.url, "model": "m", **more}]}
+            for name, more in BACKENDS.items()
+        ]
+        policy = CHAT.replace("[local, hosted]", f"[{', '.join(BACKENDS)}]").replace("local: other", "plain: other")
+        policy = policy.replace("deadline: 20s", "deadline: 20s, tpot: {p99: 80ms}, ttft: {p99: 9s}")
+        write_deployment(folder, {"tiers": tiers, "cross_encoder": "none"}, {"chat": policy})
+        with running(folder, environment(), forked=True) as gateway:
+            yield gateway, upstream
+
+
+@pytest.mark.parametrize("tier", BACKENDS)
+def test_backends_that_take_them_get_llm_ds_headers(llm_d: tuple[Gateway, Upstream], tier: str) -> None:
+    """What is left until the first token, and the smaller limit of the pace; JSON has neither, others get none."""
+    gateway, upstream = llm_d
+
+    def received(stream: bool, **headers: str) -> tuple[int, str]:
+        upstream.reset()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        body = {"model": f"tier:{tier}", "stream": stream, **ASKED["/chat/completions"]}
+        httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=sent, timeout=20)
+        got = (upstream.requests + upstream.probes)[-1].headers
+        return int(got.get("x-llm-d-slo-ttft-ms", -1)), got.get("x-llm-d-slo-tpot-ms", "")
+
+    assert received(False, x_llm_d_slo_tpot_ms="50") == (-1, "")
+    left_ms, pace = received(True, x_llm_d_slo_tpot_ms="50", x_llm_d_slo_ttft_ms="5000")
+    assert (4000 < left_ms <= 5000, pace) == ((True, "50") if tier != "plain" else (False, ""))
+    left_ms, pace = received(True, x_llm_d_slo_tpot_ms="soon")
+    assert (8000 < left_ms <= 9000, pace) == ((True, "80") if tier != "plain" else (False, ""))
