@@ -161,7 +161,7 @@ class BackendCall:
         if isinstance(outcome, BackendError):
             self.slot.failed(outcome)
         elif outcome in ("answered", "rejected"):
-            self.slot.succeeded()
+            self.slot.succeeded(used.tokens_out)
         elif outcome == "lost":
             self.slot.lost()
         else:

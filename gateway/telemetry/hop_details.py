@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway.telemetry import names
 from gateway.telemetry.ledger import NEVER
 from policies.expression import OTHERWISE, Expression, parts
+from policies.quantities import milliseconds
 from routing.confidence.judge import clause_of_verdict
 from routing.decide import clause_of, conversation_difficulty, values_for
 
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import RecordedDecision
     from gateway.telemetry.trace import Hop, Trace
-    from policies.model import Policy
+    from policies.model import Policy, Quantiles
     from routing.confidence.judge import Evidence
     from routing.decide import TierHealth
     from routing.difficulty.model import Difficulty
@@ -100,6 +101,8 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
             attributes[names.CHECKS] = _checks(made, clause.removeprefix("route.start."))
         if " expected to " in decision.stand_in:  # the wanted tier is not down but slow
             attributes[names.STAND_IN_CLAUSE] = "slo.ttft.p99" if limit_s < given.budget_s else "slo.deadline"
+    if stream and (slow := _too_slow(policy.slo.tpot, given.health.values())):
+        attributes[names.SLOW_PACE] = slow
     if len(given.health) < 2:
         return
     tiers: list[str] = []
@@ -118,6 +121,15 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     attributes[names.OTHER_TIERS], attributes[names.OTHER_LATE], attributes[names.OTHER_STATE] = tiers, late, states
     attributes[names.OTHER_TTFT], attributes[names.OTHER_TTFT_P95] = times[0], times[1]
     attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
+
+
+def _too_slow(tpot: Quantiles, tiers: Iterable[TierHealth]) -> list[str]:
+    """Return the tiers whose mean pace of late exceeds the objective of the widest quantile: `local: 62 ms`."""
+    most_s = tpot.p99 or tpot.p95 or tpot.p50
+    if not most_s:
+        return []
+    paces = {one.name: one.forecast.tpot_s for one in tiers if one.forecast is not None}
+    return [f"{tier}: {milliseconds(pace_s * 1000)}" for tier, pace_s in paces.items() if pace_s > most_s]
 
 
 def _describe_difficulty(

@@ -124,6 +124,7 @@ def _route(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
     yield from _others(a)
+    yield from (f"slower than slo.tpot of late: {one} a token" for one in a.get(names.SLOW_PACE, ()))
     yield _phrase(a, names.BUDGET_LEFT, "{} left", milliseconds)
 
 

@@ -54,7 +54,8 @@ class Forecasts:
             return Forecast(0.0, 0.0, 0.0, 0.0, known=False)
         least = latency.whole(0.05, tokens_in, now) if ttft is None else latency.ttft(0.05, tokens_in, now)
         p95 = latency.ttft(0.95, tokens_in, now)
-        return Forecast(ttft or 0.0, p95 or 0.0, whole or 0.0, 0.0, known=True, least_s=least or 0.0)
+        pace = latency.tpot_s
+        return Forecast(ttft or 0.0, p95 or 0.0, whole or 0.0, 0.0, known=True, least_s=least or 0.0, tpot_s=pace)
 
 
 def queued(forecast: Forecast, queue_s: float) -> Forecast:

@@ -201,13 +201,15 @@ class Slot:
         self._first_at = self.endpoint.now()
         self.endpoint.began(self.called_at, self.ask.tokens_in, self._first_at)
 
-    def succeeded(self) -> None:
-        """End it with a whole answer, good or not."""
+    def succeeded(self, tokens_out: int = 0) -> None:
+        """End it with a whole answer, good or not, of that many tokens; 0 if that is not known."""
         if self._over:
             return
         now = self.endpoint.now()
         if self._first_at is None:
             self.endpoint.answered(self.called_at, self.ask.tokens_in, now)
+        elif tokens_out > 1:
+            self.endpoint.latency.observe_tpot((now - self._first_at) / (tokens_out - 1))
         self.endpoint.well_again(self.called_at, now, retry=self._retry)
         self._end(now)
 

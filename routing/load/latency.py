@@ -38,6 +38,8 @@ _SLOPE_CACHED_S = 2.0
 _TTFT, _WHOLE = 0, 16
 _BUCKETS = 16
 _SERIES = 2 * _BUCKETS
+_PACE_STREAMS, _LEAST_STREAMS = 16, 8
+"""Streams over which the pace is averaged, the newest with the same weight each, and the fewest that give one."""
 _MOST_HEARD = 100_000
 """Limit on a reported count: more samples of one kind than any process collects between two reports."""
 
@@ -60,6 +62,8 @@ class Forecast:
     """The backend has been idle for so long that its first token will take its configured cold-start time."""
     least_s: float = 0.0
     """A lower bound: the 5% quantile of the time to the first token or, if that is unknown, of the whole answer."""
+    tpot_s: float = 0.0
+    """Mean time per output token after the first, of late; 0 where too few streams were measured."""
 
 
 def _bin_of(seconds: float) -> int:
@@ -140,6 +144,8 @@ class LatencyModel:
         self._fresh: dict[int, int] = {}
         self._unreported: dict[int, int] = {}
         self._cache: dict[tuple[int, float], tuple[float, float | None]] = {}
+        self._tpot_s = 0.0
+        self._streams = 0
 
     def observe_ttft(self, tokens_in: int, seconds: float, now: float, *, censored: bool = False) -> None:
         """Add a time to first token in seconds; `censored` if it had not arrived when the call was given up."""
@@ -148,6 +154,16 @@ class LatencyModel:
     def observe_whole(self, tokens_in: int, seconds: float, now: float) -> None:
         """Add the duration of a whole answer in seconds."""
         self._observe(_WHOLE + _bucket_of(tokens_in), seconds, now)
+
+    def observe_tpot(self, seconds: float) -> None:
+        """Add the time per output token after the first of a stream in seconds."""
+        self._streams += 1
+        self._tpot_s += (seconds - self._tpot_s) / min(self._streams, _PACE_STREAMS)
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time per output token of the last streams of this process; 0 where there were too few."""
+        return self._tpot_s if self._streams >= _LEAST_STREAMS else 0.0
 
     def ttft(self, q: float, tokens_in: int, now: float) -> float | None:
         """Return a quantile of the time to the first token in seconds; None: too few samples of any prompt length."""

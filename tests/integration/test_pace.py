@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import orjson
 import pytest
 
+from gateway.telemetry import names
 from tests.integration.test_path import traced
 from tests.support.gateway import CHAT, Gateway, environment, running, serve, write_deployment
 from tests.support.raw_upstream import Part, RawUpstream, raw_upstream
@@ -138,3 +141,25 @@ def test_backends_that_take_them_get_llm_ds_headers(llm_d: tuple[Gateway, Upstre
     assert (4000 < left_ms <= 5000, pace) == ((True, "50") if tier != "plain" else (False, ""))
     left_ms, pace = received(True, x_llm_d_slo_tpot_ms="soon")
     assert (8000 < left_ms <= 9000, pace) == ((True, "80") if tier != "plain" else (False, ""))
+
+
+def test_a_tier_too_slow_for_the_pace_is_named_in_the_trace(
+    tmp_path: Path, upstream: RawUpstream, store: LocalStore
+) -> None:
+    """After eight streams the route's hop says how slow the tier was of late; the request starts there all the same."""
+    upstream.parts = paused(PAUSE_S / 3)
+    policy = CHAT.replace("deadline: 20s", "deadline: 20s, tpot: {p99: 5ms}").replace(
+        "cache:\n  exact: {ttl: 1h}\n", ""
+    )
+    policy = policy.replace("hold_tokens: 4", "hold_tokens: 1")
+    with serve(tmp_path, upstream.url, store_url=store.url, policies={"chat": policy}) as gateway:
+        body = {"model": "chat", "stream": True, "temperature": 1.0, **ASKED["/chat/completions"]}
+        route: dict[str, Any] = {}
+        for _ in range(30):  # a forecast takes some first tokens too, and is made anew four times a second
+            answer = httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20)
+            route = next(hop for hop in traced(store, answer)["hops"] if hop["name"] == names.ROUTE)["attributes"]
+            if names.SLOW_PACE in route:
+                break
+    (slow,) = route[names.SLOW_PACE]
+    assert re.fullmatch(r"local: [\d.]+ ms", slow) and float(slow.split()[1]) > 5
+    assert answer.headers["x-tierline-tier"] == "local"
