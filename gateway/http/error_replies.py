@@ -88,8 +88,8 @@ class ErrorReplies:
 
 
 def body_of(error: ApiError, scope: Any) -> bytes:
-    """Return the envelope of an error to a request whose scope RequestIdMiddleware made."""
-    return envelope(error, scope, scope[REQUEST_ID])
+    """Return the envelope of an error; RequestIdMiddleware puts the id that it names into the scope."""
+    return envelope(error, scope, scope.get(REQUEST_ID, ""))
 
 
 def envelope(error: ApiError, scope: Any, request_id: str) -> bytes:
