@@ -30,13 +30,14 @@ from gateway.report import Report, table
 from tools import command
 from tools.volatile_texts import SHIPPED, LabelledText, read_texts, texts_of_families
 
-_BITS: Final = 18
+_BITS: Final = 20
 _FOLDS: Final = 5
 _FILLINGS: Final = 8
 _STRENGTH: Final = 5.0  # inverse of the L2 penalty
 _OF_FAMILIES: Final = 0.3  # weight of a wording of a family, beside 1 of a line
 _LOOKS_VOLATILE: Final = -1.0  # log-odds from which a wording of a family is left out
 _ROUNDS: Final = 3
+_STALE: Final = 1.25  # cost of serving a volatile text, beside 1 of barring another
 
 
 class _Sentences:
@@ -158,11 +159,11 @@ def _fit(sentences: _Sentences, volatile: Flags, weight: Floats) -> tuple[Floats
 
 
 def chosen_threshold(scores: Floats, volatile: Flags, weight: Floats) -> float:
-    """Return the score at which the share of volatile texts below it and of others above it are least together."""
+    """Return the score at which the volatile texts below it, `_STALE` times, and the others above it are fewest."""
     order = np.argsort(scores)
     missed = np.cumsum(np.where(volatile, weight, 0.0)[order]) / weight[volatile].sum()
     barred = 1 - np.cumsum(np.where(volatile, 0.0, weight)[order]) / weight[~volatile].sum()
-    at = int(np.argmin(missed + barred))
+    at = int(np.argmin(_STALE * missed + barred))
     return float(scores[order][min(at + 1, len(order) - 1)])
 
 
