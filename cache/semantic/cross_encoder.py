@@ -155,7 +155,7 @@ class CrossEncoder:
         sheet = _stated(folder / SHEET, digest)
         session = _open_session(model, threads)
         _check_inputs(model, session)
-        reader = _Reader(tokenizer, session, _longest(folder, config), _number(config.get("pad_token_id")) or 0)
+        reader = _Reader(tokenizer, session, _longest(folder, config))
         try:
             logits = reader.logits([("a question", "another question"), ("a question", "a question")])
         except Exception as error:  # noqa: BLE001  (a graph may fail in any way, and the operator must see why)
@@ -188,15 +188,12 @@ class CrossEncoder:
 
 
 class _Reader:
-    """Turn pairs of texts into logits. `longest` is the maximum number of tokens of a pair, `padding` a token's id."""
+    """Turn pairs of texts into logits. `longest` is the maximum number of tokens of a pair."""
 
-    def __init__(
-        self, tokenizer: Tokenizer | UnigramTokenizer, session: InferenceSession, longest: int, padding: int
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer | UnigramTokenizer, session: InferenceSession, longest: int) -> None:
         self._tokenizer = tokenizer
         self._session = session
         self._longest = longest
-        self._padding = padding
         self._unknown = tokenizer.unknown if isinstance(tokenizer, UnigramTokenizer) else _unknown_token(tokenizer)
         self._types = {one.name: _TYPES[one.type] for one in session.get_inputs()}
 
@@ -204,33 +201,21 @@ class _Reader:
         """Return the logits of each pair, shape (labels,).
 
         A score in their place: 0 for a pair of more tokens than the model reads, UNREAD for one with an unknown token.
+        Each pair is read by itself: an int8 graph scales what it adds up by all that it is given at once, so that a
+        score would depend on the pairs beside it (by up to 0.1), and what is read together is padded.
         """
         encoded: Sequence[Any] = self._tokenizer.encode_batch(list(pairs))
         made: list[NDArray[np.float64] | float] = [0.0 if self._unknown not in one.ids else UNREAD for one in encoded]
-        short = [row for row, one in enumerate(encoded) if not made[row] and len(one.ids) <= self._longest]
-        # A model that is not told where the padding begins would read it.
-        together = [short] if "attention_mask" in self._types else [[row] for row in short]
-        for rows in together:
-            if rows:
-                logits = np.asarray(
-                    self._session.run(None, self._inputs([encoded[row] for row in rows]))[0], np.float64
-                )
-                for row, one in zip(rows, logits, strict=True):
-                    made[row] = one
+        for row, one in enumerate(encoded):
+            if not made[row] and len(one.ids) <= self._longest:
+                made[row] = np.asarray(self._session.run(None, self._inputs(one))[0][0], np.float64)
         return made
 
-    def _inputs(self, encoded: Sequence[Any]) -> dict[str, NDArray[Any]]:
-        width = max(len(one.ids) for one in encoded)
+    def _inputs(self, encoded: Any) -> dict[str, NDArray[Any]]:
         columns = {
-            "input_ids": ([one.ids for one in encoded], self._padding),
-            "attention_mask": ([one.attention_mask for one in encoded], 0),
-            "token_type_ids": ([one.type_ids for one in encoded], 0),
-        }
-        inputs = {}
-        for name, kind in self._types.items():
-            rows, padding = columns[name]
-            inputs[name] = np.array([row + [padding] * (width - len(row)) for row in rows], kind)
-        return inputs
+            "input_ids": encoded.ids, "attention_mask": encoded.attention_mask, "token_type_ids": encoded.type_ids,
+        }  # fmt: skip
+        return {name: np.array([columns[name]], kind) for name, kind in self._types.items()}
 
 
 def _unknown_token(tokenizer: Tokenizer) -> int | None:

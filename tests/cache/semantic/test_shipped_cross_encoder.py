@@ -104,7 +104,7 @@ async def test_a_lookup_refuses_what_no_model_can_read(
 @pytest.mark.parametrize(
     ("stored", "rewording", "trap"),
     [
-        ("怎么开启手机的蓝牙功能？", "手机蓝牙怎么打开？", "怎么关闭手机的蓝牙功能？"),
+        ("怎么开启手机的蓝牙功能？", "手机的蓝牙功能如何开启？", "怎么关闭手机的蓝牙功能？"),
         ("パスワードを変更する方法は？", "パスワードの変え方を教えてください", "パスワードを削除する方法は？"),
         ("¿Cómo cancelo mi pedido?", "¿Qué tengo que hacer para cancelar mi pedido?", "¿Cómo cambio mi pedido?"),
         ("Comment annuler ma commande ?", "annuler commande", "Comment suivre ma commande ?"),
@@ -117,3 +117,16 @@ def test_a_rewording_is_told_from_an_opposite_in_other_languages(
     same, other = model.scores([(stored, rewording), (stored, trap)])
     assert same >= (model.strict or 1.0)
     assert other < 0.5
+
+
+def test_a_score_does_not_depend_on_its_company(model: CrossEncoder) -> None:
+    """What is read in the same call, longer or shorter, changes no digit: other traffic decides nothing."""
+    pairs = [
+        ("How do I bake bread?", "What is a way to bake bread at home?"),
+        ("Wie kündige ich mein Abo?", "Abo kündigen, wie geht das?"),
+        (
+            "Is it legal to keep a crocodile in a garden in the north of the country?",
+            "May I have a caiman at home there?",
+        ),
+    ]
+    assert model.scores(pairs) == [model.scores([pair])[0] for pair in pairs]
