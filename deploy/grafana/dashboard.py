@@ -477,6 +477,12 @@ def _backends() -> list[Panel]:
             most=1,
         ),
         Panel(
+            "Sessions at their cap",
+            "Requests of sessions that reached a cap of their policy, by what was done.",
+            {"{{surface}} {{outcome}}": rate("tierline_session_caps_total", "surface, outcome")},
+            "reqps",
+        ),
+        Panel(
             "Hedges",
             "Second attempts beside a slow first one, by how they ended.",
             {"{{outcome}}": rate("tierline_hedges_total", "outcome")},
