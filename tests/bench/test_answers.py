@@ -23,13 +23,13 @@ def comparer(tmp_path_factory: pytest.TempPathFactory) -> AnswerComparer:
 
 
 def test_good_hits_are_rarely_called_wrong_and_wrong_ones_hardly_ever_good(comparer: AnswerComparer) -> None:
-    """On our own answers, of which most wrong ones are called different."""
+    """On our own answers: a share of the wrong ones is called different, and most have no label."""
     found = labels(list(written()), comparer)
     assert (found.alike.same.n, found.apart.same.n) == (44, 4 * 44)
     alike, apart = ([one.value or 0.0 for one in (of.same, of.different)] for of in (found.alike, found.apart))
-    assert alike[1] < 0.25
+    assert alike[1] < 0.05
     assert apart[0] < 0.02
-    assert apart[1] > 0.75
+    assert apart[1] > 0.2
 
 
 @pytest.mark.parametrize("reads", [True, False])

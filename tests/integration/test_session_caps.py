@@ -50,7 +50,7 @@ def two_workers(tmp_path: Path, upstream: Upstream, store: LocalStore) -> Iterat
         yield gateway
 
 
-def ask(gateway: Gateway, path: str, *, session: str = "s1", headers: Any = None, **more: Any) -> httpx2.Response:
+def posted(gateway: Gateway, path: str, *, session: str = "s1", headers: Any = None, **more: Any) -> httpx2.Response:
     """One request on a connection of its own, so that workers share them."""
     headers = {"x-tierline-session": session, "x-tierline-debug": "1", **(headers or {})}
     body = {"model": "chat", **BODIES[path], **more}
@@ -64,20 +64,20 @@ def test_the_last_request_concludes_and_later_ones_are_refused(
 ) -> None:
     """In each API, over all workers; another session goes on."""
     for _ in range(2):
-        assert ask(two_workers, path, stream=stream).status_code == 200
+        assert posted(two_workers, path, stream=stream).status_code == 200
     assert CONCLUDE not in str([one.body for one in upstream.requests])
-    last = ask(two_workers, path, stream=stream)
+    last = posted(two_workers, path, stream=stream)
     assert last.status_code == 200 and "told to conclude" in last.headers["x-tierline-reason"]
     sent = upstream.requests[-1].body
     assert sent["messages"][0]["content"] == f"Be brief.\n\n{CONCLUDE}" or CONCLUDE in str(sent["messages"][0])
     assert sent["tool_choice"] == "none" and sent["tools"]
-    refused = ask(two_workers, path, stream=stream)
+    refused = posted(two_workers, path, stream=stream)
     assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "false")
     assert "3 requests" in refused.json()["error"]["message"]
     kind = "rate_limit_error"
     assert refused.json()["error"]["type"] == kind
     assert path == "/v1/messages" or refused.json()["error"]["code"] == "session_limit_reached"
-    assert ask(two_workers, path, session="s2", stream=stream).status_code == 200
+    assert posted(two_workers, path, session="s2", stream=stream).status_code == 200
 
 
 def claude(gateway: Gateway, headers: dict[str, str]) -> Any:
@@ -115,12 +115,12 @@ def test_money_is_counted(tmp_path: Path, upstream: Upstream, store: LocalStore)
     """The request that is expected to reach the cap, by what those before it cost, is the last."""
     own = {"headers": {"x-tierline-min-tier": "hosted"}}
     with serve(tmp_path, upstream.url, upstream.url, store_url=store.url) as gateway:
-        cost = float(ask(gateway, "/v1/chat/completions", **own).headers["x-tierline-cost-usd"])
+        cost = float(posted(gateway, "/v1/chat/completions", **own).headers["x-tierline-cost-usd"])
     assert cost > 0
     policies = capped(f"{{usd: {cost * 2.5:.12f}}}")
     with serve(tmp_path, upstream.url, upstream.url, store_url=store.url, policies=policies) as gateway:
-        told = [ask(gateway, "/v1/chat/completions", seed=seed, **own) for seed in range(3)]
-        until(lambda: ask(gateway, "/v1/chat/completions", seed=9, **own).status_code == 429, 20)
+        told = [posted(gateway, "/v1/chat/completions", seed=seed, **own) for seed in range(3)]
+        until(lambda: posted(gateway, "/v1/chat/completions", seed=9, **own).status_code == 429, 20)
     assert ["told to conclude" in one.headers["x-tierline-reason"] for one in told] == [False, False, True]
 
 
@@ -163,9 +163,9 @@ def test_each_worker_counts_while_the_store_is_down(tmp_path: Path, upstream: Up
         serve(tmp_path, upstream.url, store_url=store.url, policies=capped("{calls: 4}")) as gateway,
     ):
         for _ in range(2):
-            assert ask(gateway, "/v1/chat/completions").status_code == 200
+            assert posted(gateway, "/v1/chat/completions").status_code == 200
         store.stop()
-        replies = [ask(gateway, "/v1/chat/completions") for _ in range(3)]
+        replies = [posted(gateway, "/v1/chat/completions") for _ in range(3)]
     assert [one.status_code for one in replies] == [200, 200, 429]
     assert all("counted by this worker" in one.headers["x-tierline-reason"] for one in replies)
     assert "told to conclude" in replies[1].headers["x-tierline-reason"]
@@ -174,5 +174,5 @@ def test_each_worker_counts_while_the_store_is_down(tmp_path: Path, upstream: Up
 def test_without_caps_the_store_counts_nothing(tmp_path: Path, upstream: Upstream, store: LocalStore) -> None:
     """A surface without the section costs no round trip."""
     with serve(tmp_path, upstream.url, store_url=store.url) as gateway:
-        reply = ask(gateway, "/v1/chat/completions")
+        reply = posted(gateway, "/v1/chat/completions")
     assert "session" not in reply.headers["x-tierline-reason"] + reply.headers["server-timing"]

@@ -48,7 +48,7 @@ class World:
         assert isinstance(request, Received)
         return request
 
-    async def ask(self, api: str, surface: str, *, stream: bool = False, **more: Any) -> Any:
+    async def posted(self, api: str, surface: str, *, stream: bool = False, **more: Any) -> Any:
         """The reply to a question of a client of this API."""
         said = [{"role": "user", "content": "What is the capital of France?"}]
         body: Json = {"model": surface, "stream": stream, **more}
@@ -154,7 +154,7 @@ def _system(dialect: str, body: Json) -> str:
 @pytest.mark.parametrize("api", list(PATHS))
 async def test_open_fields_are_set_in_the_words_of_each_api(world: World, api: str, dialect: str, stream: bool) -> None:
     """The tier's entry counts before the policy's output, and the provider takes the request."""
-    reply = await world.ask(api, _surface(dialect), stream=stream)
+    reply = await world.posted(api, _surface(dialect), stream=stream)
     body = world.sent(dialect).body
     assert _effort(dialect, body) == "low"
     assert body["service_tier"] == "auto"
@@ -181,7 +181,7 @@ _OWN_SYSTEM: dict[str, Json] = {
 async def test_a_clients_own_value_wins_unless_it_is_forced(world: World, api: str, dialect: str) -> None:
     """Of what the client gives, what is forced alone is sent otherwise; its system text stays in front."""
     tier = "standard_only" if api == "messages" else "default"
-    await world.ask(api, _surface(dialect), **_OWN_EFFORT[api], **_OWN_SYSTEM[api], service_tier=tier)
+    await world.posted(api, _surface(dialect), **_OWN_EFFORT[api], **_OWN_SYSTEM[api], service_tier=tier)
     body = world.sent(dialect).body
     assert _effort(dialect, body) == "medium"
     assert body["service_tier"] == "auto"
@@ -190,7 +190,7 @@ async def test_a_clients_own_value_wins_unless_it_is_forced(world: World, api: s
 
 async def test_the_span_of_the_attempt_names_what_was_set(world: World, store: LocalStore) -> None:
     """Fields that were sent otherwise than asked, and the instruction, but not what the client gave itself."""
-    reply = await world.ask("chat", "chat", verbosity="high")
+    reply = await world.posted("chat", "chat", verbosity="high")
     record = await record_at(store.url, reply.headers["x-request-id"])
     (attempt,) = [hop["attributes"] for hop in record["hops"] if hop["name"] == "attempt"]
     assert set(attempt["tierline.fields"]) == {"reasoning_effort=low", "service_tier=auto"}
@@ -203,7 +203,7 @@ async def test_the_span_of_the_attempt_names_what_was_set(world: World, store: L
 async def test_a_forced_effort_takes_the_place_of_the_clients(world: World, api: str, dialect: str) -> None:
     """Whatever words the client has for it: its thinking budget too."""
     own = {"thinking": {"type": "enabled", "budget_tokens": 3000}} if api == "messages" else _OWN_EFFORT[api]
-    await world.ask(api, _surface(dialect), **own)
+    await world.posted(api, _surface(dialect), **own)
     assert _effort(dialect, world.sent(dialect).body) == "low"
 
 
@@ -212,7 +212,7 @@ async def test_a_forced_effort_takes_the_place_of_the_clients(world: World, api:
 @pytest.mark.parametrize("dialect", list(PATHS))
 async def test_what_a_backend_sets_counts_after_the_policy(world: World, dialect: str) -> None:
     """The least specific: it fills what nobody else says."""
-    await world.ask("chat", _surface(dialect))
+    await world.posted("chat", _surface(dialect))
     body = world.sent(dialect).body
     assert (_effort(dialect, body), body["service_tier"]) == ("low", "auto")
 
@@ -226,7 +226,7 @@ async def test_answers_of_two_efforts_are_kept_apart(tmp_path: Path, store: Loca
         more: Json = {"store_url": store.url, "settings": {"tiers": tiers}, "policies": policies}
         async with in_process(tmp_path / folder, upstream.url, **more) as app:
             if ask:
-                assert (await app.ask()).status_code == 200
+                assert (await app.posted()).status_code == 200
                 await app.kept()
             return await app.stored()
 
@@ -245,9 +245,9 @@ async def test_answers_of_two_efforts_are_kept_apart(tmp_path: Path, store: Loca
 async def test_thinking_that_a_client_asks_for_is_not_open(world: World) -> None:
     """Adaptive thinking leaves its effort open alone."""
     own = {"thinking": {"type": "adaptive", "display": "summarized"}}
-    await world.ask("messages", "to-messages", **own)
+    await world.posted("messages", "to-messages", **own)
     assert world.sent("messages").body["thinking"] == own["thinking"]
-    await world.ask("messages", "to-messages")
+    await world.posted("messages", "to-messages")
     assert world.sent("messages").body["thinking"] == {"type": "disabled"}
 
 
@@ -255,7 +255,7 @@ async def test_thinking_that_a_client_asks_for_is_not_open(world: World) -> None
 async def test_an_adaptive_client_gets_the_effort_that_is_set(world: World, stream: bool) -> None:
     """As Claude Code asks: its thinking stays as it is."""
     own = {"thinking": {"type": "adaptive", "display": "summarized"}}
-    await world.ask("messages", "to-messages", stream=stream, **own)
+    await world.posted("messages", "to-messages", stream=stream, **own)
     body = world.sent("messages").body
     assert (body["thinking"], body["output_config"]) == (own["thinking"], {"effort": "low"})
 
@@ -273,7 +273,7 @@ async def test_text_completions_are_sent_what_is_set(world: World) -> None:
 @pytest.mark.parametrize("dialect", list(PATHS))
 async def test_what_a_model_refuses_is_not_set(world: World, dialect: str) -> None:
     """Nor named as dropped: the client did not ask for it."""
-    reply = await world.ask("chat", _surface(dialect))
+    reply = await world.posted("chat", _surface(dialect))
     body = world.sent(dialect).body
     assert "verbosity" not in body and "verbosity" not in (body.get("text") or {})
     assert "x-tierline-dropped" not in reply.headers

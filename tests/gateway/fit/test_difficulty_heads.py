@@ -57,6 +57,7 @@ def table_of(
         source=kind,
         plain=np.zeros(n, bool),
         has_tools=np.zeros(n, bool),
+        kinds_by_vector=True,
         form=np.zeros(n, np.int8),
     )
 
