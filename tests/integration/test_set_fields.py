@@ -226,7 +226,7 @@ async def test_answers_of_two_efforts_are_kept_apart(tmp_path: Path, store: Loca
         more: Json = {"store_url": store.url, "settings": {"tiers": tiers}, "policies": policies}
         async with in_process(tmp_path / folder, upstream.url, **more) as app:
             if ask:
-                assert (await app.posted()).status_code == 200
+                assert (await app.ask()).status_code == 200
                 await app.kept()
             return await app.stored()
 
