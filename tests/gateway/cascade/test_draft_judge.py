@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from gateway.cascade.draft_judge import p_yes
+from cache.store.base import NoStore
+from gateway.backends.openai import OpenAIBackend
+from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.draft_judge import DraftJudge, NotJudged, p_yes
+from gateway.config.schema import BackendConfig
+from gateway.request.context import Client
+from gateway.tiers import Endpoint
+from policies.model import JudgeRules
+from routing.confidence.judge import Evidence
+from tests.support.context import streamed_request
 
 
 def answer(*tokens: tuple[str, float]) -> dict[str, Any]:
@@ -42,3 +51,38 @@ def test_yes_is_held_against_no_however_they_are_spelled(tokens: list[tuple[str,
 def test_an_answer_without_log_probabilities_is_no_verdict(value: dict[str, Any]) -> None:
     """Whatever it says."""
     assert p_yes(value) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (None, "no backend 'judge' in the config"),
+        ({"price": None}, "nobody states its price"),
+        ({"price": {"input": 9_000}}, "more than max_usd_per_request"),
+        ({"price": {"input": 0.1}}, "the store does not say what was spent today"),
+        ({"busy": True}, "it is busy"),
+    ],
+)
+async def test_a_judge_that_cannot_be_paid_or_called_says_why(config: dict[str, Any] | None, why: str) -> None:
+    """Before anything is sent."""
+    endpoints = {}
+    if config is not None:
+        busy = config.pop("busy", False)
+        made = BackendConfig(name="judge", base_url="https://models.example/v1", model="m", **config)
+        endpoints["judge"] = endpoint = Endpoint(made, OpenAIBackend(NeverSends(), model="m", key=None))
+        endpoint.capacity = 0 if busy else endpoint.capacity
+    judge = DraftJudge(endpoints, {"judge": "judge"}, DailyBudget(NoStore()))
+    rule = JudgeRules(backend="judge")
+    with pytest.raises(NotJudged, match=why):
+        await judge.ask(streamed_request(Client(None, 60.0)), rule, Evidence("A draft."), 1.0)
+    assert judge.takes_s(rule) == 0.0
+
+
+class NeverSends:
+    """A transport that nothing may be sent over."""
+
+    async def send(self, *_: object) -> Any:
+        raise AssertionError("nothing was to be sent")
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
