@@ -33,7 +33,7 @@ from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
-from gateway.cascade.verifying import DraftScorer, Verifiers
+from gateway.cascade.verifying import Verifiers
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.hooks import hook_of
@@ -116,8 +116,7 @@ def build(
     question_embedder = QuestionEmbedder(
         embedder, deployment.embedding.kind, None if models.cross_encoder is None else models.cross_encoder.vectors
     )
-    scorer = None if deployment.answer_scorer is None else DraftScorer(deployment.answer_scorer)
-    verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), scorer)
+    verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), deployment.answer_scorer)
     comparer = Comparer(
         tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
     )

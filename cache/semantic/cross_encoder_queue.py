@@ -1,6 +1,6 @@
 """Let requests wait for a cross-encoder, which one thread outside the event loop calls.
 
-Pairs that wait at the same moment are scored in one call. Fail closed: what waits too long or fails is refused.
+Pairs that wait at the same moment are scored in one turn of it. Fail closed: what waits too long or fails is refused.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -45,6 +46,8 @@ _LEAST_MASS: Final = 0.05
 _WORDS: Final = {"yes": True, "no": False}
 _AROUND: Final = " \"'.*\u2581\u0120"
 """What tokens have around a word; the last two are how some vocabularies write a space."""
+_STALE_S: Final = 30.0
+"""How long a duration holds unconfirmed: a judge that is skipped as too slow would never be timed again."""
 _NEWEST: Final = 0.2
 """Weight of the newest duration in the mean of a judge's durations."""
 
@@ -56,16 +59,28 @@ class NotJudged(Exception):
 class DraftJudge:
     """Judge drafts with the backends of one worker."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], tier_of: Mapping[str, str], budget: DailyBudget) -> None:
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        tier_of: Mapping[str, str],
+        budget: DailyBudget,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Use these `endpoints`, by the names of their backends; `tier_of` names the tier of each."""
         self._endpoints = endpoints
         self._tier_of = tier_of
         self._budget = budget
-        self._took_s: dict[str, float] = {}
+        self._clock = clock
+        self._took: dict[str, tuple[float, float]] = {}
+        """By backend, how long it takes, and when that was measured last; in seconds."""
 
     def takes_s(self, rule: JudgeRules) -> float:
-        """Return how long the judge takes, as measured so far; 0 before its first verdict."""
-        return min(self._took_s.get(rule.backend, 0.0), rule.within)
+        """Return how long the judge takes, as measured of late; 0 where it was not."""
+        return min(self._of_late(rule.backend) or 0.0, rule.within)
+
+    def _of_late(self, backend: str) -> float | None:
+        took_s, at = self._took.get(backend, (0.0, -math.inf))
+        return took_s if self._clock() - at < _STALE_S else None
 
     async def ask(self, request: RequestContext, rule: JudgeRules, evidence: Evidence, limit_s: float) -> float:
         """Return the probability that the draft is good enough, 0..1. Raises NotJudged."""
@@ -114,10 +129,11 @@ class DraftJudge:
                 raise NotJudged(str(error)) from None
             except TimeoutError:
                 call.close("cancelled")
-                self._took_s[name] = max(limit_s, self._took_s.get(name, 0.0))
+                self._took[name] = max(limit_s, self._of_late(name) or 0.0), self._clock()
                 raise NotJudged(f"no verdict within {limit_s * 1000:.0f} ms") from None
             took_s = hop.seconds
-            self._took_s[name] = took_s + (self._took_s.get(name, took_s) - took_s) * (1 - _NEWEST)
+            before_s = self._of_late(name) or took_s
+            self._took[name] = took_s + (before_s - took_s) * (1 - _NEWEST), self._clock()
             said = p_yes(value)
             if said is None:
                 hop.attributes[names.OUTCOME] = "unclear"

@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
 from gateway.cascade.draft_judge import DraftJudge, NotJudged
 from gateway.cascade.sampling import Samples
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from routing.confidence.scorer import AnswerScorer
 
 
-_NEWEST: Final = 0.1
-"""Weight of the newest duration in the mean of a scorer's."""
-
-
 @value_type
 class HeldDraft:
     """A draft that waits for its verdict: the request, the hop that is told of it, the samples drawn beside it."""
@@ -47,29 +44,10 @@ class HeldDraft:
     samples: Samples | None
 
 
-class DraftScorer:
-    """Score drafts with this scorer in a thread: it counts words, and long texts have many."""
-
-    def __init__(self, scorer: AnswerScorer) -> None:
-        self._scorer = scorer
-        self.takes_s = 0.0
-        """Mean duration of a draft so far, in seconds."""
-
-    async def score(self, request: RequestContext, evidence: Evidence) -> float | None:
-        """Return how likely the draft is good enough, 0..1; None for one that the scorer was not made for."""
-        began = time.monotonic()
-        question, kind = request.features.text, request.ledger.kind or ""
-        said = await off_loop(
-            lambda: self._scorer.p_right(question, evidence.text, complete=evidence.complete, kind=kind)
-        )
-        self.takes_s += (time.monotonic() - began - self.takes_s) * _NEWEST
-        return said
-
-
 class Verifiers:
     """What the drafts of one worker can be verified by."""
 
-    def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: DraftScorer | None = None) -> None:
+    def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: AnswerScorer | None = None) -> None:
         """`cosine` compares two texts by meaning, for samples; without a `scorer` none is asked."""
         self._cosine = cosine
         self._judge = judge
@@ -123,26 +101,26 @@ class Verifiers:
     def _there(self, policy: Policy, endpoint: Endpoint) -> Iterator[tuple[Verifier, float]]:
         """Yield the verifiers of this endpoint's drafts, in the policy's order, and the seconds that each takes.
 
-        A sample that is drawn beside the draft takes none.
+        A sample that is drawn beside the draft takes none, nor does the scorer: a tenth of a millisecond.
         """
         escalate = policy.escalate
-        if not escalate.when.asks_for_confidence:
-            return
-        for by in escalate.verify:
-            if by == "judge" and escalate.judge is not None:
-                yield by, self._judge.takes_s(escalate.judge)
-            elif by == "scorer" and self._scorer is not None:
-                yield by, self._scorer.takes_s
-            elif (by == "agreement" and escalate.agreement is not None) or (
-                by == "logprobs" and endpoint.config.logprobs
-            ):
-                yield by, 0.0
+        there = {
+            "logprobs": endpoint.config.logprobs,
+            "judge": escalate.judge is not None,
+            "agreement": escalate.agreement is not None,
+            "scorer": self._scorer is not None,
+        }
+        for by in escalate.verify if escalate.when.asks_for_confidence else ():
+            if there[by]:
+                yield by, self._judge.takes_s(escalate.judge) if by == "judge" and escalate.judge is not None else 0.0
 
     async def _ask(self, by: Verifier, evidence: Evidence, held: HeldDraft) -> float | None:
         """Return what a verifier says, 0..1; None for nothing. Raises NotJudged."""
         rule, left_s = held.request.policy.escalate.judge, held.machine.hold_ends - time.monotonic()
         if by == "scorer" and self._scorer is not None:
-            return await self._scorer.score(held.request, evidence)
+            question, kind = held.request.features.text, held.request.ledger.kind or ""
+            read = partial(self._scorer.p_right, question, evidence.text, complete=evidence.complete, kind=kind)
+            return await off_loop(read)
         if by == "judge" and rule is not None:
             return await self._judge.ask(held.request, rule, evidence, min(rule.within, left_s))
         if held.samples is not None:

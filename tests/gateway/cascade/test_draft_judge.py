@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -76,6 +77,30 @@ async def test_a_judge_that_cannot_be_paid_or_called_says_why(config: dict[str, 
     with pytest.raises(NotJudged, match=why):
         await judge.ask(streamed_request(Client(None, 60.0)), rule, Evidence("A draft."), 1.0)
     assert judge.takes_s(rule) == 0.0
+
+
+async def test_a_judge_that_was_late_is_asked_again_after_a_while() -> None:
+    """A cold start is no verdict on it for ever: while it is skipped nobody measures how fast it has become."""
+    made = BackendConfig(name="judge", base_url="https://models.example/v1", model="m", price={})
+    now = 100.0
+    endpoint = Endpoint(made, OpenAIBackend(NeverAnswers(), model="m", key=None))
+    judge = DraftJudge({"judge": endpoint}, {"judge": "judge"}, DailyBudget(NoStore()), lambda: now)
+    rule = JudgeRules(backend="judge")
+    with pytest.raises(NotJudged, match="no verdict within 20 ms"):
+        await judge.ask(streamed_request(Client(None, 60.0)), rule, Evidence("A draft."), 0.02)
+    assert judge.takes_s(rule) == 0.02
+    now += 31
+    assert judge.takes_s(rule) == 0.0
+
+
+class NeverAnswers:
+    """A transport over which nothing ever comes."""
+
+    async def send(self, *_: object) -> Any:
+        await asyncio.sleep(3600)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
 
 class NeverSends:

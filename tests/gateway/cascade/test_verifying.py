@@ -9,7 +9,7 @@ import pytest
 from cache.store.base import NoStore
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
-from gateway.cascade.verifying import DraftScorer, Verifiers
+from gateway.cascade.verifying import Verifiers
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
 from policies.model import Policy
@@ -30,9 +30,7 @@ class SlowJudge(DraftJudge):
 
 def verifiers(*, scorer: bool = True) -> Verifiers:
     judge = SlowJudge({}, {}, DailyBudget(NoStore()))
-    made = DraftScorer(AnswerScorer("0", {}, frozenset()))
-    made.takes_s = 0.01
-    return Verifiers(lambda one, other: None, judge, made if scorer else None)
+    return Verifiers(lambda one, other: None, judge, AnswerScorer("0", {}, frozenset()) if scorer else None)
 
 
 def policy(**escalate: Any) -> Policy:
@@ -45,9 +43,9 @@ def policy(**escalate: Any) -> Policy:
     ("escalate", "endpoint", "takes_s"),
     [
         ({}, TOLD, 0.0),
-        ({}, UNTOLD, 0.01),
+        ({}, UNTOLD, 0.0),
         ({"judge": {"backend": "b"}}, UNTOLD, 0.2),
-        ({"judge": {"backend": "b"}, "verify": ["scorer", "judge"]}, UNTOLD, 0.01),
+        ({"judge": {"backend": "b"}, "verify": ["scorer", "judge"]}, UNTOLD, 0.0),
         ({"judge": {"backend": "b"}, "verify": ["judge", "logprobs"]}, TOLD, 0.2),
         ({"agreement": {}, "verify": ["agreement", "scorer"]}, UNTOLD, 0.0),
         ({"verify": ["logprobs"]}, UNTOLD, 0.0),
