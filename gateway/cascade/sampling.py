@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import BackendError
 from gateway.cascade.call import BackendCall, backend_request
+from gateway.chat.completions import evidence_of
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
-from routing.confidence.agreement import Cosine, agreement_of
+from routing.confidence.agreement import Answer, Cosine, agreement_of
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -48,12 +49,9 @@ class Samples:
         With an answer's beginning, so much of them is compared as it has words.
         """
         await asyncio.wait(self._tasks, timeout=max(0.0, min(within_s, self._until - time.monotonic())))
-        texts = [text for task in self._tasks if task.done() and not task.exception() and (text := task.result())]
-        if evidence.complete:
-            return agreement_of(evidence.text, texts, self._cosine)
-        *words, _ = evidence.text.split(" ")  # the last word may go on
-        begun = [" ".join(text.split(" ")[: len(words)]) for text in texts]
-        return agreement_of(" ".join(words), begun, self._cosine) if words else None
+        answers = [answer for task in self._tasks if task.done() and not task.exception() and (answer := task.result())]
+        calls = list(zip(evidence.tool_names, evidence.tool_arguments, strict=True))
+        return agreement_of(Answer(evidence.text, calls), answers, self._cosine, complete=evidence.complete)
 
     async def aclose(self) -> None:
         """Cancel the samples that have not come yet; each is charged its cost so far."""
@@ -63,7 +61,7 @@ class Samples:
             if isinstance(ended, Exception):
                 log.error("a sample for request %s failed", self._request.request_id, exc_info=ended)
 
-    async def _draw(self) -> str | None:
+    async def _draw(self) -> Answer | None:
         request, endpoint = self._request, self._endpoint
         if not endpoint.unhindered:
             return None  # a sample takes no slot from an answer, and tries no backend that is ejected
@@ -79,19 +77,21 @@ class Samples:
                 completion = await call.complete(asked)
         except BackendError:
             return None
-        content = completion.value["choices"][0]["message"].get("content")
-        return content if isinstance(content, str) else None
+        drawn = evidence_of(completion.value)
+        calls = list(zip(drawn.tool_names, drawn.tool_arguments, strict=True))
+        return Answer(drawn.text, calls) if drawn.text or calls else None
 
 
 def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:
     """Return the request without the settings that would make the sample equal to the answer.
 
     Of a stream only so much is drawn as is held: one and a half times the tokens, since their number is an estimate.
+    A model that thinks first spends the limit on its thoughts, so it keeps the request's own.
     """
     own = request.body.get("temperature")
     temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
     body = {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}
-    if request.features.stream:
+    if request.features.stream and not (request.body.get("reasoning_effort") or request.body.get("reasoning")):
         body.pop("max_tokens", None)
         body["max_completion_tokens"] = request.policy.escalate.stream.hold_tokens * 3 // 2
     return body

@@ -65,7 +65,7 @@ class Verifiers:
         rule = policy.escalate.agreement
         if rule is None or attempt.final or not attempt.judged:
             return None
-        if features.has_tools or features.has_images or request.body.get("n") not in (None, 1):
+        if features.has_images or request.body.get("n") not in (None, 1):
             return None
         if next((by for by, _ in self._there(policy, endpoint)), "") != "agreement":
             return None  # what is asked before it has an answer for nearly every draft

@@ -60,8 +60,11 @@ def token_texts(holders: Iterable[Mapping[str, Any]]) -> list[str]:
 def text_of(completion: Mapping[str, Any]) -> str:
     """Return the text of the first choice, or its tool calls where it has none: `name(arguments)`."""
     message = completion["choices"][0]["message"]
-    text = _plain(message.get("content"))
-    return text or " ".join(f"{name}({arguments})" for _, name, arguments in function_pieces(message))
+    return _plain(message.get("content")) or _calls_shown(message)
+
+
+def _calls_shown(message: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}({arguments})" for _, name, arguments in function_pieces(message))
 
 
 def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
@@ -353,9 +356,11 @@ def conversation_shown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     shown: list[dict[str, str]] = []
     left = READ_CHARS
     for message in reversed(messages):
-        text, _ = text_of_content(message.get("content"))
         if left <= 0:
             break
+        text, _ = text_of_content(message.get("content"))
+        if message.get("tool_calls"):
+            text = "\n".join((text, _calls_shown(message))).lstrip()
         shown.append({"role": str(message.get("role")), "content": text[-left:] if len(text) > left else text})
         left -= len(text)
     return shown[::-1]

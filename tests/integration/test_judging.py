@@ -265,17 +265,9 @@ def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream)
     assert "< 0.8 (agreement)" in answered.headers["x-tierline-reason"]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"tools": [{"type": "function", "function": {"name": "greet", "parameters": PERSON}}]},
-        {"n": 2},
-    ],
-    ids=["tools", "several choices"],
-)
-def test_what_cannot_be_compared_is_not_sampled(gw: Gateway, local_upstream: Upstream, more: dict[str, Any]) -> None:
+def test_several_choices_are_not_sampled(gw: Gateway, local_upstream: Upstream) -> None:
     """Then there is no evidence, and the policy decides."""
-    answered = put(gw, "twice", **more)
+    answered = put(gw, "twice", n=2)
     assert "no signal" in answered.headers["x-tierline-reason"]
     assert len(local_upstream.requests) == 1
 
@@ -490,6 +482,45 @@ CANNOT_BE = [
     pytest.param(Reply(text="Hello Ada."), {"tool_choice": "required"}, calls.NOT_MADE, id="required"),
     pytest.param(Reply(text=AS_TEXT), {}, calls.AS_TEXT, id="text"),
 ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("sampled", "agreement"),
+    [
+        (Reply(text="Let me greet her.", tool_calls=(ToolCall("greet", '{"age": 36, "name": "Ada"}'),)), 1.0),
+        (Reply(tool_calls=(ToolCall("greet", '{"name": "Bob", "age": 36}'),)), 0.5),
+        (Reply(tool_calls=(ToolCall("rest", ""),)), 0.0),
+        (Reply(text="Hello Ada."), 0.0),
+    ],
+    ids=["same", "another name", "another tool", "no call"],
+)
+def test_two_calls_that_agree_are_evidence(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, sampled: Reply, agreement: float, stream: bool
+) -> None:
+    """A model that would do something else the next time does not know what to do."""
+    local_upstream.default = Reply(tool_calls=(CALL,))
+    local_upstream.on(is_sample).reply(sampled)
+    answered = put(gw, "twice", tools=[GREET, REST], stream=stream)
+    assert answered.headers["x-tierline-path"] == ("direct" if agreement == 1.0 else "escalated")
+    attempt = first_attempt(store, answered)
+    assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence"]) == ("agreement", agreement)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_judge_sees_the_calls_of_a_draft(gw: Gateway, local_upstream: Upstream, stream: bool) -> None:
+    """And those that were made before, in the conversation."""
+    local_upstream.default = Reply(text="I greet her.", tool_calls=(CALL,))
+    local_upstream.on(is_judged).reply(text="yes")
+    call = {"id": "c", "type": "function", "function": {"name": "rest", "arguments": "{}"}}
+    before = [{"role": "user", "content": "Rest, then greet Ada."}, {"role": "assistant", "tool_calls": [call]}]
+    messages = [*before, {"role": "tool", "tool_call_id": "c", "content": "Rested."}]
+    answered = put(gw, "asked", messages=messages, tools=[GREET, REST], stream=stream)
+    assert answered.headers["x-tierline-path"] == "direct"
+    [asked] = filter(is_judged, local_upstream.requests)
+    shown = json.loads(asked.body["messages"][-1]["content"].split("\n\n")[0])
+    assert shown["calls"] == [{"tool": "greet", "arguments": CALL.arguments}]
+    assert [said["content"] for said in shown["conversation"]] == ["Rest, then greet Ada.", "rest({})", "Rested."]
 
 
 @pytest.mark.parametrize("stream", [False, True])
