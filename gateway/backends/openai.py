@@ -33,7 +33,7 @@ from gateway.dialects.chat_reasoning import (
 from gateway.dialects.client_paths import client_path
 from gateway.dialects.native import NATIVE, lost_fields
 from gateway.dialects.reasoning import Maker
-from gateway.dialects.system_text import with_one_system
+from gateway.dialects.system_text import names_of_systems, with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 _INDEX = (int, NoneType)
@@ -88,8 +88,9 @@ class OpenAIBackend(HttpBackend):
             dropped += tuple(f"stream_options.{name}" for name in options if name != "include_usage" and options[name])
         if "store" in payload and not self._stores and payload.pop("store"):
             dropped = (*dropped, "store")
-        if self._one_system:
-            payload["messages"] = with_one_system(payload["messages"]) or payload["messages"]
+        if self._one_system and (made := with_one_system(payload["messages"])) is not None:
+            dropped += names_of_systems(payload["messages"])
+            payload["messages"] = made
         own = own_reasoning(payload["messages"], self._maker)
         if own is not None:
             payload["messages"] = own[0]

@@ -42,7 +42,7 @@ from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.input_items import Unsupported
 from gateway.dialects.responses.reading import ENCRYPTED
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
-from gateway.dialects.system_text import with_one_instruction, with_one_system
+from gateway.dialects.system_text import names_of_systems, with_one_instruction, with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
 
 log = logging.getLogger("tierline.backends")
@@ -105,8 +105,10 @@ class ResponsesBackend(HttpBackend):
         if request.native is not None and native_body(request.native, "responses") is None:
             shorter, names = with_short_names(given)
             given = {**given, **shorter}
-        if self._one_system:
-            given = {**given, "messages": with_one_system(given["messages"]) or given["messages"]}
+        nameless: tuple[str, ...] = ()
+        if self._one_system and (made := with_one_system(given["messages"])) is not None:
+            nameless = names_of_systems(given["messages"])
+            given = {**given, "messages": made}
         try:
             translated = request_of(
                 given,
@@ -123,7 +125,7 @@ class ResponsesBackend(HttpBackend):
             with_one_instruction(body)
         if not self._encrypts:
             body["include"] = [one for one in body["include"] if one != ENCRYPTED]
-        dropped = translated.dropped
+        dropped = (*translated.dropped, *nameless)
         if dropped and not translated.native:
             dropped = client_paths(request.native, dropped)
         dropped = (*dropped, *lost_fields(request.native, "responses"))

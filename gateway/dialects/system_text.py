@@ -50,6 +50,15 @@ def with_one_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
     return made
 
 
+def names_of_systems(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the paths of names of the system's messages, which have no place in one message or a marked text."""
+    return tuple(
+        f"messages[{i}].name"
+        for i, message in enumerate(messages)
+        if message.get("role") in _SYSTEM and message.get("name")
+    )
+
+
 def with_one_instruction(body: dict[str, Any]) -> None:
     """Join the system's texts of a Responses body to its `instructions`, in place; later ones become the user's."""
     items = body.get("input")

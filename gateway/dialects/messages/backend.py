@@ -157,7 +157,9 @@ def _own(
         if message.get("role") == "system" and not facts.system_turns:
             # Claude Code sends such messages; models that know no system turns get them from the user.
             dropped.append(f"messages[{i}].role")
-            kept, said_by_system = {**message, "role": "user"}, True
+            kept, said_by_system = _as_users(message, i, dropped), True
+            if kept is None:
+                continue
         if said_by_system:
             content = kept.get("content")
             append_turn(messages, kept["role"], blocks_of(content, i, dropped) if isinstance(content, str) else content)
@@ -178,6 +180,17 @@ def _own(
             sent.pop(name, None)
     _add_user(body, sent, [])
     return sent
+
+
+def _as_users(message: Mapping[str, Any], i: int, dropped: list[str]) -> dict[str, Any] | None:
+    """Return the texts of a system's turn as one of the user; None if it has none, but settings or tools alone."""
+    dropped += [f"messages[{i}].{name}" for name in message if name not in ("role", "content")]
+    content = message.get("content")
+    if isinstance(content, list):
+        is_text = [isinstance(block, dict) and block.get("type") == "text" for block in content]
+        dropped += [f"messages[{i}].content[{j}]" for j, text in enumerate(is_text) if not text]
+        content = [block for block, text in zip(content, is_text, strict=True) if text]
+    return {"role": "user", "content": content} if content else None
 
 
 # --- a chat-completions body ------------------------------------------------------------------------------------------

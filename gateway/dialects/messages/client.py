@@ -45,6 +45,7 @@ _TOOL_MEMBERS: Final = {
 _PLAIN_TOOL: Final = frozenset({"name", "description", "input_schema"})
 """Members of most tools."""
 _THINKING: Final = ("enabled", "adaptive", "between_tools")
+_THINKING_READ: Final = frozenset({"type", "budget_tokens"})
 _EFFORTS: Final = {"max": "xhigh"}
 """Efforts that few models of chat completions know, and what they are asked for instead."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
@@ -252,7 +253,8 @@ def _messages(
             _typed(message, dict, f"messages[{i}]")
         role, content = message.get("role"), message.get("content")
         if role == "system":
-            if text := _system(content, f"messages[{i}].content", lost):
+            # Without a content, it changes settings for what follows, such as the effort.
+            if content is not None and (text := _system(content, f"messages[{i}].content", lost)):
                 paths.append(i)
                 messages.append({"role": "system", "content": text})
             if type(content) is list:
@@ -268,7 +270,7 @@ def _messages(
         else:
             _check_blocks(content, i, forms)
             messages += (_assistant if role == "assistant" else _user)(content, i, lost, paths)
-        if len(message) > _ROLE_AND_CONTENT:
+        if len(message) > _ROLE_AND_CONTENT or content is None:
             path = f"messages[{i}]"
             lost.update({f"{path}.{name}": message[name] for name in message if name not in ("role", "content")})
     return messages
@@ -564,8 +566,9 @@ def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str,
         effort = effort or _effort_of(thinking.get("budget_tokens"))
     elif kind == "adaptive" and effort is None:
         lost["thinking"] = thinking  # chat completions can ask for an effort, and not for thinking of any
-    if thinking.get("display") is not None:
-        lost["thinking.display"] = thinking["display"]
+    if not thinking.keys() <= _THINKING_READ:
+        others = thinking.keys() - _THINKING_READ
+        lost.update({f"thinking.{name}": thinking[name] for name in others if thinking[name] is not None})
     if effort is not None and kind != "disabled":
         chat["reasoning_effort"] = _EFFORTS.get(effort, effort)
         if effort in _EFFORTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.dialects.native import Native
@@ -32,7 +32,7 @@ def responses_path(native: Native, path: str) -> str:
     if (match := _TOOL.fullmatch(path)) is not None:
         number = match[1]
         at = next(
-            (at for i, at in enumerate(_tools(native.body)) if str(i) == number), "tools" if number else "tools[]"
+            (at for i, at in enumerate(_all_tools(native.body)) if str(i) == number), "tools" if number else "tools[]"
         )
         return at + match[2]
     if path in _LOGPROBS:
@@ -65,11 +65,27 @@ def _of_message(origins: Sequence[Any], number: str, member: str | None, place: 
     return f"{at}{inner}{'' if place is None else f'[{place}]'}{rest}"
 
 
-def _tools(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the path of each of the client's own tools, in the order that they have in the translated body."""
-    for i, tool in enumerate(body.get("tools") or ()):
+def _all_tools(body: Mapping[str, Any]) -> Iterable[str]:
+    """Return the path of each of the client's own tools, in the order that they have in the translated body.
+
+    Items of the input give tools too; of those with one name, the last counts, in the place of the first.
+    """
+    items = body.get("input")
+    paths: dict[Any, str] = {}
+    for i, item in enumerate(items if isinstance(items, list) else ()):
+        if item.get("type") == "additional_tools":
+            paths.update(_tools(item.get("tools"), f"input[{i}].tools"))
+    if paths:
+        return {**paths, **dict(_tools(body.get("tools"), "tools"))}.values()
+    return (path for _, path in _tools(body.get("tools"), "tools"))
+
+
+def _tools(given: Any, at: str) -> Iterator[tuple[Any, str]]:
+    """Yield the name and path of each of the client's own tools in the list at a path."""
+    for i, tool in enumerate(given or ()):
         if tool.get("type") == "namespace":
-            inner = enumerate(tool.get("tools") or ())
-            yield from (f"tools[{i}].tools[{j}]" for j, one in inner if one.get("type") in ("function", "custom"))
+            for j, one in enumerate(tool.get("tools") or ()):
+                if one.get("type") in ("function", "custom"):
+                    yield (tool.get("name"), one.get("name")), f"{at}[{i}].tools[{j}]"
         elif tool.get("type") in ("function", "custom"):
-            yield f"tools[{i}]"
+            yield tool.get("name"), f"{at}[{i}]"

@@ -33,7 +33,9 @@ TRANSLATED: Final = frozenset(
 )  # fmt: skip
 STATE: Final = frozenset({"store", "previous_response_id"})
 """Fields that the gateway itself honours."""
-LOST: Final = frozenset({"access_programs", "context_management", "image", "max_tool_calls", "truncation"})
+LOST: Final = frozenset(
+    {"access_programs", "background_options", "context_management", "image", "max_tool_calls", "truncation"}
+)
 """Fields that chat completions lack; a request is answered without them."""
 IDLE: Final = frozenset({"client_metadata"})
 """Fields that only say who asks, such as Codex CLI's; they are lost too, and no answer depends on them."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+from anthropic.types.beta.message_create_params import MessageCreateParamsNonStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.completion_create_params import CompletionCreateParamsNonStreaming as TextParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
@@ -57,7 +57,7 @@ INTO: Final[dict[str, Any]] = {
     "messages": MessageCreateParamsNonStreaming,
     "completions": TextParams,
 }
-"""What clients speak: the type of its requests."""
+"""What clients speak: the type of its requests. Anthropic's is that of its betas, which has all fields of the other."""
 _SCHEMAS: Final = "schemas of this API are always strict"
 _ABLE: Final = ["tools", "json", "vision", "files", "web_search"]
 _HOSTED: Final = [*_ABLE, "hosted_tools"]
@@ -109,7 +109,7 @@ RULES: Final = (
     Rule("honoured", "echo", "the gateway puts the prompt before the answer", into="completions"),
     Rule("nothing", "truncation", "the default, and what all other APIs do", "disabled"),
     Rule("nothing", "detail", "the default", "auto"),
-    Rule("nothing", "role", "this API has one role for both, the system's", "developer", out="anthropic.*"),
+    Rule("nothing", "role", "this API, or the server's chat template, has one role for both", "developer"),
     Rule("nothing", r"modalities\[0\]", "the default", "text"),
     Rule("nothing", "(tool_choice|function_call|mode)", "the default where there are tools", "auto"),
     Rule("nothing", "parallel_tool_calls", "the default", "true"),

@@ -10,6 +10,8 @@ from gateway.dialects.responses.reading import chat_body, entries_of
 
 _TEXT = {"type": "input_text", "text": "look"}
 _IMAGE = {"type": "input_image", "image_url": "https://example.test/a.png", "detail": "low"}
+_DRAW = {"name": "draw"}
+_CUSTOM = {"type": "custom", "name": "cut"}
 _RESPONSES: dict[str, Any] = {
     "instructions": "Be brief.",
     "input": [
@@ -27,6 +29,15 @@ _RESPONSES: dict[str, Any] = {
         {"type": "custom", "name": "draw"},
     ],
 }
+
+
+def test_tools_that_an_item_gives_stand_in_that_item() -> None:
+    """Of several tools with one name the last counts, in the place of the first."""
+    given = [{"type": "custom", "name": "draw"}, {"type": "namespace", "name": "n", "tools": [_CUSTOM]}]
+    item = {"type": "additional_tools", "role": "developer", "tools": given}
+    asked = {"model": "m", "input": [item, {"role": "user", "content": "hi"}], "tools": [{"type": "custom", **_DRAW}]}
+    native = chat_body(asked, entries_of(asked), hosted=True, kept=False)[1]
+    assert [client_path(native, f"tools[{i}].custom") for i in range(2)] == ["tools[0]", "input[0].tools[1].tools[0]"]
 
 
 @pytest.mark.parametrize(

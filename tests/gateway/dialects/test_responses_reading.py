@@ -317,6 +317,7 @@ _FIELDS = set(get_type_hints(response_create_params.ResponseCreateParamsBase)) |
 _SAMPLES: Json = {
     "access_programs": {"cyber": "standard"},
     "context_management": [{"type": "compaction"}],
+    "background_options": {"completion_window": "2h", "continuation_id": "c"},
     "image": {"context_compression": "auto"},
     "max_tool_calls": 3,
     "metadata": {"a": "b"},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.dialects.messages.client import chat_body
-from gateway.dialects.system_text import with_one_instruction, with_one_system, without_billing_line
+from gateway.dialects.system_text import names_of_systems, with_one_instruction, with_one_system, without_billing_line
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7b4; cc_entrypoint=cli; cch={};"
 
@@ -75,6 +75,12 @@ def test_a_new_instruction_changes_nothing_before_it() -> None:
     later = with_one_system(turns)
     assert earlier is not None and later is not None
     assert later[: len(earlier)] == earlier
+
+
+def test_names_of_the_systems_messages_have_no_place_in_one() -> None:
+    named = [{"role": "developer", "content": "a", "name": "ops"}, {"role": "user", "content": "q", "name": "ann"}]
+    assert names_of_systems(named) == ("messages[0].name",)
+    assert with_one_system(named) == [{"role": "system", "content": "a"}, named[1]]
 
 
 def test_plain_conversations_stay_as_they_are() -> None:

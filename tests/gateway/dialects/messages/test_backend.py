@@ -415,6 +415,24 @@ def test_system_turns_of_a_client_are_the_users_where_a_model_knows_none() -> No
     ]
 
 
+def test_what_is_no_text_in_a_systems_turn_is_left_out_where_a_model_knows_none() -> None:
+    """Settings and tools that a system's turn brings are listed: in a turn of the user they would be refused."""
+    added = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "look"}}
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "system", "output_config": {"effort": "low"}},
+        {"role": "system", "content": [added, {"type": "text", "text": "Be brief."}], "clear_at": "never"},
+    ]
+    assert native("claude-opus-4-8", messages=turns).body["messages"] == turns
+    made = native(messages=turns)
+    joined = [{"type": "text", "text": "hi"}, {"type": "text", "text": "Be brief."}]
+    assert made.body["messages"] == [{"role": "user", "content": joined}]
+    assert set(made.dropped) == {
+        "messages[1].role", "messages[1].output_config", "messages[2].role", "messages[2].clear_at",
+        "messages[2].content[0]",
+    }  # fmt: skip
+
+
 def test_a_container_of_the_account_is_left_out() -> None:
     """All of the gateway's clients share the account, and what one has put there."""
     made = sent(container="container_1")

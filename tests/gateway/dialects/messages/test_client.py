@@ -290,6 +290,15 @@ def test_what_one_message_says_of_another() -> None:
     assert chat_body({**BODY, "metadata": long}, {})[1].body["metadata"] == long
 
 
+def test_a_systems_turn_of_settings_alone_and_unknown_members_of_thinking_are_listed() -> None:
+    made, lost = chat(
+        messages=[*BODY["messages"], {"role": "system", "output_config": {"effort": "low"}}],
+        thinking={"type": "enabled", "budget_tokens": 2000, "block_binding": {"prefix_mismatch_behavior": "error"}},
+    )
+    assert made["messages"] == chat()[0]["messages"]
+    assert lost == ["messages[1].output_config", "thinking.budget_tokens", "thinking.block_binding"]
+
+
 def test_a_systems_turn_may_have_blocks_of_any_kind() -> None:
     """A backend of the dialect gets them as they came; of any other, the texts remain and the rest is listed."""
     added = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "look"}}
