@@ -40,6 +40,9 @@ AGREEMENT: Final = "agreement"
 OF_VERIFIERS: Final[tuple[Verifier, ...]] = (AGREEMENT, "judge", "scorer")
 """Parts of a head that calibrate one number, which such a verifier gave."""
 
+RANKED_BY: Final[Mapping[str, str]] = {AGREEMENT: AGREEMENT, "judge": "judge_logit", "scorer": "scorer_logit"}
+"""The feature that such a part is fitted to: a model's probability, mostly near 0 or 1, tells most by its logit."""
+
 TOKEN_FEATURES: Final = (
     "mean",
     "total",
@@ -70,6 +73,7 @@ _OPENING = 4
 _EVEN = math.log(0.5)
 _ALTERNATIVES_OF = 48  # tokens whose alternatives are read: they cost most of the time, and the first are most telling
 _NO_CERTAINTY = 1e-4
+_LEAST_OF_WORD = 1e-7  # what a judge's token leaves over tells right from wrong answers far beyond 0.9999
 _NO_REST = 1e-9
 
 Floats = NDArray[np.float64]
@@ -191,7 +195,7 @@ class ConfidenceHead:
         """Return the name of the part to judge (a key of `scorers`) and its features."""
         if by != "logprobs":
             value = evidence.verified.get(by)
-            return by, {} if value is None else {by: value}
+            return by, {} if value is None else features_of_word(by, value)
         if evidence.complete or not evidence.logprobs:
             return WHOLE, features_of(evidence, None, self.alternatives)
         seen = len(evidence.logprobs)
@@ -216,10 +220,15 @@ def numbers_hash(numbers: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(numbers, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def logit_of(probability: float) -> float:
-    """Return log(p / (1 - p)), with p clamped to 0.0001..0.9999."""
-    p = min(1.0 - _NO_CERTAINTY, max(_NO_CERTAINTY, probability))
+def logit_of(probability: float, least: float = _NO_CERTAINTY) -> float:
+    """Return log(p / (1 - p)), with p clamped to `least`..1 - `least`."""
+    p = min(1.0 - least, max(least, probability))
     return math.log(p / (1.0 - p))
+
+
+def features_of_word(by: str, value: float) -> dict[str, float]:
+    """Return the features of what a verifier says, 0..1: as it is, which older heads read, and its logit."""
+    return {by: value, f"{by}_logit": logit_of(value, _LEAST_OF_WORD)}
 
 
 def features_of(evidence: Evidence, tokens: int | None, alternatives: int) -> dict[str, float]:

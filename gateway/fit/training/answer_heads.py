@@ -31,9 +31,11 @@ from routing.confidence.head import (
     FORMAT,
     OF_VERIFIERS,
     PREFIXES,
+    RANKED_BY,
     WHOLE,
     LogisticScorer,
     features_of,
+    features_of_word,
     logit_of,
     numbers_hash,
 )
@@ -86,8 +88,10 @@ def fit_head(
             predicted = _held_out(part, seed, may_learn)
             order = "head" if len(fitted) > 1 else "raw"
             measured[part.name] = {**_figures(part, predicted, seed), "order": order, "left_out": without}
-            if part.name == WHOLE and priors is not None:
-                prior = _prior(predicted, part.right, [p for p, a in zip(priors, answers, strict=True) if _usable(a)])
+            if part is parts[0] and priors is not None:
+                known = "confidence" if part.name == WHOLE else part.name
+                of_part = [p for p, one in zip(priors, answers, strict=True) if getattr(one, known) is not None]
+                prior = _prior(predicted, part.right, of_part)
             if part.name == WHOLE:
                 never_fitted = dict(_on_others(fitted, others, _alternatives(answers)))
             scorers[part.name] = [scorer.numbers() for scorer in fitted]
@@ -125,7 +129,8 @@ def _parts(answers: Sequence[LabelledAnswer], sets: Sequence[str]) -> Iterator[S
         yield from _parts_by_logprobs(usable, list(zip(names, lengths, strict=True)), _alternatives(answers))
     for by, some in verified.items():
         if _tells(some):
-            yield ScorerPart(by, tuple({by: getattr(answer, by)} for answer in some), _right(some), raw=by)
+            values = tuple(features_of_word(by, getattr(answer, by)) for answer in some)
+            yield ScorerPart(by, values, _right(some), raw=RANKED_BY[by])
 
 
 def _parts_by_logprobs(
@@ -208,7 +213,8 @@ def _figures(part: ScorerPart, predicted: Floats, seed: int) -> dict[str, Any]:
     fold = folds_of(len(part.right), _FOLDS, seed + 2)
     raw = part.columns([part.raw])[:, 0]
     figures = {}
-    pairs = (("raw", raw, np.exp(raw) if part.raw == "mean" else raw), ("head", predicted, predicted))
+    stated = part.columns([part.name])[:, 0] if part.name in OF_VERIFIERS else np.exp(raw)
+    pairs = (("raw", raw, stated), ("head", predicted, predicted))
     for name, score, probability in pairs:
         each = [auroc(score[fold == number], part.right[fold == number]) for number in np.unique(fold)]
         figures[name] = {

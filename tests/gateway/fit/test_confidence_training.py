@@ -324,6 +324,28 @@ def test_a_backend_without_log_probabilities_gets_a_head_over_agreement() -> Non
     assert judge.p_right(Evidence("a")) is None
 
 
+def test_a_judge_that_is_nearly_always_sure_is_calibrated_by_its_logit() -> None:
+    """Between .99 and .99999 lies what it knows: its probability as it stands would be taken for one value."""
+    rng = np.random.default_rng(5)
+    logits = rng.normal(7.0, 3.0, 1200)
+    right = rng.random(1200) < 1 / (1 + np.exp(-(logits - 7.0)))
+    words = 1 / (1 + np.exp(-logits))
+    answered = [LabelledAnswer(float(y), judge=w) for y, w in zip(right, words.tolist(), strict=True)]
+    head = ConfidenceHead.of("tiny", fit_head(answered[:200], "tiny", 0, silent).numbers)
+    said = [head.p_right(Evidence("a", verified={"judge": w}), by="judge") for w in words[200:].tolist()]
+    assert calibration_error(np.array(said, np.float64), right[200:].astype(np.float64)) < 0.06
+
+
+def test_a_classifier_is_weighed_in_beside_a_judge_too() -> None:
+    """It need not come by log-probabilities: of two drafts judged alike the easier one is surer."""
+    rng = np.random.default_rng(6)
+    priors, words = rng.uniform(0.1, 0.9, 600), rng.uniform(0.3, 0.7, 600)
+    right = rng.random(600) < priors
+    answered = [LabelledAnswer(float(y), judge=w) for y, w in zip(right, words.tolist(), strict=True)]
+    head = fit_head(answered, "tiny", 0, silent, priors.tolist())
+    assert head.numbers["prior"]["weight"] > 0.5
+
+
 def test_auroc_counts_pairs() -> None:
     """It is the share of pairs in which the right answer scores higher, ties being half."""
     assert auroc(np.array([0.1, 0.2, 0.2, 0.9]), np.array([0.0, 1.0, 0.0, 1.0])) == pytest.approx(3.5 / 4)
