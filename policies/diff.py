@@ -66,6 +66,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("slo", "total", "p95"): "When a draft that a stronger tier could replace is given up.",
     ("slo", "total", "p99"): "When a draft is given up where p95 is missing.",
     ("tiers",): "Which models answer and where an escalation goes.",
+    ("optional_tiers",): "Which models a deployment may lack.",
     ("route",): "Where requests start.",
     ("route", "classifier"): "Whether requests are judged; without it no rule on difficulty holds.",
     ("route", "traffic"): "Which requests `easiest 40% of its kind` means, and so where they start.",

@@ -46,7 +46,12 @@ CLASSIFIER_SHEET = "difficulty.json"
 
 _RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
 """The keys of a policy file that rule anything."""
-_LATER: Final[Mapping[str, object]] = {"endpoints": Endpoints(), "session": None, "tier_fields": {}}
+_LATER: Final[Mapping[str, object]] = {
+    "endpoints": Endpoints(),
+    "session": None,
+    "optional_tiers": (),
+    "tier_fields": {},
+}
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
 _LATER_WITHIN: Final[Mapping[str, object]] = {"set": {}, "force": {}, "instruction": ""}
 """The same of keys within sections."""
@@ -341,7 +346,18 @@ def made_policy(content: Mapping[str, Any], source: Path, deployed: Mapping[str,
 def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
     version = version_of(rules)
     made = {**dict(rules), "version": version, "content": document.value, "lines": ClauseLines(document.places)}
+    if rules.optional_tiers and deployed:
+        made |= _without_missing(rules, rules.tiers_with({*deployed["ladder"], *deployed["unconfigured"]}))
     return Policy.model_validate({**made, **deployed})
+
+
+def _without_missing(rules: Rules, tiers: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a policy that name tiers, for these of its tiers alone."""
+    start = {name: rule for name, rule in rules.route.start.items() if name in tiers}
+    fields = {name: fields for name, fields in rules.tier_fields.items() if name in tiers}
+    optional = tuple(name for name in rules.optional_tiers if name in tiers)
+    route = rules.route.model_copy(update={"start": start})
+    return {"tiers": tuple(tiers), "optional_tiers": optional, "route": route, "tier_fields": fields}
 
 
 def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:

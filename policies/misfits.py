@@ -61,7 +61,7 @@ def _no_such(what: str, name: str, known: Collection[str], at: KeyPath, without:
 def _unknown_tiers(policy: Policy, fits: Fits) -> Iterator[Finding]:
     known = [tier.name for tier in fits.tiers]
     for i, tier in enumerate(policy.tiers):
-        if tier not in known:
+        if tier not in known and tier not in policy.optional_tiers:
             near = next((name for name in get_close_matches(tier, known, n=1) if name not in policy.tiers), None)
             edits = (Edit(("tiers", i), near), Edit(("route", "start", tier), rename=near)) if near else ()
             yield Finding(("tiers", i), _missing("tier", tier, known), "T701", "", edits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -415,6 +415,8 @@ class Rules(Section):
     match: Match = Match()
     slo: Slo
     tiers: Annotated[tuple[str, ...], Field(min_length=1)]
+    optional_tiers: tuple[str, ...] = ()
+    """Those of `tiers` that a deployment need not have: where its config lacks one, the policy does without."""
     tier_fields: Mapping[str, SetFields] = {}
     """Request fields that are set at one tier, by its name."""
     route: Route
@@ -456,6 +458,14 @@ class Rules(Section):
             message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
             mend = f"write {near}" if near else "add it to tiers, or leave it out"
             findings.append(Finding(at, message, "T202", mend, (Edit(at, rename=near),), of_key=True))
+        for i, name in enumerate(self.optional_tiers):
+            at = ("optional_tiers", i)
+            if name not in tiers:
+                message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
+                findings.append(Finding(at, message, "T202", "add it to tiers, or leave it out", (Edit(at),)))
+            elif name in start and start[name].source == OTHERWISE:
+                message = f"tier {name!r} says 'otherwise': without it some requests would have nowhere to go"
+                findings.append(Finding(at, message, "T203", "leave it out", (Edit(at),)))
         for name in self.tier_fields:
             if name not in tiers:
                 at = ("tier_fields", name)
@@ -472,6 +482,10 @@ class Rules(Section):
             findings.append(Finding(at[:2], message, "T203", mend, (Edit(at), Edit(at, OTHERWISE))))
         raise_findings(findings or self._unreachable())
         return self
+
+    def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:
+        """Return the tiers without the optional ones that a deployment with these does not have."""
+        return tuple(name for name in self.tiers if name in deployed or name not in self.optional_tiers)
 
     def _unreachable(self) -> list[Finding]:
         """Return a finding for each tier cheaper than every start: escalation only goes up, so it is never called."""

@@ -23,7 +23,7 @@ from gateway.config.environment import (
 )
 from gateway.config.model_facts import FactsFile, HostedModel, KnownModels, read_facts, retirement
 from gateway.config.prices import Price
-from gateway.config.providers import with_hosted_tier
+from gateway.config.providers import with_hosted_tiers
 from gateway.config.schema import (
     Admin,
     BackendConfig,
@@ -85,7 +85,7 @@ def load_deployment(file: Path | None = None, environ: Environ = os.environ) -> 
     Paths in the file are relative to its folder, except `embedding.state`, which is relative to the working directory.
     """
     written = read_yaml(file or default_config())
-    environ = with_hosted_tier(environ) if file is None else environ
+    environ = with_hosted_tiers(environ) if file is None else environ
     filled = interpolate(written, environ)
     deployment = validate(Deployment, filled, lambda path, _: _refusal(path, written))
     return _Resolver(written, environ).resolve(deployment)

@@ -1,6 +1,6 @@
 """Read the file of providers and local servers: whose key is in which variable, at which URL, with which models.
 
-`tierline init` proposes a ladder from it, and the default config's hosted tier is the first provider with a key.
+`tierline init` proposes a ladder from it, and the default config's hosted tiers are of the first provider with a key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Provider(Section):
     logprobs: bool = True
     """Whether its API returns log-probabilities of tokens at all; what is known of a model counts besides."""
     unasked: bool = False
-    """Whether its models can all that the default config's hosted tier says, which then is theirs by a key alone."""
+    """Whether its models can all that the default config's hosted tiers say, which then are theirs by a key alone."""
+    deployments: bool = False
+    """Whether customers choose which models are there, and their names."""
 
     def url(self, environ: Environ) -> str:
         """Return the base URL: that of the environment, if there is one; '' if nobody knows it."""
@@ -67,20 +69,32 @@ def offered(environ: Environ) -> Iterator[tuple[Provider, str]]:
             yield provider, url
 
 
-def with_hosted_tier(environ: Environ) -> Environ:
-    """Return the environment with the variables of the default config's hosted tier, filled in by the first key that
-    is there of a provider which can be that tier. Where OpenAI's key or URL is set, nothing is changed.
+def with_hosted_tiers(environ: Environ) -> Environ:
+    """Return the environment with the variables of the default config's hosted tiers, filled in by the first key that
+    is there of a provider which can be them. Where OpenAI's key or URL is set, the first of the two stays as it is.
+
+    The second one is filled in where both models are the file's own, or the environment names its model.
     """
+    own, known = dict(environ), not environ.get("TIERLINE_HOSTED_MODEL")
+    openai = known_providers().providers[0]
+    url, large = openai.url(environ), openai.large
     if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
-        return environ
-    found = next(((provider, url) for provider, url in offered(environ) if provider.unasked), None)
-    if found is None:
-        return environ
-    provider, url = found
-    own = {
-        "OPENAI_BASE_URL": url,
-        "TIERLINE_HOSTED_KIND": provider.kind,
-        "TIERLINE_HOSTED_KEY_ENV": provider.key_env,
-        "TIERLINE_HOSTED_MODEL": environ.get("TIERLINE_HOSTED_MODEL") or provider.small,
-    }
-    return {**environ, **own}
+        known = known and not environ.get("OPENAI_BASE_URL")
+    else:
+        found = next(((provider, url) for provider, url in offered(environ) if provider.unasked), None)
+        if found is None:
+            return environ
+        provider, url = found
+        own |= {
+            "OPENAI_BASE_URL": url,
+            "TIERLINE_HOSTED_KIND": provider.kind,
+            "TIERLINE_HOSTED_KEY_ENV": provider.key_env,
+            "TIERLINE_HOSTED_MODEL": environ.get("TIERLINE_HOSTED_MODEL") or provider.small,
+        }
+        known, large = known and not provider.deployments, provider.large
+    if known or environ.get("TIERLINE_LARGE_MODEL"):
+        own["TIERLINE_LARGE_BASE_URL"] = environ.get("TIERLINE_LARGE_BASE_URL") or url
+        own["TIERLINE_LARGE_MODEL"] = environ.get("TIERLINE_LARGE_MODEL") or large
+        if not environ.get("TIERLINE_LARGE_KEY"):
+            own["TIERLINE_LARGE_KEY_ENV"] = own.get("TIERLINE_HOSTED_KEY_ENV") or "OPENAI_API_KEY"
+    return own

@@ -115,7 +115,8 @@ class Evaluation:
         except ConfigError as error:
             raise BasisError(f"the candidate cannot be read: {error}") from None
         known = {tier.name for tier in basis.tiers}
-        if any(tier not in known and tier not in live.unconfigured for tier in rules.tiers):
+        there = {*known, *live.unconfigured}
+        if not there.issuperset(rules.tiers_with(there)):
             return None
         if rules.route.classifier not in ("none", live.route.classifier):
             return None

@@ -293,6 +293,23 @@ def test_every_line_of_a_shipped_policy_says_why() -> None:
             above = line
 
 
+def test_a_deployment_may_lack_an_optional_tier(write: Write) -> None:
+    """Then the policy is as if it had never named it, and keeps its version; where the deployment has it, it counts."""
+    three = ("tiers: [local, hosted]", "tiers: [local, hosted, large]\noptional_tiers: [large]")
+    rule = ("p_adequate >= 0.7 and tokens_in < 3000", "p_adequate >= 0.7, large: tokens_in > 9000")
+    fields = ("cache: {", "tier_fields: {large: {set: {reasoning_effort: low}}}\ncache: {")
+    file = write("chat", CHAT, three, rule, fields)
+    without = PolicySource(file.parent, TIERS).load().default
+    assert (without.tiers, without.ladder) == (("local", "hosted"), ("local", "hosted"))
+    assert (list(without.route.start), without.tier_fields) == (["local", "hosted"], {})
+    with_it = PolicySource(file.parent, (*TIERS, DeployedTier("large"))).load().default
+    assert with_it.ladder == ("local", "hosted", "large")
+    assert list(with_it.route.start) == ["local", "large", "hosted"]
+    assert with_it.version == without.version
+    write("chat", file.read_text(), ("optional_tiers: [large]", "optional_tiers: []"))
+    assert "the deployment has no tier 'large'" in problems_of(file.parent)[0]
+
+
 def test_a_cache_is_no_wider_than_every_tenant_has_a_team(write: Write) -> None:
     """Answers are shared within teams only where each tenant has one; the tenants that have none are named."""
     file = write("chat", CHAT.replace("cache: {", "cache: {scope: team, "))

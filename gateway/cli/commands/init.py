@@ -110,7 +110,7 @@ def _advice(rungs: list[Rung]) -> list[str]:
     advice = [said] if (said := verifier_advice(rungs)) else []
     if any(rung.tier == "large" for rung in rungs):
         advice.append(
-            "the shipped policies ask local and hosted: write `tiers: [local, hosted, large]` in a copy of them"
+            "of the shipped policies only agent asks large: write `tiers: [local, hosted, large]` in a copy of others"
         )
     return advice
 

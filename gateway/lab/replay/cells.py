@@ -401,6 +401,7 @@ def _combined(columns: Sequence[tuple[Ints, int]], rows: int) -> Ints:
 def policy_on(basis: DecisionBasis, candidate: Policy) -> Policy:
     """Return the candidate as this basis's deployment would have it: its ladder without the unconfigured tiers."""
     without = {name: tier for name, tier in basis.policy.unconfigured.items() if name in candidate.tiers}
-    ladder = tuple(name for name in candidate.tiers if name not in without)
+    there = {*without, *(tier.name for tier in basis.tiers)}
+    ladder = tuple(name for name in candidate.tiers_with(there) if name not in without)
     deployed = {"ladder": ladder, "unconfigured": without}
     return made_policy(candidate.content, Path(candidate.label), deployed)

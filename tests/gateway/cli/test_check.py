@@ -196,7 +196,11 @@ def test_json_shows_what_would_run(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert main(["check", "--json"]) == 0
     out = capsys.readouterr().out
     report = json.loads(out)
-    assert [(tier["name"], tier["configured"]) for tier in report["tiers"]] == [("local", False), ("hosted", True)]
+    assert [(tier["name"], tier["configured"]) for tier in report["tiers"]] == [
+        ("local", False),
+        ("hosted", True),
+        ("large", True),
+    ]
     assert {surface["name"] for surface in report["surfaces"]} == {file.stem for file in policy_files(SHIPPED)}
     assert "sk-canary" not in out
 

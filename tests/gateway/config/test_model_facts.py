@@ -160,7 +160,7 @@ def test_the_default_config_leaves_prices_to_the_facts() -> None:
 
     def price(model: str, url: str = "https://api.openai.com/v1") -> tuple[Price | None, Price | None]:
         env = {"TIERLINE_HOSTED_MODEL": model, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k"}
-        local, hosted = (tier.backends[0] for tier in load_deployment(None, env).tiers)
+        local, hosted, _ = (tier.backends[0] for tier in load_deployment(None, env).tiers)
         return local.price, hosted.price
 
     for model in ("gpt-4o-mini", "gpt-6.1-sol"):

@@ -31,6 +31,42 @@ def test_openai_s_key_counts_before_any_other() -> None:
     assert not hosted.logprobs
 
 
+@pytest.mark.parametrize(
+    ("environ", "model", "url"),
+    [
+        ({"OPENAI_API_KEY": KEY}, "gpt-6.1-sol", "https://api.openai.com/v1"),
+        ({"ANTHROPIC_API_KEY": KEY}, "claude-sonnet-5-5", "https://api.anthropic.com/v1"),
+        ({"ANTHROPIC_API_KEY": KEY, "TIERLINE_LARGE_MODEL": "claude-opus-5-5"}, "claude-opus-5-5", None),
+        (
+            {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://gpu/v1", "TIERLINE_LARGE_MODEL": "big"},
+            "big",
+            "http://gpu/v1",
+        ),
+        ({"OPENAI_API_KEY": KEY, "TIERLINE_HOSTED_MODEL": "gpt-6.1-sol"}, None, None),
+        (
+            {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://gpu/v1", "TIERLINE_LARGE_KEY": KEY},
+            "gpt-6.1-sol",
+            "https://api.openai.com/v1",
+        ),
+        ({"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://gpu/v1"}, None, None),
+        ({"AZURE_OPENAI_API_KEY": KEY, "AZURE_OPENAI_ENDPOINT": "https://acme.openai.azure.com/"}, None, None),
+        ({}, None, None),
+    ],
+    ids=lambda value: value and "-".join(value) if isinstance(value, dict) else "",
+)
+def test_the_large_tier_is_there_where_its_model_is_known(
+    environ: dict[str, str], model: str | None, url: str | None
+) -> None:
+    """By the hosted tier's key. Whoever chose another hosted model or server names the large one too."""
+    large = load_deployment(None, environ).tiers[2]
+    (backend,) = large.backends
+    assert large.configured == (model is not None)
+    assert not backend.wants_local_model
+    if model is not None:
+        assert backend.model == model
+        assert url is None or backend.base_url == url
+
+
 def test_a_process_without_keys_sees_the_same_tier() -> None:
     """The ledger and the console, which get no key, load the deployment that the gateway does."""
     environ = {"ANTHROPIC_API_KEY": KEY, "GROQ_API_KEY": KEY}

@@ -57,10 +57,11 @@ def problems_of(load: Load, text: str, environ: Mapping[str, str] | None = None)
 def test_the_shipped_config_is_right_with_an_empty_environment() -> None:
     """Nothing need be set: what cannot be used is unconfigured, and names the variable that would change that."""
     deployment = load_deployment(default_config(), {})
-    assert [tier.name for tier in deployment.tiers] == ["local", "hosted"]
+    assert [tier.name for tier in deployment.tiers] == ["local", "hosted", "large"]
     assert [tier.unconfigured_reason for tier in deployment.tiers] == [
         "TIERLINE_LOCAL_BASE_URL is not set",
         "OPENAI_API_KEY is not set",
+        "TIERLINE_LARGE_KEY is not set",
     ]
     assert deployment.wants_local_model
     assert deployment.store.url is None
@@ -80,7 +81,7 @@ def test_the_shipped_config_takes_what_the_environment_gives() -> None:
             "TIERLINE_STORE_URL": "redis://127.0.0.1:6379/0",
         },
     )
-    local, hosted = (tier.backends[0] for tier in deployment.tiers)
+    local, hosted, _ = (tier.backends[0] for tier in deployment.tiers)
     assert (local.base_url, local.model, local.configured) == ("http://127.0.0.1:9000/v1", "mine", True)
     assert (hosted.base_url, hosted.model, hosted.configured) == ("https://proxy.example/v1", "huge", True)
     assert hosted.key is not None

@@ -52,5 +52,6 @@ def deployed_as(basis: DecisionBasis, policy: Policy) -> tuple[Policy, list[str]
     unconfigured = {name: tier for name, tier in basis.policy.unconfigured.items() if name in policy.tiers}
     ladder = tuple(name for name in policy.tiers if name in known)
     deployed: dict[str, Any] = {"ladder": ladder, "unconfigured": unconfigured}
-    unknown = [name for name in policy.tiers if name not in known and name not in unconfigured]
+    there = {*known, *unconfigured}
+    unknown = [name for name in policy.tiers_with(there) if name not in there]
     return made_policy(policy.content, Path(policy.label), deployed), unknown
