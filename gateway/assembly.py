@@ -24,6 +24,7 @@ from gateway.backends.service import ServiceClient
 from gateway.backends.token_counter import TokenCounter
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
+from gateway.caching.conversations import Conversations
 from gateway.caching.kept_responses import KeptResponses
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.store_room import StoreRoom
@@ -116,6 +117,7 @@ def build(
     question_embedder = QuestionEmbedder(
         embedder, deployment.embedding.kind, None if models.cross_encoder is None else models.cross_encoder.vectors
     )
+    kept_responses = KeptResponses(store, os.environ.get(SECRET_ENV, "").encode(), room.responses)
     verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), deployment.answer_scorer)
     comparer = Comparer(
         tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
@@ -146,11 +148,8 @@ def build(
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, verifiers),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
-        kept_responses=KeptResponses(
-            store,
-            os.environ.get(SECRET_ENV, "").encode(),
-            room.responses,
-        ),
+        kept_responses=kept_responses,
+        conversations=Conversations(kept_responses, store),
         comparer=comparer,
         shadows=shadows,
         cache=cache,

@@ -7,7 +7,7 @@
     ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
     ├── RequestTimeout         408  invalid_request_error   the client stopped sending its body
-    ├── Conflict               409  invalid_request_error   the admin API: what is there does not allow the change
+    ├── Conflict               409  invalid_request_error   what is there does not allow the change, or not now
     ├── RequestTooLarge        413  invalid_request_error
     ├── UnsupportedMediaType   415  invalid_request_error
     ├── UpgradeRequired        426  invalid_request_error   a WebSocket was asked for
@@ -102,7 +102,7 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: codes unknown_url, model_not_found, request_not_found, version_not_found."""
+    """404: codes unknown_url, model_not_found, request_not_found, version_not_found, and what is kept no more."""
 
     status = 404
     type = "invalid_request_error"
@@ -134,7 +134,7 @@ class RequestTimeout(ApiError):
 
 
 class Conflict(ApiError):
-    """409: codes policy_conflict, policies_from_files, job_running."""
+    """409: codes policy_conflict, policies_from_files, job_running, conversation_locked."""
 
     status = 409
     type = "invalid_request_error"

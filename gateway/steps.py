@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gateway.backends.service import ServiceClient
     from gateway.backends.token_counter import TokenCounter
     from gateway.caching.coalescer import Coalescer
+    from gateway.caching.conversations import Conversations
     from gateway.caching.kept_responses import KeptResponses
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
     from gateway.caching.store_room import StoreRoom
@@ -57,6 +58,7 @@ class Steps(AnswerSteps):
     policies: Policies
     sessions: SessionCounts
     kept_responses: KeptResponses
+    conversations: Conversations
     comparer: Comparer
     shadows: ShadowRunner
     cache: ResponseCache

@@ -20,7 +20,9 @@ _SERVED: Final = frozenset(
     for path in ("chat/completions", "completions", "embeddings", "feedback", "messages", "messages/count_tokens")
 )
 """Paths that the gateway answers itself, whatever is below them."""
-_SERVED_WHOLE: Final = re.compile(r"/v1/(?:audio|batches|files|images|models|moderations|responses|uploads)(?:/|$)")
+_SERVED_WHOLE: Final = re.compile(
+    r"/v1/(?:audio|batches|conversations|files|images|models|moderations|responses|uploads)(?:/|$)"
+)
 """Those that are its own, or that other keys are for, with all below them."""
 
 

@@ -14,6 +14,7 @@ them. Once a minute one of the workers deletes those that have ended, of all ten
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -26,9 +27,9 @@ import orjson
 
 from cache.scopes.scope import prefixed
 from cache.scopes.shelf import ENTRY, SWEPT_AT_ONCE, Caps, drop, ended, ends, prolong, put, sweep
-from cache.store.base import Command, NoStore, Store, StoreUnavailable
+from cache.store.base import Command, NoStore, Operation, Release, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
-from gateway.errors import InvalidRequest, Overloaded, retry_after
+from gateway.errors import ApiError, InvalidRequest, Overloaded, retry_after
 from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
@@ -89,9 +90,11 @@ class _Pending:
     value: bytes
     before: Sequence[str]
     ttl_s: float
+    release: Release | None = None
+    """A lease to give back once the value is in the store."""
 
 
-class KeptResponses(BatchTask[str]):
+class KeptResponses(BatchTask[str | Release]):
     """Keep responses. Reading raises Overloaded if the store does not answer, InvalidRequest if there is none."""
 
     def __init__(self, store: Store, secret: bytes, caps: Caps) -> None:
@@ -105,6 +108,8 @@ class KeptResponses(BatchTask[str]):
         self._caps = caps
         self._pending: dict[str, _Pending] = {}
         self._pending_bytes = 0
+        self._deleted: set[str] = set()
+        """Keys of those that were deleted before they were written."""
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """How many responses of a tenant wait for the store, and their bytes."""
         self._sweeping: asyncio.Task[None] | None = None
@@ -142,15 +147,24 @@ class KeptResponses(BatchTask[str]):
     async def conversation(self, tenant: str, response_id: str) -> tuple[list[Json], list[str]] | None:
         """See `PastResponses.conversation`."""
         last = await self.find(tenant, response_id)
-        if last is None:
+        if last is None or last.response["object"] != "response":
             return None
         if len(last.before) > _MOST_BEFORE:
             raise _too_long(f"{len(last.before)} responses; at most {_MOST_BEFORE} are read")
-        before = await self._find(tenant, last.before)
-        if len(before) < len(last.before):
+        chain = await self._find(tenant, last.before)
+        if len(chain) < len(last.before):
             return None
-        items = [item for one in last.before for item in before[one].items()]
-        return items + last.items(), [*last.before, response_id]
+        chain[response_id] = last
+        ids = [*last.before, response_id]
+        first = chain[ids[0]]
+        items = first.items()
+        if (conversation := first.response.get("conversation")) is not None:
+            # Such a response keeps its own turn only; what was before it is in its conversation.
+            kept = await self._find(tenant, [conversation["id"]])
+            if not kept:
+                return None
+            items = _until(kept[conversation["id"]].given, first.response["output"])
+        return items + [item for one in ids[1:] for item in chain[one].items()], ids
 
     async def items(self, tenant: str, wanted: Mapping[str, str]) -> dict[str, Json]:
         """See `PastResponses.items`."""
@@ -181,7 +195,7 @@ class KeptResponses(BatchTask[str]):
                     _READ_S,
                 )
             except StoreUnavailable as down:
-                raise self._unavailable(down) from None
+                raise self.unavailable(down) from None
             now = time.time()
             values |= {one: value for one, value, end in zip(asked, found, until, strict=True) if not ended(end, now)}
         size = sum(len(value) for value in values.values() if isinstance(value, bytes))
@@ -194,13 +208,16 @@ class KeptResponses(BatchTask[str]):
         """Delete a tenant's response; return whether there was one."""
         key = self._key(tenant, response_id)
         pending = self._taken(key)
+        if pending is not None:
+            self._deleted.add(key)
         try:
             (count,) = await self._store.ask([self._dropped(key)], _READ_S)
         except StoreUnavailable as down:
-            raise self._unavailable(down) from None
+            raise self.unavailable(down) from None
         return pending is not None or count == 1
 
-    def _unavailable(self, down: StoreUnavailable) -> Exception:
+    def unavailable(self, down: StoreUnavailable) -> ApiError:
+        """Return the error of a store that does not answer, or that there is not."""
         if not self.configured:
             return InvalidRequest(
                 "Responses are not kept here, as the gateway has no store (store.url in its config).",
@@ -215,17 +232,55 @@ class KeptResponses(BatchTask[str]):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
-        """See `PastResponses.keep`; the store has it soon after. Dropped, and logged, if too much waits already."""
+    async def keep_now(
+        self,
+        tenant: str,
+        response: Json,
+        given: Sequence[Json] = (),
+        before: Sequence[str] = (),
+        *beside: Operation,
+        ttl_s: float,
+    ) -> None:
+        """Keep a response, and do what is to be done `beside` it; it is in the store on return. Raises ApiError."""
+        value = orjson.dumps([tenant, response, list(given), list(before)])
+        if len(value) > _LARGEST:
+            raise _too_long(f"{len(value)} bytes; at most {_LARGEST} are kept")
+        pending = _Pending(tenant, response["id"], value, before, max(1.0, ttl_s))
+        key = self._key(tenant, pending.id)
+        self._taken(key)
+        owner = Command((b"SADD", _OWNERS, self._digest(tenant).encode()))
+        try:
+            await self._store.apply([owner, *self._commands(key, pending), *beside])
+        except StoreUnavailable as down:
+            raise self.unavailable(down) from None
+
+    def release(self, release: Release) -> None:
+        """Give a lease back, soon."""
+        self._queue.append(release)
+        self._waiting.set()
+
+    def keep(
+        self,
+        tenant: str,
+        response: Json,
+        given: Sequence[Json],
+        before: Sequence[str],
+        ttl_s: float,
+        release: Release | None = None,
+    ) -> bool:
+        """See `PastResponses.keep`; the store has it soon after, and gives `release` back then.
+
+        False, and logged, if too much waits already.
+        """
         response_id = response["id"]
         try:
             value = orjson.dumps([tenant, response, list(given), list(before)])
         except TypeError:
             log.exception("response %s is not kept", response_id)
-            return
+            return False
         if len(value) > _LARGEST:
             log.warning("response %s is not kept: it has %d bytes, with what it was given", response_id, len(value))
-            return
+            return False
         key = self._key(tenant, response_id)
         self._taken(key)
         count, size = self._waiting_of.get(tenant, (0, 0))
@@ -237,12 +292,13 @@ class KeptResponses(BatchTask[str]):
                 "response %s is not kept: %d others wait for the store, with %d bytes; %d and %d are of its tenant",
                 response_id, len(self._pending), self._pending_bytes, count, size,
             )  # fmt: skip
-            return
-        self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s))
+            return False
+        self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s), release)
         self._pending_bytes += len(value)
         self._waiting_of[tenant] = after
         self._queue.append(key)
         self._waiting.set()
+        return True
 
     def _taken(self, key: str) -> _Pending | None:
         """Take a response out of those that wait, and return it."""
@@ -256,18 +312,24 @@ class KeptResponses(BatchTask[str]):
                 del self._waiting_of[pending.tenant]
         return pending
 
-    async def _finish(self, batch: list[str]) -> None:
+    async def _finish(self, batch: list[str | Release]) -> None:
         keys: list[str] = []
         size = 0
-        for key in batch:
+        releases = [one for one in batch if isinstance(one, Release)]
+        for key in (one for one in batch if isinstance(one, str)):
             if (pending := self._pending.get(key)) is not None:
                 keys.append(key)
                 size += len(pending.value)
+            else:
+                self._deleted.discard(key)
             if size >= _WRITTEN_AT_ONCE:
                 await self._write(keys)
                 keys, size = [], 0
         if keys:
             await self._write(keys)
+        if releases:
+            with contextlib.suppress(StoreUnavailable):  # they end by themselves
+                await self._store.apply(releases)
 
     async def _write(self, keys: Sequence[str]) -> None:
         """Write responses. The replies are out: an error here may lose these responses, but nothing after them."""
@@ -275,16 +337,17 @@ class KeptResponses(BatchTask[str]):
         try:
             owners = {self._digest(pending.tenant).encode() for pending in writing.values()}
             puts = [one for key, pending in writing.items() for one in self._commands(key, pending)]
-            await self._store.apply([Command((b"SADD", _OWNERS, *owners)), *puts])
-            for key, pending in writing.items():
-                if self._pending.get(key) is not pending:  # deleted while it was being written
-                    await self._store.apply([self._dropped(key)])
+            releases = [pending.release for pending in writing.values() if pending.release is not None]
+            await self._store.apply([Command((b"SADD", _OWNERS, *owners)), *puts, *releases])
+            for key in self._deleted.intersection(writing):  # while it was being written
+                await self._store.apply([self._dropped(key)])
         except StoreUnavailable as down:
             log.warning("%d responses are not kept: the store does not answer (%s)", len(writing), down.reason)
         except Exception:
             log.exception("%d responses are not kept", len(writing))
         finally:
             for key, pending in writing.items():
+                self._deleted.discard(key)
                 if self._pending.get(key) is pending:
                     self._taken(key)
 
@@ -334,6 +397,10 @@ class KeptResponses(BatchTask[str]):
         """
         return f"{_prefix(self._digest(tenant))}{ENTRY}{self._digest(tenant, response_id)}"
 
+    def lease_of(self, tenant: str, kept_id: str) -> str:
+        """Return the key of the lease that goes with something kept, in the slot of its own key."""
+        return f"{self._key(tenant, kept_id)}:lease"
+
     @staticmethod
     def _ends(keys: Iterable[str]) -> Command:
         """Return the command that reads when a tenant's responses end, by their keys, of which there is one."""
@@ -350,6 +417,13 @@ class KeptResponses(BatchTask[str]):
 def _prefix(owner: str) -> str:
     """Return what all keys of a tenant's responses begin with."""
     return f"tierline:{_SCHEMA}:{{{owner}}}"
+
+
+def _until(items: Sequence[Json], output: Sequence[Json]) -> list[Json]:
+    """Return the items of a conversation up to a response's own output."""
+    made = {item["id"] for item in output}
+    ends = [place for place, item in enumerate(items) if item.get("id") in made]
+    return list(items[: ends[-1] + 1] if ends else items)
 
 
 def _too_long(what: str) -> InvalidRequest:

@@ -24,7 +24,7 @@ from gateway.http.api_route import as_invalid_request
 from gateway.http.docs import HEADERS, STYLE, page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, beside_fastapi, document, documents
-from gateway.http.routes import admin, feedback, kept_responses, models, policies, token_counts
+from gateway.http.routes import admin, conversations, feedback, kept_responses, models, policies, token_counts
 from gateway.registry.registry import RegistryError
 from gateway.request.access import bearer_key, is_key
 from gateway.request.body import ChatBodies
@@ -38,7 +38,7 @@ _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Regis
 
 def public_api(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its document has the hot ones, too."""
-    routers = [models.router, token_counts.router, kept_responses.router, feedback.router]
+    routers = [models.router, token_counts.router, kept_responses.router, conversations.router, feedback.router]
     described, keyed = beside_fastapi(), not steps.deployment.keyless
     api = _api(steps, "Tierline", routers, described, lambda request: _tenant(steps, request), keyed=keyed)
     api.state.typed, api.state.sheds = steps.guard.active, True

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
 
 _ROOTS: Final = frozenset(
-    {"chat", "completions", "embeddings", "feedback", "messages", "models", "responses"}
+    {"chat", "completions", "conversations", "embeddings", "feedback", "messages", "models", "responses"}
     | {path.removeprefix("/v1/") for path in PASSED_ON}
 )
 """First segments of the paths under `/v1`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -26,6 +26,7 @@ from gateway.dialects.responses.response_object import ItemIds, ResponseHead, re
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 
+_STATE: Final = "a store (store.url in the config) and a policy that keeps responses (state.responses)"
 _MANY_ITEMS: Final = 1_000
 """A conversation of more items is translated in a thread: some 3 ms for this many."""
 
@@ -45,12 +46,47 @@ class PastResponses(Protocol):
         Raises ApiError if the store does not answer.
         """
 
-    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
-        """Keep a response for a time in seconds, with the items it was `given` and the ids of those `before` it."""
+    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> bool:
+        """Keep a response for a time in seconds, with the items it was `given` and the ids of those `before` it.
+
+        Return whether there was room for it.
+        """
 
 
-Lifetime = Callable[[str], float | None]
-"""Gives how many seconds responses to a `model` are kept, by its policy: 0 for not at all; None for no such model."""
+class HeldConversation(Protocol):
+    """A conversation that no other request may change until this one has appended its turn or closed it."""
+
+    @property
+    def id(self) -> str:
+        """The conversation's id."""
+
+    items: Sequence[Json]
+    """Its items so far."""
+
+    def append(self, given: Sequence[Json], output: Sequence[Json], ttl_s: float) -> None:
+        """Add a turn, and keep the conversation for a time in seconds from now."""
+
+    def close(self) -> None:
+        """Let other requests change it; safe to call twice."""
+
+
+class PastConversations(Protocol):
+    """PastConversations of one deployment that clients may refer to."""
+
+    async def open(self, tenant: str, conversation_id: str, hold_s: float) -> HeldConversation:
+        """Return a tenant's conversation, for up to `hold_s` seconds. Raises ApiError."""
+
+
+class Lifetime(NamedTuple):
+    """What a policy says of its responses, in seconds: how long they are kept, 0 for not at all, and their deadline."""
+
+    kept_s: float
+    deadline_s: float
+
+
+NOT_KEPT: Final = Lifetime(0.0, 0.0)
+LifetimeOf = Callable[[str], Lifetime | None]
+"""Gives the lifetime of responses to a `model`; None for no such model."""
 
 
 class ResponsesClient:
@@ -59,8 +95,9 @@ class ResponsesClient:
     def __init__(
         self,
         past: PastResponses,
-        lifetime: Lifetime,
+        lifetime: LifetimeOf,
         *,
+        conversations: PastConversations | None = None,
         messages: int,
         hosted: bool = False,
         hides_cache: bool = False,
@@ -73,6 +110,8 @@ class ResponsesClient:
         """
         self._past = past
         self._lifetime = lifetime
+        self._conversations = conversations
+        self._conversation: HeldConversation | None = None
         self._most = messages
         self._hosted = hosted
         self._hides_cache = hides_cache
@@ -82,25 +121,26 @@ class ResponsesClient:
         self._given: list[Json] = []
         """The items of this request alone."""
         self._before: list[str] = []
-        self._ttl_s = 0.0
+        self._ttl_s = self._conversation_s = 0.0
         self._logprobs = self._encrypted = False
 
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
-        self._ttl_s = self._kept_for(body)
+        lifetime = self._kept_for(body)
+        self._ttl_s = lifetime.kept_s
         entries = await off_loop(partial(entries_of, body)) if large else entries_of(body)
         references = {at: item for at, item in entries if is_reference(item)}
         if references:
             found = await self._referenced(references)
             entries = [(at, found.get(at, item)) for at, item in entries]
+        self._given = [item for _, item in entries]
         previous = body.get("previous_response_id")
-        if previous is not None:
+        if (named := body.get("conversation")) is not None:
+            entries = [*await self._begin(named, body, lifetime), *entries]
+        elif previous is not None:
             earlier = await self._earlier(previous)
-            self._given = [item for _, item in entries]
             entries = [(f"previous[{i}]", item) for i, item in enumerate(earlier)] + entries
-        else:
-            self._given = [item for _, item in entries]
         if not entries and body.get("prompt") is None:
             raise (
                 missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
@@ -113,7 +153,14 @@ class ResponsesClient:
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
         self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names, hides_cache=self._hides_cache)
+        if self._conversation is not None:
+            self._head.belongs_to(self._conversation.id)
         return chat, native, large
+
+    def close(self) -> None:
+        """End the request's use of its conversation, once its reply is out or has failed."""
+        if self._conversation is not None:
+            self._conversation.close()
 
     def path_of(self, path: str) -> str:
         """See `ClientDialect.path_of`."""
@@ -148,20 +195,35 @@ class ResponsesClient:
     def _keep(self, response: Json) -> None:
         if self._ttl_s > 0:
             self._past.keep(self._tenant, response, self._given, self._before, self._ttl_s)
+        if self._conversation is not None:
+            self._conversation.append(self._given, response["output"], self._conversation_s)
 
-    def _kept_for(self, body: Mapping[str, Any]) -> float:
+    def _kept_for(self, body: Mapping[str, Any]) -> Lifetime:
         """Return for how many seconds the response is to be kept. Raises InvalidRequest."""
         store, model = body.get("store"), body.get("model")
         if store is not None and type(store) is not bool:
             raise wrong_type("store", "a boolean")
-        if store is False or type(model) is not str:
-            return 0.0
-        ttl_s = self._lifetime(model)
-        if ttl_s is None:
-            return 0.0
-        if store and not ttl_s:
-            raise unsupported("store", "cannot be true: responses are not kept here (state.responses in the policy).")
-        return ttl_s
+        lifetime = self._lifetime(model) if type(model) is str else None
+        if lifetime is None:
+            return NOT_KEPT
+        for name in ("store", "conversation"):
+            if body.get(name) and not lifetime.kept_s:
+                raise unsupported(name, f"needs {_STATE}, and nothing is kept here.")
+        if body.get("conversation") is not None:
+            self._conversation_s = lifetime.kept_s
+        return lifetime._replace(kept_s=0.0) if store is False else lifetime
+
+    async def _begin(self, named: Any, body: Mapping[str, Any], lifetime: Lifetime) -> list[tuple[str, Json]]:
+        """Open the conversation that a request names, and return its items with their paths. Raises ApiError."""
+        conversation_id = named.get("id") if type(named) is dict else named
+        if type(conversation_id) is not str:
+            raise wrong_type("conversation", "a conversation's id, or an object with it")
+        if body.get("previous_response_id") is not None:
+            raise unsupported("previous_response_id", "cannot be given together with conversation.")
+        if self._conversations is None or not self._conversation_s:
+            raise unsupported("conversation", f"needs {_STATE}, and nothing is kept here.")
+        self._conversation = await self._conversations.open(self._tenant, conversation_id, lifetime.deadline_s)
+        return [(f"conversation[{i}]", item) for i, item in enumerate(self._conversation.items)]
 
     async def _earlier(self, previous: Any) -> list[Json]:
         """Return the items of the conversation so far. Raises InvalidRequest if it is not kept."""

@@ -31,8 +31,10 @@ TRANSLATED: Final = frozenset(
         "include", "stream_options",
     }
 )  # fmt: skip
-STATE: Final = frozenset({"store", "previous_response_id"})
+STATE: Final = frozenset({"store", "previous_response_id", "conversation", "background"})
 """Fields that the gateway itself honours."""
+_ONLY_HERE: Final = STATE - {"store"}
+"""Those of them that no backend is sent: the conversation is sent whole."""
 LOST: Final = frozenset(
     {"access_programs", "background_options", "context_management", "image", "max_tool_calls", "truncation"}
 )
@@ -41,7 +43,6 @@ IDLE: Final = frozenset({"client_metadata"})
 """Fields that only say who asks, such as Codex CLI's; they are lost too, and no answer depends on them."""
 NEEDED: Final = frozenset({"prompt"})
 """Fields without which the answer would be another one."""
-REFUSED: Final = frozenset({"background", "conversation"})
 _INSTEAD: Final = {
     "messages": "input",
     "response_format": "text.format",
@@ -55,7 +56,7 @@ _INSTEAD: Final = {
     "n": "one request for each answer",
 }
 """Fields of chat completions that would collide with a translated one, and what this API has instead of each."""
-DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | REFUSED | IDLE
+DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | IDLE
 
 HOSTED: Final = "responses_hosted_tools"
 """The capability of a backend that runs the tools of this API itself, and has its files and prompts: one of this kind,
@@ -221,13 +222,11 @@ def _refuse(body: Mapping[str, Any]) -> None:
             raise wrong_type(f"metadata.{name}", "a string")
     if body.get("background"):
         raise unsupported("background", "is not supported: send the request without it, and stream the answer.")
-    if body.get("conversation") is not None:
-        raise unsupported("conversation", "is not supported: use previous_response_id, or send the items as input.")
 
 
 def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, kept: bool) -> Json:
     """Return the client's body with its whole conversation as input, and without what the gateway itself honours."""
-    native = {name: value for name, value in body.items() if name != "previous_response_id"}
+    native = {name: value for name, value in body.items() if name not in _ONLY_HERE}
     if entries or "input" in body:
         native["input"] = [item for _, item in entries]
     include = body.get("include") or []

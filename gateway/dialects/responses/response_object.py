@@ -144,6 +144,10 @@ class ResponseHead:
         fields["store"] = store
         self._fields = fields
 
+    def belongs_to(self, conversation_id: str) -> None:
+        """Say in which conversation the response is."""
+        self._fields["conversation"] = {"id": conversation_id}
+
     def limit(self, tokens: int) -> None:
         """Take the limit of output tokens that counts."""
         self._fields["max_output_tokens"] = tokens

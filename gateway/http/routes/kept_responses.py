@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 
 from gateway.caching.kept_responses import KeptResponse
 from gateway.dialects.responses.items import without_encrypted
-from gateway.dialects.responses.reading import unsupported
+from gateway.dialects.responses.reading import ENCRYPTED, unsupported
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.api_route import BodyRoute, Sender, Served
 from gateway.steps import Steps
@@ -42,9 +42,9 @@ async def _kept(
     included: Annotated[list[str], Query(alias="include[]", include_in_schema=False)] = [],  # noqa: B006
 ) -> _FoundResponse:
     kept = await steps.kept_responses.find(tenant, response_id)
-    if kept is None:
+    if kept is None or kept.response["object"] != "response":
         raise _not_found(response_id)
-    return _FoundResponse(response_id, kept, "reasoning.encrypted_content" in include + included)
+    return _FoundResponse(response_id, kept, ENCRYPTED in include + included)
 
 
 _Found = Annotated[_FoundResponse, Depends(_kept)]
@@ -87,22 +87,26 @@ async def list_input_items(
     after: Annotated[str | None, Query(description="The last item of the page before.")] = None,
 ) -> Shown:
     """List what a kept response was given, earlier turns too."""
+    return page_of(await _given(steps, tenant, kept.id, kept.response), limit, order, after, encrypted=kept.encrypted)
+
+
+def page_of(items: list[Shown], limit: str, order: str, after: str | None, *, encrypted: bool) -> Shown:
+    """Return a page of items, oldest first as they are given. Raises InvalidRequest."""
     if not limit.isdecimal() or not 1 <= int(limit[:4]) <= _MOST_LISTED:
         raise unsupported("limit", f"must be 1 to {_MOST_LISTED}.")
     if order not in ("asc", "desc"):
         raise unsupported("order", "must be asc or desc.")
-    items = await _given(steps, tenant, kept.id, kept.response)
     if order == "desc":
         items.reverse()
     if after is not None:
         places = [place for place, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise unsupported("after", "is not the id of an item of this response.")
+            raise unsupported("after", "is not the id of an item listed here.")
         items = items[places[0] + 1 :]
     page = items[: int(limit)]
     return {
         "object": "list",
-        "data": [kept.item(item) for item in page],
+        "data": page if encrypted else [without_encrypted(item) for item in page],
         "first_id": page[0]["id"] if page else "",  # the API's schema has no null here
         "last_id": page[-1]["id"] if page else "",
         "has_more": len(items) > len(page),
@@ -115,11 +119,11 @@ async def _given(steps: Steps, tenant: str, response_id: str, kept: KeptResponse
     before = [] if found is None else found[0]
     items = [*before[: -len(kept.items())], *kept.given] if found is not None else list(kept.given)
     suffix = response_id.rpartition("_")[2]
-    listed = [_listed(item, f"{suffix}i{place:03x}") for place, item in enumerate(items)]
+    listed = [listed_item(item, f"{suffix}i{place:03x}") for place, item in enumerate(items)]
     return [item for item in listed if item["type"] not in _NOT_LISTED]
 
 
-def _listed(item: dict[str, Any], suffix: str) -> dict[str, Any]:
+def listed_item(item: dict[str, Any], suffix: str) -> dict[str, Any]:
     """Return an item as the API lists it: a message has a type, an id, a status and parts."""
     if item.get("type", "message") != "message":
         done = {"status": "completed"} if item["type"].endswith(("_call", "_output")) and not item.get("status") else {}

@@ -46,7 +46,11 @@ async def count_response(request: Request, reply: Response, steps: Served, tenan
     if given["model"] is None:
         given["model"] = AUTO
     large = request.state.large
-    chat, _, large = await client_of(steps, known_headers(request.scope["headers"])).read(given, tenant, large=large)
+    client = client_of(steps, known_headers(request.scope["headers"]))
+    try:
+        chat, _, large = await client.read(given, tenant, large=large)
+    finally:
+        client.close()
     await _check(request, chat, large=large)
     reply.headers["x-tierline-estimated"] = "1"
     tokens = await off_loop(partial(_tokens_of, chat)) if large else _tokens_of(chat)

@@ -37,7 +37,7 @@ from gateway.dialects.client import ClientDialect
 from gateway.dialects.completions import CompletionsClient
 from gateway.dialects.messages.client import MessagesClient
 from gateway.dialects.reasoning import maker_of
-from gateway.dialects.responses.client import ResponsesClient
+from gateway.dialects.responses.client import NOT_KEPT, ResponsesClient
 from tests.gateway.dialects.pairs import (
     USAGE,
     WORDS,
@@ -316,7 +316,7 @@ def _backend(out: str, sent: _Sent) -> Backend:
 
 def _client(into: str) -> ClientDialect | None:
     if into == "responses":
-        return ResponsesClient(None, lambda model: 0.0, messages=100, hosted=True)  # type: ignore[arg-type]
+        return ResponsesClient(None, lambda model: NOT_KEPT, messages=100, hosted=True)  # type: ignore[arg-type]
     if into == "messages":
         return MessagesClient({}, "req_1", {"hosted_tools"})
     return CompletionsClient() if into == "completions" else None

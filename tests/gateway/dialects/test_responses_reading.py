@@ -338,7 +338,7 @@ _SAMPLES: Json = {
 
 def test_each_field_of_the_schema_has_one_fate() -> None:
     """Kept, honoured by the gateway, lost (and listed), needed or refused: none is passed over."""
-    fates = [reading.SAME, reading.TRANSLATED, reading.STATE, reading.LOST, reading.NEEDED, reading.REFUSED]
+    fates = [reading.SAME, reading.TRANSLATED, reading.STATE, reading.LOST, reading.NEEDED]
     assert not reading.IDLE & _FIELDS
     assert set().union(*fates) == _FIELDS
     assert sum(map(len, fates)) == len(_FIELDS)
@@ -446,7 +446,6 @@ def test_a_search_that_the_model_may_leave_is_needed_where_a_backend_has_it() ->
     [
         ({"background": True}, "unsupported_value", "background"),
         ({"background": "yes"}, "invalid_type", "background"),
-        ({"conversation": "conv_1"}, "unsupported_value", "conversation"),
         ({"messages": []}, "unsupported_value", "messages"),
         ({"max_tokens": 1}, "unsupported_value", "max_tokens"),
         ({"response_format": {}}, "unsupported_value", "response_format"),
