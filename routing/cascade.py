@@ -292,10 +292,15 @@ class Cascade:
         return next((tier for tier in others if self._least_s(tier) <= left.total_s), None)
 
     def _fits(self, tier: str, left: Left) -> bool:
-        """Return whether the tier is expected to answer in the time left; True where there is no forecast yet."""
+        """Return whether the tier is expected to answer in the time left; True where there is no forecast yet.
+
+        One that was not measured may be as fast as its prior's 5% quantile, so that a call can show whether it is.
+        """
         forecast = self._health[tier].forecast
         if forecast is None or not forecast.known:
             return True
+        if forecast.prior_ttft if self._stream else forecast.prior_whole:
+            return forecast.least_s <= (left.first_token_s if self._stream else left.total_s)
         if self._stream:
             return forecast.ttft_s <= left.first_token_s
         return forecast.whole_s <= left.total_s

@@ -166,7 +166,8 @@ def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> st
     if forecast is None:
         raise AssertionError("a tier without a forecast cannot be too slow")
     what = "a first token" if stream else "an answer"
-    why = "cold" if forecast.cold else "slow now"
+    prior = forecast.prior_ttft if stream else forecast.prior_whole
+    why = "cold" if forecast.cold else "slow, by what is known of its model" if prior else "slow now"
     expected = _expected_s(health, stream) * 1000
     queued = f", {forecast.queue_s * 1000:.0f} ms of it in line" if forecast.queue_s else ""
     return f"{name} is {why}: {expected:.0f} ms expected to {what}{queued}, {limit_s * 1000:.0f} ms left"

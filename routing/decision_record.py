@@ -7,11 +7,12 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
     [tokens_in, turns, flags, budget_s, ttft_s, room, holdout, [min_tier, max_tier] or 0,
      [in_domain, kind, p_kind, quantile, p_right ...] or 0,
      [health of each tier of the ladder: 0 if well without a forecast,
-      [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, cold] if well, or ["why it is unavailable", failing]],
+      [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, marks] if well, or ["why it is unavailable", failing]],
      [before, last_tier], left out where nothing is known of the turns before]
 
 `flags` adds 1 for tools, 2 for JSON, 4 for images, 8 for a stream, 16 to 128 for the first capabilities of
 `routing.features.FURTHER`, 256 for reasoning of a stronger tier, and 512 and more for the other capabilities.
+`marks` adds 1 for a cold backend, 2 and 4 for times to the first and the last token that are a prior's.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ def _named_health(record: Record | int) -> dict[str, Any]:
         return {"unavailable": ""}
     if isinstance(record[0], str):
         return {"unavailable": record[0], "failing": bool(record[1])}
-    *forecast, cold = record
-    return {"unavailable": "", **dict(zip(_FORECAST, forecast, strict=True)), "cold": bool(cold)}
+    *forecast, marks = record
+    return {"unavailable": "", **dict(zip(_FORECAST, forecast, strict=True)), "cold": bool(marks & 1)}
 
 
 def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
@@ -244,8 +245,8 @@ def _of_health(health: TierHealth) -> Record | int:
     forecast = health.forecast
     if forecast is None or not forecast.known:
         return 0
-    cold = int(forecast.cold)
-    return [forecast.ttft_s, forecast.ttft_p95_s, forecast.whole_s, forecast.queue_s, forecast.least_s, cold]
+    marks = forecast.cold | forecast.prior_ttft << 1 | forecast.prior_whole << 2
+    return [forecast.ttft_s, forecast.ttft_p95_s, forecast.whole_s, forecast.queue_s, forecast.least_s, marks]
 
 
 def _health(facts: TierFacts, record: Record | int) -> TierHealth:
@@ -254,6 +255,16 @@ def _health(facts: TierFacts, record: Record | int) -> TierHealth:
         if isinstance(record[0], str):
             unavailable, failing = record[0], bool(record[1])
         else:
-            ttft_s, p95_s, whole_s, queue_s, least_s, cold = record
-            forecast = Forecast(ttft_s, p95_s, whole_s, queue_s, known=True, cold=bool(cold), least_s=least_s)
+            ttft_s, p95_s, whole_s, queue_s, least_s, marks = record
+            forecast = Forecast(
+                ttft_s,
+                p95_s,
+                whole_s,
+                queue_s,
+                known=True,
+                cold=bool(marks & 1),
+                least_s=least_s,
+                prior_ttft=bool(marks & 2),
+                prior_whole=bool(marks & 4),
+            )
     return TierHealth(facts.name, facts.capabilities, facts.endpoints, unavailable, failing, forecast, facts.context)

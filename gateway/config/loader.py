@@ -21,7 +21,7 @@ from gateway.config.environment import (
     secrets_from_file,
     variables_in,
 )
-from gateway.config.model_facts import FactsFile, HostedModel, KnownModels, read_facts, retirement
+from gateway.config.model_facts import FactsFile, HostedModel, KnownModels, prior_of, read_facts, retirement
 from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
 from gateway.config.schema import (
@@ -60,6 +60,7 @@ _RESOLVED_KEYS = frozenset(
         "unconfigured_reason",
         "price_source",
         "retires",
+        "prior",
         "head",
         "key_digests",
         "warnings",
@@ -203,6 +204,7 @@ class _Resolver:
             update |= {name: getattr(facts, name) for name in _FACTS if name not in given}
             update["context"] = context if context is not None else facts.context
             update["retires"] = facts.retires
+            update["prior"] = prior_of(facts, {**backend.set, **backend.force})
             self._warn_of_facts(path, backend, facts)
         if backend.roles is None:
             update["roles"] = self._known.roles(backend.base_url, backend.model)

@@ -23,13 +23,15 @@ import orjson
 from pydantic import Field
 
 from gateway.config.prices import Price
-from policies.validation import Section, Whole, validate
+from policies.validation import Seconds, Section, Whole, validate
 from policies.yaml_source import read_yaml
 from routing.features import SERVICE_TIERS, ServiceTier
+from routing.load.latency import Prior
 
 TELL_BEFORE: Final = timedelta(days=90)
 """How long before a model is switched off that is told."""
 SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
+_LATENCY_PRIORS: Final = Path(__file__).parent / "latency_priors.json"
 
 
 class HostedModel(Section):
@@ -50,6 +52,10 @@ class HostedModel(Section):
     """Whether it takes the roles `developer` and `system` anywhere; None if it does what its provider's others do."""
     retires: date | None = None
     """The day on which its provider switches it off, where that is announced."""
+    ttft: Seconds | None = None
+    """Median time to the first token of a short prompt, without reasoning; None: that of models of its price."""
+    tpot: Seconds | None = None
+    """Mean time per output token after the first, likewise."""
 
     @property
     def service_tiers(self) -> tuple[ServiceTier, ...] | None:
@@ -58,6 +64,41 @@ class HostedModel(Section):
             return None
         priced = [name for name in SERVICE_TIERS if name in self.price.service_tiers]
         return (*priced, "other")
+
+
+@cache
+def _priors() -> Mapping[str, Any]:
+    return orjson.loads(_LATENCY_PRIORS.read_bytes())  # type: ignore[no-any-return]
+
+
+def prior_of(facts: HostedModel, set_fields: Mapping[str, Any]) -> Prior | None:
+    """Return what is expected of a model that was never measured, with the request fields that the config sets.
+
+    The figures are the model's own where the facts have them, else those of its class by the price of its output;
+    None where they have neither. What it thinks before its first token is added: by the effort that is asked for.
+    """
+    known = _priors()
+    price = None if facts.price is None else facts.price.output
+    classes = known["classes"] if price is not None else ()
+    of_class: Mapping[str, Any] = next(
+        (one for one in classes if one["output_usd_to"] is None or price <= one["output_usd_to"]), {}
+    )
+    ttft, tpot = facts.ttft or of_class.get("ttft"), facts.tpot or of_class.get("tpot")
+    if ttft is None or tpot is None:
+        return None
+    ttft += _thinking_s(known, facts, set_fields, tpot)
+    return Prior(ttft, tpot * known["tokens_out"], 1 / known["prefill_tokens_per_s"], known["spread"])
+
+
+def _thinking_s(known: Mapping[str, Any], facts: HostedModel, fields: Mapping[str, Any], tpot_s: float) -> float:
+    """Return the median seconds of reasoning before the first token: by a budget of tokens, half of which is used."""
+    reasoning, output, thinking = (fields.get(name) or {} for name in ("reasoning", "output_config", "thinking"))
+    effort = fields.get("reasoning_effort") or reasoning.get("effort") or output.get("effort")
+    if effort is None and isinstance(budget := thinking.get("budget_tokens"), int):
+        return min(budget * tpot_s / 2, float(known["thinking"]["max"]))
+    if effort is None and "temperature" in facts.omit:  # it takes no sampling parameters, as it always reasons
+        effort = known["thinking_always"]
+    return float(known["thinking"].get(effort, 0.0))
 
 
 def retirement(retires: date | None, within: timedelta = TELL_BEFORE) -> str:

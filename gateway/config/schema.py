@@ -33,6 +33,7 @@ from policies.validation import Seconds, Section, Share, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
 from routing.confidence.scorer import AnswerScorer
 from routing.features import SERVICE_TIERS, Capability, ServiceTier
+from routing.load.latency import Prior
 
 _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
     "openai": frozenset({"n", "store", "prompt_cache_key"}),
@@ -162,7 +163,7 @@ class Keyed(Section):
 
 
 class BackendConfig(Keyed, SetFields):
-    """One model endpoint. The loader sets `head`, `retires` and `price_source` too.
+    """One model endpoint. The loader sets `head`, `prior`, `retires` and `price_source` too.
 
     What it sets in requests counts after what a policy sets.
     """
@@ -230,6 +231,8 @@ class BackendConfig(Keyed, SetFields):
     """Largest accepted reply."""
     retires: date | None = None
     """The day on which the provider switches the model off, if that is announced; set by the loader."""
+    prior: InstanceOf[Prior] | None = None
+    """What is expected of the model until calls of it were measured, by the facts about it; set by the loader."""
     price_source: str = ""
     """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
     head: InstanceOf[ScoringHead] | None = None

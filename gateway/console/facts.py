@@ -87,6 +87,8 @@ def _route(told: Attributes) -> Iterator[HopFact]:
     for tier, ttft_ms, late, state in zip(*lists, strict=False):
         if state or late:
             yield HopFact(tier, state or f"would have been late: {milliseconds(ttft_ms)} to a first token", "bad")
+    if priors := told.get(names.PRIOR):
+        yield HopFact("prior", f"forecast by the model's facts, too few calls measured: {', '.join(priors)}")
     for slow in told.get(names.SLOW_PACE, ()):
         yield HopFact("pace", f"slower than slo.tpot of late: {slow} a token", "bad")
 

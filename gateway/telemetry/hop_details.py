@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Hop, Trace
     from policies.model import Policy, Quantiles
     from routing.confidence.judge import Evidence
-    from routing.decide import TierHealth
+    from routing.decide import DecisionInput, TierHealth
     from routing.difficulty.model import Difficulty
     from routing.features import Features
 
@@ -101,7 +101,16 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
             attributes[names.CHECKS] = _checks(made, clause.removeprefix("route.start."))
         if " expected to " in decision.stand_in:  # the wanted tier is not down but slow
             attributes[names.STAND_IN_CLAUSE] = "slo.ttft.p99" if limit_s < given.budget_s else "slo.deadline"
-    if stream and (slow := _too_slow(policy.slo.tpot, given.health.values())):
+    _describe_others(attributes, given, first, limit_s, stream, policy.slo.tpot)
+
+
+def _describe_others(
+    attributes: dict[str, Any], given: DecisionInput, first: str | None, limit_s: float, stream: bool, tpot: Quantiles
+) -> None:
+    """Add what was known of all tiers, and what was expected of those that the request does not start at."""
+    if priors := [one.name for one in given.health.values() if _of_prior(one, stream)]:
+        attributes[names.PRIOR] = priors
+    if stream and (slow := _too_slow(tpot, given.health.values())):
         attributes[names.SLOW_PACE] = slow
     if len(given.health) < 2:
         return
@@ -121,6 +130,11 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     attributes[names.OTHER_TIERS], attributes[names.OTHER_LATE], attributes[names.OTHER_STATE] = tiers, late, states
     attributes[names.OTHER_TTFT], attributes[names.OTHER_TTFT_P95] = times[0], times[1]
     attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
+
+
+def _of_prior(health: TierHealth, stream: bool) -> bool:
+    forecast = health.forecast
+    return forecast is not None and (forecast.prior_ttft if stream else forecast.prior_whole)
 
 
 def _too_slow(tpot: Quantiles, tiers: Iterable[TierHealth]) -> list[str]:

@@ -102,6 +102,9 @@ REASON: Final = "tierline.reason"
 BUDGET_LEFT: Final = "tierline.budget_left_ms"
 FORECAST_TTFT: Final = "tierline.forecast.ttft_ms"  # TTFT that the latency model predicts for the tier or backend
 STAND_IN_CLAUSE: Final = "tierline.stand_in.clause"  # of the limit that the wanted tier would miss
+PRIOR: Final = (
+    "tierline.forecast.prior"  # tiers whose forecast is that of their models' facts: too few calls were measured
+)
 SLOW_PACE: Final = "tierline.slow_pace"  # tiers whose streams were slower of late than `slo.tpot` allows: `TIER: 62 ms`
 # Tiers that the request did not start at, in the policy's order: lists of the same length. Times are expected ones, -1
 # where nothing was measured.

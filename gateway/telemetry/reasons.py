@@ -136,6 +136,8 @@ def _others(a: Attributes) -> Iterable[str]:
             yield f"{tier} is {state}"
         elif late:
             yield f"{tier} would have been late: {milliseconds(ttft_ms)} to a first token"
+    if priors := a.get(names.PRIOR):
+        yield f"forecast by the model's facts, a prior, as too few calls were measured: {', '.join(priors)}"
 
 
 def _kind(a: Attributes) -> str:

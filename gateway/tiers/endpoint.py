@@ -95,7 +95,7 @@ class Endpoint:
         self._limit = CallLimit(config.max_in_flight, adaptive=config.adaptive)
         self._reserve = Reserve()
         self._grants = Grants()
-        self._forecasts = Forecasts(config.warm, self.latency)
+        self._forecasts = Forecasts(config.warm, self.latency, config.prior)
         self._hold_s = 0.0
         self._pauses = 0
         self._weight = 1.0

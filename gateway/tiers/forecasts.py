@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from routing.load.latency import Forecast, LatencyModel
+from routing.load.latency import Forecast, LatencyModel, Prior
 
 if TYPE_CHECKING:
     from gateway.config.schema import Warm
@@ -16,11 +16,13 @@ _FRESH_S = 0.25
 class Forecasts:
     """Forecast one backend's latency by prompt length; each forecast is cached for 0.25 s."""
 
-    __slots__ = ("_answered_at", "_cache", "_latency", "_warm")
+    __slots__ = ("_answered_at", "_cache", "_latency", "_warm", "prior")
 
-    def __init__(self, warm: Warm | None, latency: LatencyModel) -> None:
+    def __init__(self, warm: Warm | None, latency: LatencyModel, prior: Prior | None = None) -> None:
         self._warm = warm
         self._latency = latency
+        self.prior = prior
+        """What is expected of the model where too few calls were measured; None: nothing is."""
         self._answered_at: float | None = None
         self._cache: dict[tuple[int, bool], tuple[float, Forecast]] = {}
 
@@ -50,12 +52,36 @@ class Forecasts:
         if cold and self._warm is not None:
             start = self._warm.ttft
             return Forecast(start, start, start + (whole or 0.0), 0.0, known=True, cold=True, least_s=start)
+        if self.prior is not None and (ttft is None or whole is None):
+            return self._with_prior(self.prior, tokens_in, now, ttft, whole)
         if ttft is None and whole is None:
             return Forecast(0.0, 0.0, 0.0, 0.0, known=False)
         least = latency.whole(0.05, tokens_in, now) if ttft is None else latency.ttft(0.05, tokens_in, now)
         p95 = latency.ttft(0.95, tokens_in, now)
         pace = latency.tpot_s
         return Forecast(ttft or 0.0, p95 or 0.0, whole or 0.0, 0.0, known=True, least_s=least or 0.0, tpot_s=pace)
+
+    def _with_prior(
+        self, prior: Prior, tokens_in: int, now: float, ttft: float | None, whole: float | None
+    ) -> Forecast:
+        """Return the forecast where streams, whole answers or both were measured too rarely."""
+        latency = self._latency
+
+        def quantile_s(q: float, *, of_whole: bool = False) -> float:
+            measured = (latency.whole if of_whole else latency.ttft)(q, tokens_in, now)
+            return latency.with_prior(prior, q, tokens_in, now, whole=of_whole) if measured is None else measured
+
+        return Forecast(
+            quantile_s(0.5),
+            quantile_s(0.95),
+            quantile_s(0.5, of_whole=True),
+            0.0,
+            known=True,
+            least_s=quantile_s(0.05, of_whole=ttft is None and whole is not None),
+            tpot_s=latency.tpot_s,
+            prior_ttft=ttft is None,
+            prior_whole=whole is None,
+        )
 
 
 def queued(forecast: Forecast, queue_s: float) -> Forecast:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 from policies.value_type import value_type
 
@@ -43,6 +44,10 @@ _PACE_STREAMS, _LEAST_STREAMS = 16, 8
 _MOST_HEARD = 100_000
 """Limit on a reported count: more samples of one kind than any process collects between two reports."""
 
+_PRIOR_SAMPLES, _PRIOR_POINTS = 8.0, 40
+"""What a prior weighs beside measured samples, and in how many parts."""
+_NORMAL = NormalDist()
+
 Series = Mapping[int, "Sketch"]
 
 
@@ -64,6 +69,10 @@ class Forecast:
     """A lower bound: the 5% quantile of the time to the first token or, if that is unknown, of the whole answer."""
     tpot_s: float = 0.0
     """Mean time per output token after the first, of late; 0 where too few streams were measured."""
+    prior_ttft: bool = False
+    """Whether the times to the first token are those of a `Prior`, with the few samples there are, if any."""
+    prior_whole: bool = False
+    """The same of the time to the last token."""
 
 
 def _bin_of(seconds: float) -> int:
@@ -131,6 +140,29 @@ class Sketch:
         return None if last is None else _BIN_VALUES[last]
 
 
+@value_type
+class Prior:
+    """What is expected of a model before it was measured, in seconds: log-normal, as wide as `spread` says."""
+
+    ttft_s: float
+    """The median of the time to the first token of a short prompt."""
+    whole_s: float
+    """The median of what an answer takes from then on."""
+    per_token_s: float
+    """Time to the first token for each token of the prompt."""
+    spread: float
+    """The 95% quantile divided by the median."""
+
+    def sketch(self, tokens_in: int, *, whole: bool) -> Sketch:
+        """Return `_PRIOR_SAMPLES` samples of it, for a prompt of this many tokens."""
+        median = self.ttft_s + tokens_in * self.per_token_s + (self.whole_s if whole else 0.0)
+        sigma, made = math.log(self.spread) / _NORMAL.inv_cdf(0.95), Sketch()
+        for i in range(_PRIOR_POINTS):
+            seconds = median * math.exp(sigma * _NORMAL.inv_cdf((i + 0.5) / _PRIOR_POINTS))
+            made.add_bin(_bin_of(seconds), _PRIOR_SAMPLES / _PRIOR_POINTS)
+        return made
+
+
 class LatencyModel:
     """The latency statistics of one backend. Times are passed in as seconds of a monotonic clock."""
 
@@ -172,6 +204,14 @@ class LatencyModel:
     def whole(self, q: float, tokens_in: int, now: float) -> float | None:
         """Return a quantile of the duration of whole answers in seconds; None: too few samples."""
         return self._quantile(_WHOLE + _bucket_of(tokens_in), q, now)
+
+    def with_prior(self, prior: Prior, q: float, tokens_in: int, now: float, *, whole: bool) -> float:
+        """Return a quantile in seconds of what is expected of the model and the samples that there are, in one."""
+        self._settle(now)
+        gathered, series = prior.sketch(tokens_in, whole=whole), (_WHOLE if whole else _TTFT) + _bucket_of(tokens_in)
+        for sketch in self._of(series, self._generations) + self._second_best(series):
+            gathered.merge(sketch)
+        return gathered.quantile(q) or 0.0
 
     def slope(self, now: float) -> float | None:
         """Return the seconds of TTFT per uncached prompt token; None if unknown.

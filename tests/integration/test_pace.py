@@ -163,3 +163,35 @@ def test_a_tier_too_slow_for_the_pace_is_named_in_the_trace(
     (slow,) = route[names.SLOW_PACE]
     assert re.fullmatch(r"local: [\d.]+ ms", slow) and float(slow.split()[1]) > 5
     assert answer.headers["x-tierline-tier"] == "local"
+
+
+def test_an_unmeasured_tier_is_not_in_time_where_its_model_cannot_be(
+    tmp_path: Path, upstream: RawUpstream, store: LocalStore
+) -> None:
+    """A model that thinks for 25 s does not start where 5 s are left, and the trace says that this is a prior."""
+    upstream.parts = paused(0.0)
+    priced = {"price": {"input": 0.1, "output": 0.4}}
+    facts = {"dated": "2026-11-26", "hosts": {"127.0.0.1": "mine"}, "models": {"mine": {"quick": priced}}}
+    (tmp_path / "facts.json").write_bytes(orjson.dumps(facts))
+    high = {"base_url": upstream.url, "model": "quick", "set": {"reasoning_effort": "high"}}
+    tiers = [
+        {"name": "thinking", "backends": [high]},
+        {"name": "quick", "backends": [{"base_url": upstream.url, "model": "quick"}]},
+    ]
+    policy = CHAT.replace("[local, hosted]", "[thinking, quick]").replace("local: other", "thinking: other")
+    policy = policy.replace("slo: {deadline: 20s}", "slo: {deadline: 20s, ttft: {p99: 5s}}")
+    deployment = {
+        "tiers": tiers,
+        "cross_encoder": "none",
+        "prices": {"file": "facts.json"},
+        "store": {"url": store.url},
+    }
+    write_deployment(tmp_path, deployment, {"chat": policy})
+    with running(tmp_path, environment(), forked=True) as gateway:
+        body = {"model": "chat", "stream": True, "temperature": 0.9, **ASKED["/chat/completions"]}
+        answer = httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20)
+        route = next(hop["attributes"] for hop in traced(store, answer)["hops"] if hop["name"] == "route")
+    assert answer.headers["x-tierline-tier"] == "quick"
+    assert re.search(r"thinking is slow, by what is known of its model: 2\d{4} ms expected", route[names.REASON])
+    assert route[names.PRIOR] == ["thinking", "quick"]
+    assert route[names.OTHER_LATE] == [True]

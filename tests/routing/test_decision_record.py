@@ -51,7 +51,16 @@ features = st.builds(
     last_tier=st.integers(0, 2),
 )
 forecasts = st.none() | st.builds(
-    Forecast, waits, waits, waits, waits, known=st.just(True), cold=st.booleans(), least_s=waits
+    Forecast,
+    waits,
+    waits,
+    waits,
+    waits,
+    known=st.just(True),
+    cold=st.booleans(),
+    least_s=waits,
+    prior_ttft=st.booleans(),
+    prior_whole=st.booleans(),
 )
 
 
@@ -158,9 +167,10 @@ def test_nothing_that_decides_is_left_out() -> None:
     assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",
     ]  # fmt: skip
-    # The last decides nothing: the trace names tiers that are too slow by it.
+    # `tpot_s` decides nothing: the trace names tiers that are too slow by it.
     assert [field.name for field in fields_of(Forecast)] == [
         "ttft_s", "ttft_p95_s", "whole_s", "queue_s", "known", "cold", "least_s", "tpot_s",
+        "prior_ttft", "prior_whole",
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import facts_from_price_map, retirement, shipped_facts
+from gateway.config.model_facts import HostedModel, facts_from_price_map, prior_of, retirement, shipped_facts
 from gateway.config.prices import Price
 from gateway.config.schema import BackendConfig
 from policies.errors import ConfigError
@@ -277,3 +277,30 @@ def test_facts_say_which_roles_a_model_takes(tmp_path: Path) -> None:
     local = "base_url: 'http://127.0.0.1:9/v1', model: small"
     assert backend(tmp_path, local).roles == "one_system"
     assert backend(tmp_path, f"{local}, roles: any").roles == "any"
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "ttft_s"),
+    [
+        ("gpt-6-luna", {}, 0.6),
+        ("gpt-6-luna", {"reasoning_effort": "high"}, 25.6),
+        ("gpt-6-luna", {"reasoning": {"effort": "low"}}, 3.6),
+        ("gpt-5", {}, 10.5),  # takes no sampling parameters, as it always reasons
+        ("gpt-5", {"reasoning_effort": "minimal"}, 2.0),
+    ],
+)
+def test_a_model_has_a_prior_by_its_price_and_effort(model: str, fields: dict[str, Any], ttft_s: float) -> None:
+    """Effort is what counts most; what the facts say of a model itself comes before its class."""
+    facts = shipped_facts().models["openai"][model]
+    prior = prior_of(facts, fields)
+    assert prior is not None and prior.ttft_s == pytest.approx(ttft_s)
+    own = prior_of(facts.model_copy(update={"ttft": 0.2, "tpot": 0.004}), {**fields, "reasoning_effort": "none"})
+    assert own is not None and (own.ttft_s, own.whole_s) == (0.2, pytest.approx(1.0))
+    assert prior_of(HostedModel(), {}) is None
+
+
+def test_a_budget_of_thinking_counts_by_its_half() -> None:
+    """Claude's models are told how many tokens they may think, which mostly is more than they need."""
+    haiku = shipped_facts().models["anthropic"]["claude-haiku-4-5"]
+    prior = prior_of(haiku, {"thinking": {"type": "enabled", "budget_tokens": 2000}})
+    assert prior is not None and prior.ttft_s == pytest.approx(1.0 + 15.0)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.schema import Warm
 from gateway.tiers.forecasts import Forecasts, queued
-from routing.load.latency import LatencyModel
+from routing.load.latency import LatencyModel, Prior
 
 
 def test_unknown_until_there_are_samples() -> None:
@@ -48,3 +48,24 @@ def test_a_queue_comes_on_top_and_is_known() -> None:
     assert queued(forecast, 0.0) is forecast
     waiting = queued(forecast, 1.5)
     assert (waiting.known, waiting.ttft_s, waiting.whole_s, waiting.queue_s) == (True, 1.5, 1.5, 1.5)
+
+
+def test_a_prior_counts_until_calls_were_measured() -> None:
+    """An unmeasured model is as slow as its facts say, widely spread; the first calls pull it to what they took."""
+    latency = LatencyModel()
+    forecasts = Forecasts(None, latency, Prior(26.0, 5.0, 0.001, 3.0))
+    fresh = forecasts.unqueued(1000, 10.0)
+    assert (fresh.known, fresh.prior_ttft, fresh.prior_whole) == (True, True, True)
+    assert fresh.ttft_s == pytest.approx(27.0, rel=0.1)
+    assert fresh.ttft_p95_s == pytest.approx(81.0, rel=0.15)
+    assert fresh.whole_s == pytest.approx(32.0, rel=0.1)
+    assert fresh.least_s == pytest.approx(9.0, rel=0.15)
+    expected = [fresh.ttft_s]
+    for now in range(11, 32):
+        latency.observe_ttft(1000, 0.5, now)
+        expected.append(forecasts.unqueued(1000, now).ttft_s)
+    assert expected == sorted(expected, reverse=True)
+    assert expected[5] > 1 > expected[10]
+    measured = forecasts.unqueued(1000, 32.0)
+    assert (measured.prior_ttft, measured.prior_whole) == (False, True)
+    assert measured.ttft_s == pytest.approx(0.5, rel=0.06)
