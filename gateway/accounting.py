@@ -254,6 +254,7 @@ def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
     outcome = attributes.get(names.OUTCOME) or hop.error or hop.name
     basis, reason = attributes.get(names.CONFIDENCE_BASIS, ""), attributes.get(names.REASON, "")
     finish = attributes.get(names.GEN_AI_FINISH)
+    said = hop.judged.evidence.verified if hop.judged is not None else {}
     return CallAccount(
         number,
         attributes.get(names.TIER, ""),
@@ -275,6 +276,7 @@ def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
         finish[0] if finish else "",
         attributes.get(names.GEN_AI_TOKENS_CACHED, 0),
         attributes.get(names.GEN_AI_TOKENS_CACHE_WRITE, 0),
+        *next(iter(said.items()), ("", None)),
     )
 
 

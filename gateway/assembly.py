@@ -120,7 +120,13 @@ def build(
     kept_responses = KeptResponses(store, os.environ.get(SECRET_ENV, "").encode(), room.responses)
     verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), deployment.answer_scorer)
     comparer = Comparer(
-        tiers, store, models.classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep
+        tiers,
+        store,
+        models.classifier,
+        embedder,
+        metrics.answers_compared,
+        keep=deployment.telemetry.keep,
+        scorer=deployment.answer_scorer,
     )
     router = Router(tiers, classifiers, question_embedder.turns)
     shadows = ShadowRunner(

@@ -27,7 +27,7 @@ _CALL: Final = (
     "STRUCT(attempt INTEGER, tier VARCHAR, backend VARCHAR, model VARCHAR, outcome VARCHAR, tokens_in BIGINT, "
     "tokens_out BIGINT, estimated BOOLEAN, cost_usd DOUBLE, wasted BOOLEAN, queue_ms DOUBLE, ttft_ms DOUBLE, "
     "total_ms DOUBLE, start_ms DOUBLE, confidence DOUBLE, basis VARCHAR, fault VARCHAR, finish VARCHAR, "
-    "tokens_cached BIGINT, tokens_cache_write BIGINT)"
+    "tokens_cached BIGINT, tokens_cache_write BIGINT, verifier VARCHAR, verified DOUBLE)"
 )
 LEDGER: Final[Mapping[str, str]] = {
     "request_id": "VARCHAR",
@@ -179,7 +179,7 @@ FEEDBACK: Final = Table(
 _ANSWER: Final = (
     "STRUCT(tier VARCHAR, backend VARCHAR, model VARCHAR, served BOOLEAN, adequate DOUBLE, cost_usd DOUBLE, "
     "tokens_out BIGINT, confidence DOUBLE, evidence STRUCT(finish_reason VARCHAR, logprobs VARCHAR, "
-    "alternatives INTEGER, top_logprobs VARCHAR), text VARCHAR)"
+    "alternatives INTEGER, top_logprobs VARCHAR), verified MAP(VARCHAR, DOUBLE), text VARCHAR)"
 )
 LABEL: Final[Mapping[str, str]] = {
     "request_id": "VARCHAR",

@@ -16,12 +16,15 @@ from gateway.archive.summaries import Summary
 _SURFACE: Final = "($surface IS NULL OR {0}surface = $surface) AND {0}entry_ms >= $from_ms"
 _LABELS: Final = f"SELECT * FROM labels WHERE {_SURFACE.format('')} ORDER BY judged_at"
 _SCORES: Final = f"SELECT surface, tenant, request_id, score FROM feedback WHERE {_SURFACE.format('')}"
-_RATED: Final = f"""
+_RATED: Final = """
 SELECT r.surface, r.tenant, r.request_id, r.tier, r.model, r.confidence, r.given.difficulty.in_domain AS in_domain,
-    r.given.difficulty.p_right AS p_right, json_extract_string(b.basis, '$.ladder[*]') AS ladder, f.score
+    r.given.difficulty.p_right AS p_right, json_extract_string(b.basis, '$.ladder[*]') AS ladder, f.score{words}
 FROM requests r JOIN feedback f USING (tenant, request_id) LEFT JOIN bases b ON b.id = r.basis
-WHERE {_SURFACE.format("r.")} AND r.status = 200 AND r.tier <> '' AND r.path NOT LIKE 'cache-%'
+WHERE {asked} AND r.status = 200 AND r.tier <> '' AND r.path NOT LIKE 'cache-%'
 """
+_WORDS: Final = """, r.started, r.session, r.kind,
+    list_filter(r.calls, lambda one: NOT one.wasted AND one.verifier <> '')[1].verifier AS verifier,
+    list_filter(r.calls, lambda one: NOT one.wasted AND one.verifier <> '')[1].verified AS verified"""
 _SHADOWS: Final = f"""
 SELECT surface, candidate, conversation, shadow.adequate AS new, served.adequate AS present,
     CASE better WHEN 'shadow' THEN 'new' WHEN 'served' THEN 'present' ELSE '' END AS better
@@ -40,9 +43,12 @@ FROM (SELECT surface, arg_max(basis, entry_ms) AS basis FROM requests
     WHERE {_SURFACE.format("")} AND basis IS NOT NULL GROUP BY surface) r JOIN bases b ON b.id = r.basis
 """
 QUERIES: Final[Mapping[str, str]] = {
-    "labels": _LABELS, "scores": _SCORES, "rated": _RATED, "shadows": _SHADOWS, "ladders": _LADDERS,
+    "labels": _LABELS, "scores": _SCORES, "rated": _RATED.format(asked=_SURFACE.format("r."), words=""),
+    "shadows": _SHADOWS, "ladders": _LADDERS,
 }  # fmt: skip
 """What `surface_labels` takes the rows of, by name."""
+TO_FIT: Final = {**QUERIES, "rated": _RATED.format(asked=_SURFACE.format("r."), words=_WORDS)}
+"""The same, with what the verifiers said of the rated answers, which confidence heads are fitted to."""
 DRAWN: Final = Summary(
     "drawn",
     "SELECT hash(tenant, request_id) AS key, surface, holdout, entry_ms AS slot_ms FROM rows "

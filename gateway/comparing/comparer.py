@@ -6,6 +6,9 @@ backend has room to spare. Their cost is the operator's, in metrics of its own a
 
     small tier's answer   ->  the strongest tier answers too  \\
     any other answer      ->  the cheapest tier answers too   /  ->  the judge reads both, twice  ->  a label
+
+What the policy's verifier said of a served draft stands in the label; of the cheapest tier's further answer it is asked
+as of a draft, so that a head is not fitted to those drafts alone that passed.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.draft_judge import ALTERNATIVES, judge_body, p_yes
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from policies.learn import Learn
     from policies.model import Policy
     from routing.confidence.judge import Evidence
+    from routing.confidence.scorer import AnswerScorer
     from routing.difficulty.model import DifficultyModel
     from routing.embedding.embedder import Embedder, Vector
     from routing.features import Features
@@ -89,6 +94,8 @@ class DrawnAnswer:
     tier: str = ""
     backend: str = ""
     confidence: float | None = None
+    kind: str = ""
+    verified: Mapping[str, float] | None = None
 
 
 class Comparer:
@@ -103,11 +110,14 @@ class Comparer:
         counted: Counted,
         *,
         keep: int,
+        scorer: AnswerScorer | None = None,
         chance: Callable[[], float] = random.random,
         quiet_s: float = _QUIET_S,
         queue: int = _QUEUE,
     ) -> None:
         """Use these tiers, and store about the latest `keep` labels. Draw by `chance`, a number of 0..1.
+
+        `scorer` is the deployment's, for surfaces that verify drafts by it.
 
         A comparison waits at most `quiet_s` seconds for room; at most `queue` of them wait.
         """
@@ -118,6 +128,7 @@ class Comparer:
         self._embedder = embedder
         self._counted = counted
         self._keep = keep
+        self._scorer = scorer
         self._chance = chance
         self._quiet_s = quiet_s
         self._most = queue
@@ -177,6 +188,10 @@ class Comparer:
             self._counted(drawn.policy.surface, "queue_full", 0.0, 0.0)
             return
         drawn.tier, drawn.backend, drawn.confidence = ledger.tier, ledger.backend, ledger.confidence
+        drawn.kind = ledger.kind
+        drawn.verified = {
+            call.verifier: call.verified for call in ledger.calls if not call.wasted and call.verified is not None
+        }
         self._queue.append(drawn)
         self._waiting.release()
 
@@ -212,6 +227,8 @@ class Comparer:
         limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
         known = shown_answer(served)
         most = _most_of(body, other) + most_of_judging(judge, drawn.body["messages"], known, limit)
+        if (verifier := drawn.policy.escalate.judge) is not None and is_strong:
+            most += verifier.max_usd_per_request
         reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day)
         if reserved is None:
             return "no_budget", 0.0, 0.0
@@ -232,14 +249,17 @@ class Comparer:
             pair = texts[::-1] if is_strong else texts
             judged = await judge_pair(judge, surface, drawn.body["messages"], pair, _LIMIT_S)
             judge_usd = judged.cost_usd
+            evidence = evidence_of(answer.value, own_limit=drawn.own_limit, alternatives=alternatives)
+            verified, verify_usd = await self._verified(drawn, evidence) if is_strong else ({}, 0.0)
+            judge_usd += verify_usd
         finally:
             with contextlib.suppress(StoreUnavailable):  # the day's sum is left too high, never too low
                 await self._budget.settle(reserved, spent + judge_usd)
         if (verdict := judged.verdict) is None:
             return "unclear" if judged.problem == "unclear" else "no_verdict", spent, judge_usd
-        evidence = evidence_of(answer.value, own_limit=drawn.own_limit, alternatives=alternatives)
         mine = self._answer(drawn, drawn.backend, served, drawn.evidence)
         other_answer = self._answer(drawn, other.config.name, answer.value, evidence, tier.name)
+        other_answer = replace(other_answer, verified=verified)
         small, strong = (other_answer, mine) if is_strong else (mine, other_answer)
         label = await self._label(drawn, verdict, judge.config.model, judge_usd, small, strong)
         try:
@@ -247,6 +267,37 @@ class Comparer:
         except StoreUnavailable:
             return "store", spent, judge_usd
         return verdict.better, spent, judge_usd
+
+    async def _verified(self, drawn: DrawnAnswer, evidence: Evidence) -> tuple[dict[str, float], float]:
+        """Return what the first verifier says that can judge the cheapest tier's answer, by name, and what it cost.
+
+        Of an answer that would be streamed it reads as much as is held. No second sample is drawn.
+        """
+        policy = drawn.policy
+        rule = policy.escalate.judge
+        if drawn.features.stream:
+            held = evidence.text.split(" ")[: policy.escalate.stream.hold_tokens * 3 // 4]
+            text = " ".join(held)
+            evidence = replace(evidence, text=text, complete=evidence.complete and text == evidence.text)
+        said: float | None = None
+        spent = 0.0
+        for by in policy.escalate.verify if policy.escalate.when.asks_for_confidence else ():
+            if by == "logprobs" and evidence.logprobs:
+                break
+            if by == "scorer" and self._scorer is not None:
+                question, kind = drawn.features.text, drawn.kind
+                said = self._scorer.p_right(question, evidence.text, complete=evidence.complete, kind=kind)
+            elif by == "judge" and rule is not None and (judge := self._endpoints.get(rule.backend)) is not None:
+                body = judge_body(drawn.body["messages"], evidence, judge.config.kind)
+                most = _most_of(body, judge)
+                if judge.config.price is None or most > rule.max_usd_per_request or await self._quiet((judge,)) is None:
+                    continue
+                asked = BackendRequest(body, ask_logprobs=True, alternatives=ALTERNATIVES)
+                answer = await call_model(judge, policy.surface, asked, _LIMIT_S)
+                said, spent = None if answer.value is None else p_yes(answer.value), answer.cost_usd
+            if said is not None:
+                return {by: said}, spent
+        return {}, spent
 
     def _answer(
         self, drawn: DrawnAnswer, backend: str, value: Mapping[str, Any], evidence: Evidence | None, tier: str = ""
@@ -264,6 +315,7 @@ class Comparer:
             None if tier else drawn.confidence,
             packed_evidence(evidence),
             shown_answer(value) if drawn.keep_text else None,
+            None if tier else drawn.verified,
         )
 
     async def _label(

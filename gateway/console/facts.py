@@ -148,6 +148,13 @@ def _calls(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("served all the same", fault, "bad")
 
 
+def _verified(attributes: Attributes) -> Iterator[HopFact]:
+    """Yield who was asked how sure the draft is, with the answer and how long it took."""
+    if (said := attributes.get(names.VERIFIED)) is not None:
+        took = milliseconds(attributes.get(names.VERIFY_MS, 0.0))
+        yield HopFact("verifier", f"{_BASES[attributes[names.VERIFIER]]}: {said:.3f}, after {took}")
+
+
 def _doubts(told: Attributes) -> Iterator[HopFact]:
     places, logprobs = told.get(names.LOWEST), told.get(names.LOWEST_LOGPROBS)
     if places and logprobs:
@@ -174,6 +181,7 @@ _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _calls,
     _against("score", names.CONFIDENCE, names.MIN_CONFIDENCE),
     _plain("scored by", names.CONFIDENCE_BASIS, lambda basis: _BASES.get(basis, "nothing")),
+    _verified,
     _plain("skipped", names.VERIFY_SKIPPED, "; ".join),
     _plain("judged", names.TOKENS_JUDGED, "{} tokens".format),
     _doubts,

@@ -44,6 +44,8 @@ class LabelledReply:
     confidence: float | None
     evidence: Mapping[str, Any] | None
     text: str | None = None
+    verified: Mapping[str, float] | None = None
+    """What the verifier of the policy said of it, by its name, as `Evidence.verified`."""
 
 
 @dataclass(frozen=True, slots=True)

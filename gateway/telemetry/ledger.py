@@ -65,6 +65,10 @@ class CallAccount:
     """Of `tokens_in`, those that the provider read from its prompt cache; 0 also where it does not say."""
     tokens_cache_write: int = 0
     """Of `tokens_in`, those that the provider wrote to its prompt cache, where it says so."""
+    verifier: str = ""
+    """Who said how sure the draft is, where its log-probabilities did not: `judge`, `scorer`, `agreement`, or empty."""
+    verified: float | None = None
+    """What the verifier said, 0..1, before a head calibrated it: what a head is fitted to."""
 
 
 @dataclass(slots=True)

@@ -326,6 +326,9 @@ def test_a_judge_says_how_sure_a_draft_is(
     assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence.min"]) == ("judge", 0.8)
     assert attempt["tierline.confidence"] == pytest.approx(confidence, abs=0.001)
     assert attempt["tierline.verify_ms"] > 0
+    assert (attempt["tierline.verify.by"], attempt["tierline.verify.said"]) == ("judge", attempt["tierline.confidence"])
+    draft = record["ledger"]["calls"][0]
+    assert (draft["verifier"], draft["verified"]) == ("judge", attempt["tierline.confidence"])
     [asked] = filter(is_judged, local_upstream.requests)
     shown = json.loads(asked.body["messages"][-1]["content"].split("\n\n")[0])
     assert (shown["draft"], shown["whole"]) == ("Rome.", True)

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.archive.columns import Row
 from gateway.archive.folder import ArchiveError
-from gateway.archive.quality import QUERIES, SurfaceLabels
+from gateway.archive.quality import TO_FIT, SurfaceLabels
 from gateway.archive.quality import surface_labels as labels_by_surface
 from gateway.archive.query import ask, opened
 from gateway.cli.commands import CommandError
@@ -49,7 +49,7 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
         return SurfaceLabels(sorted((row for row in rows if row["surface"] == args.surface), key=_time))
     try:
         with opened(args.ledger or state / "ledger") as database:
-            found = {name: _rows(database, sql, args.surface) for name, sql in QUERIES.items()}
+            found = {name: _rows(database, sql, args.surface) for name, sql in TO_FIT.items()}
     except ArchiveError as error:
         raise CommandError(str(error)) from None
     return labels_by_surface(found).get(args.surface, SurfaceLabels())

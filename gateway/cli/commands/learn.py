@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,10 +52,12 @@ _EXAMPLES: Final = """examples:
   tierline learn quality --surface chat                     one quality figure for each tier, with its interval
   tierline learn export --surface chat --chat pairs.jsonl   fine-tuning data of the judged pairs whose text was kept
 
-A policy's `learn` makes the labels. The conversations that began last, about three labels in ten, are held out: all
-figures are of a fit to the others. What is written is then fitted to all of them. Nothing changes by itself: the
-proposed policy lies in --out, for you to look at and apply. Only where the policy in force in the store says `learn:
-{apply: canary}` is it started as a canary, by `tierline learn` and with the measured figures as its message.
+A policy's `learn` makes the labels; people's ratings (`/v1/feedback`) make labels for the confidence heads too, where
+a verifier (`escalate.verify`) said something of the answer. The conversations that began last, about three labels in
+ten, are held out: all figures are of a fit to the others. What is written is then fitted to all of them. Nothing
+changes by itself: the proposed policy lies in --out, for you to look at and apply. Only where the policy in force in
+the store says `learn: {apply: canary}` is it started as a canary, by `tierline learn` and with the measured figures as
+its message.
 Exit code 1: neither the classifier nor a confidence head is better, and nothing was written."""
 _QUALITY: Final = """examples:
   tierline learn quality --surface chat
@@ -156,14 +158,17 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     model = DifficultyModel.load(base)
     with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
         ends = policy.tiers[0], policy.tiers[-1]
-        chosen = chosen_labels(found.rows, args.surface, ends, version_in(base), model.embedder)
+        heads = list(own_heads(found.rows, found.rated, args.seed))
+        try:
+            chosen = chosen_labels(found.rows, args.surface, ends, version_in(base), model.embedder)
+        except DataError as too_few:
+            if not heads:
+                raise
+            return _heads_alone(args, heads, str(too_few))
         labels, kinds = chosen.labels, len(model.kinds)
         held = held_out(labels)
         earlier = fit_own(labels.take(~held), kinds, args.seed, on_progress)
         figures = measured(labels.take(held), earlier.heads, args.seed)
-        rows = [row for row in found.rows if row["request_id"] in set(labels.request_id.tolist())]
-        later = set(labels.request_id[held].tolist())
-        heads = list(own_heads(rows, _mask(rows, later), args.seed))
         proposed: dict[str, Any] = {}
         if not figures.verdict:
             whole_fit = fit_own(labels, kinds, args.seed, on_progress)
@@ -171,9 +176,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
             if live is not None and policy.learn is not None and policy.learn.apply == "canary":
                 made = Path(proposed["policy"]).read_bytes().decode()
                 proposed["canary"] = start_canary(args, source, live, made, message_of(figures, len(labels)))
-        for head in heads:
-            if head.better:
-                proposed.setdefault("heads", {})[head.tier] = str(_write_head(args, head))
+        proposed |= _written(args, heads)
     people = agreement(found.rows, found.feedback)
     values = {
         "surface": args.surface,
@@ -182,7 +185,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         "prior": earlier.width,
         "measured": asdict(figures),
         "verdict": figures.verdict or "better",
-        "heads": [{**_head_values(head), "better": head.better} for head in heads],
+        "heads": list(map(_head_values, heads)),
         "judge_and_people": people.as_json(),
         "proposed": proposed,
     }
@@ -191,11 +194,19 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     return Exit.OK if proposed else Exit.FINDINGS
 
 
-def _mask(rows: Sequence[Any], later: set[str]) -> Any:
-    """Return the mask of the rows whose requests are held out."""
-    import numpy as np
+def _heads_alone(args: argparse.Namespace, heads: Sequence[OwnHead], why: str) -> int:
+    """Write the heads that are better, where the labels do not suffice for the classifier; `why` says so."""
+    proposed = _written(args, heads)
+    values = {"surface": args.surface, "verdict": why, "heads": list(map(_head_values, heads)), "proposed": proposed}
+    lines = [f"the classifier is left as it is: {why}", *_head_lines(heads)]
+    title = f"{args.surface}: confidence heads"
+    show(Report(values, lines, title=title, width=120, done=_done(args.surface, proposed)), as_json=args.json)
+    return Exit.OK if proposed else Exit.FINDINGS
 
-    return np.array([row["request_id"] in later for row in rows])
+
+def _written(args: argparse.Namespace, heads: Sequence[OwnHead]) -> dict[str, Any]:
+    written = {head.tier: str(_write_head(args, head)) for head in heads if head.better}
+    return {"heads": written} if written else {}
 
 
 def _policy(surface: str, folder: Path) -> tuple[Path, Policy]:
@@ -255,6 +266,8 @@ def _head_values(head: OwnHead) -> dict[str, Any]:
         "held_out": head.held,
         "other": head.other,
         "log_loss_saved": asdict(head.loss_saved),
+        "ece": round(head.ece, 4),
+        "better": head.better,
         "order": {name: part["order"] for name, part in head.head.metrics["parts"].items()},
     }
 
@@ -267,8 +280,6 @@ def _title(surface: str, figures: Measured, labels: int) -> str:
 
 
 def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) -> list[str | Table | Any]:
-    from gateway.fit.training.answer_heads import orders_of
-
     made = table("classifier", "APGR", "AUROC, small adequate", "calibration error", "abstains")
     made.add_row("in use", *_cells(figures.other))
     made.add_row("own", *_cells(figures.own))
@@ -277,15 +288,20 @@ def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) 
         made,
         f"not better: {verdict}" if verdict else f"better: APGR higher by {figures.apgr_gain}",
     ]
+    return [*lines, *_head_lines(heads), agreement_line(people)]
+
+
+def _head_lines(heads: Sequence[OwnHead]) -> Iterator[str]:
+    from gateway.fit.training.answer_heads import orders_of
+
     for head in heads:
         judged = "better than" if head.better else "not surely better than"
-        lines.append(
-            f"confidence head of {head.tier} ({head.model}), {head.answers} answers: {judged} {head.other}; "
-            f"log-loss on {head.held} later answers lower by {head.loss_saved}"
+        yield (
+            f"confidence head of {head.tier} ({head.model}), {head.answers} answers by "
+            f"{', '.join(head.head.metrics['parts'])}: {judged} {head.other}; log-loss on {head.held} later answers "
+            f"lower by {head.loss_saved}, calibration error {head.ece:.3f}"
         )
-        lines += orders_of(head.head.metrics)
-    lines.append(agreement_line(people))
-    return lines
+        yield from orders_of(head.head.metrics)
 
 
 def _cells(figures: RouterFigures) -> list[str]:

@@ -110,8 +110,13 @@ def held_out(labels: OwnLabels) -> NDArray[np.bool_]:
 
     A conversation is wholly on one side, and what is measured comes after what is fitted, as it will when it serves.
     """
-    _, first, owner = np.unique(labels.conversation, return_index=True, return_inverse=True)
-    began = labels.at[first][owner]  # labels are in order of time, so the first of a conversation is its oldest
+    return began_last(labels.conversation, labels.at)
+
+
+def began_last(conversation: NDArray[np.int64], at: Floats) -> NDArray[np.bool_]:
+    """Return the mask of the turns, in order of time, whose conversations began last: about three in ten."""
+    _, first, owner = np.unique(conversation, return_index=True, return_inverse=True)
+    began = at[first][owner]  # the first turn of a conversation is its oldest
     return np.asarray(began > np.quantile(began, 1 - _HELD_OUT, method="lower"))
 
 

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from gateway.archive.folder import TableFiles
 from gateway.cli.main import main
 from gateway.config.launch import Launch
 from routing.confidence.head import ConfidenceHead
+from routing.confidence.judge import Evidence
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import StaticEmbedder
 from tests.support.gateway import config, write_deployment
@@ -46,7 +48,9 @@ def deployed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def archive(folder: Path, labels: list[dict[str, Any]], feedback: dict[str, float]) -> Path:
+def archive(
+    folder: Path, labels: list[dict[str, Any]], feedback: dict[str, float], requests: list[dict[str, Any]] | None = None
+) -> Path:
     """A ledger's folder with these labels, and feedback by request id."""
     ledger = folder / "ledger"
     ledger.mkdir()
@@ -54,7 +58,7 @@ def archive(folder: Path, labels: list[dict[str, Any]], feedback: dict[str, floa
         {"request_id": name, "tenant": "acme", "surface": "chat", "score": score, "comment": None, "given_at": 1.0}
         for name, score in feedback.items()
     ]
-    for table, some in ((LABELS, labels), (FEEDBACK, scores), (REQUESTS, [])):
+    for table, some in ((LABELS, labels), (FEEDBACK, scores), (REQUESTS, requests or [])):
         with contextlib.closing(TableFiles(ledger, table)) as files:
             placed = [{"entry_ms": i + 1, "entry_seq": 0, "ordinal": i + 1, **row} for i, row in enumerate(some)]
             if placed:
@@ -115,6 +119,48 @@ def test_what_is_not_better_is_not_proposed(
     file.write_bytes(b"\n".join(map(orjson.dumps, rows[:40])))
     assert learn(deployed, "--labels", str(file), "--out", str(out)) == 2
     assert "at least 100 labels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("told", ["by the judge's labels", "by people"])
+def test_a_verifier_is_calibrated_by_the_surface_s_own_labels(
+    deployed: Path, capsys: pytest.CaptureFixture[str], told: str
+) -> None:
+    """Too few for the classifier, or of people alone: what the verifier said of each answer was recorded with it."""
+    chance = np.random.default_rng(2)
+    logits = chance.normal(4.0, 2.0, 400)
+    words = (1 / (1 + np.exp(-logits))).tolist()
+    right = (chance.random(400) < 1 / (1 + np.exp(-(logits - 4.0)))).astype(float).tolist()
+    answer = {"tier": "hosted", "backend": "hosted", "model": "m", "served": True, "evidence": None, "text": None}
+    by_people = told == "by people"
+    labels = [
+        {
+            "request_id": f"r{i}", "tenant": "acme", "surface": "chat", "judged_at": float(i), "conversation": i,
+            "better": "tie", "agreed": True, "kind": "chat", "classifier": "another", "embedder": "e",
+            "small": {**answer, "adequate": y, "verified": {"judge": w}},
+            "strong": {**answer, "tier": "large", "adequate": 1.0, "verified": None},
+        }
+        for i, (y, w) in enumerate(zip(right, words, strict=True))
+    ]  # fmt: skip
+    call = {"attempt": 1, "tier": "hosted", "wasted": False, "verifier": "judge"}
+    requests = [
+        {
+            "request_id": f"r{i}", "tenant": "acme", "surface": "chat", "status": 200, "tier": "hosted", "model": "m",
+            "path": "direct", "kind": "chat", "started": float(i), "session": f"{i:08x}",
+            "calls": [{**call, "wasted": True, "verified": 0.5}, {**call, "verified": w}],
+        }
+        for i, w in enumerate(words)
+    ]  # fmt: skip
+    scores = {f"r{i}": y for i, y in enumerate(right)} if by_people else {}
+    ledger = archive(deployed, [] if by_people else labels, scores, requests if by_people else [])
+    assert learn(deployed, "--ledger", str(ledger), "--out", str(deployed / "learned"), "--json") == 0
+    said = orjson.loads(capsys.readouterr().out)
+    [head] = said["heads"]
+    assert (head["tier"], head["answers"], head["better"]) == ("hosted", 400, True)
+    assert "at least 100 labels" in said["verdict"] and head["ece"] < 0.12
+    fitted = ConfidenceHead.load(Path(said["proposed"]["heads"]["hosted"]))
+    sure = fitted.p_right(Evidence("a", verified={"judge": 0.98}), by="judge")
+    assert sure == pytest.approx(1 / (1 + np.exp(-(np.log(0.98 / 0.02) - 4.0))), abs=0.15)
+    assert fitted.p_right(Evidence("a", logprobs=[-0.1])) is None
 
 
 def test_quality_is_one_figure_for_each_tier(

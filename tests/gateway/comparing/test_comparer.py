@@ -76,34 +76,41 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
     await opened_.aclose()
 
 
-def policy(learn: str, start: str = "local: otherwise") -> str:
+def policy(learn: str, start: str = "local: otherwise", escalate: str = "{no_signal: accept}") -> str:
     return f"""
 surface: chat
 slo: {{deadline: 20s}}
 holdout: 0%
 tiers: [local, hosted]
 route: {{start: {{{start}}}}}
-escalate: {{no_signal: accept}}
+escalate: {escalate}
 learn: {learn}
 """
 
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, models: Models, store_url: str, learn: str, start: str = "local: otherwise", **more: Any
+    folder: Path,
+    models: Models,
+    store_url: str,
+    learn: str,
+    start: str = "local: otherwise",
+    escalate: str = "{no_signal: accept}",
+    **more: Any,
 ) -> AsyncIterator[InProcess]:
     """One worker over the three models, which draws every answer of which the policy asks for a share of 100%."""
 
     def backend(name: str, upstream: Upstream) -> Mapping[str, Any]:
         price = dict(zip(("input", "output"), PRICES[name], strict=True))
-        return {"name": name, "base_url": upstream.url, "model": f"{name}-1", "price": price, "capabilities": ["json"]}
+        told = {"logprobs": name == "judge" or "judge:" not in escalate, "capabilities": ["json"]}
+        return {"name": name, "base_url": upstream.url, "model": f"{name}-1", "price": price, **told}
 
     tiers = [
         {"name": "local", "backends": [backend("small", models.small)]},
         {"name": "hosted", "backends": [backend("large", models.large)]},
         {"name": "judges", "backends": [backend("judge", models.judge) | more]},
     ]
-    policies = {"chat": policy(learn, start)}
+    policies = {"chat": policy(learn, start, escalate)}
     folder.mkdir(exist_ok=True)
     async with in_process(
         folder, models.small.url, store_url=store_url, policies=policies, settings={"tiers": tiers}
@@ -182,6 +189,31 @@ async def test_a_strong_answer_is_compared_with_the_cheapest(
     assert not models.small.requests[0].body.get("stream")
     for asked in models.judge.requests:
         assert asked.body["temperature"] == 0 and asked.body["response_format"] == {"type": "json_object"}
+
+
+@pytest.mark.parametrize(
+    ("start", "served"), [("local: otherwise", "small"), ("local: tokens_in < 1, hosted: otherwise", "strong")]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_label_holds_what_the_verifier_said_of_the_small_answer(
+    models: Models, server: LocalStore, store: RedisStore, tmp_path: Path, start: str, served: str, stream: bool
+) -> None:
+    """Of a served draft then; of a small answer that nobody was served it is asked, at the operator's cost."""
+    models.judge.on(lambda request: request.body.get("max_tokens") == 1).reply(text="yes", logprob=-0.1)
+    escalate = "{when: {confidence_below: 0.5}, judge: {backend: judge, within: 2s}, stream: {hold_max: 3s}}"
+    learn = "{share: 100%, judge: judge}"
+    async with gateway(tmp_path, models, server.url, learn, start, escalate) as app:
+        await app.ask(EASY, stream=stream)
+        assert await ended(app, 1) == {"tie": 1}
+        [one] = await labels(store)
+    assert one[served]["served"]
+    assert one["small"]["verified"] == {"judge": pytest.approx(0.905, abs=0.001)}
+    assert not one["strong"]["verified"] and one["small"]["evidence"] is None
+    with locked(tmp_path / "archive"):
+        await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
+    with opened(tmp_path / "archive") as database:
+        [(said,)] = ask(database, "SELECT small.verified FROM labels").fetchall()
+    assert said == {"judge": pytest.approx(0.905, abs=0.001)}
 
 
 async def test_a_judge_that_prefers_a_place_prefers_no_answer(
