@@ -17,7 +17,7 @@ from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import evidence_of
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
-from routing.confidence.agreement import Answer, Cosine, agreement_of
+from routing.confidence.agreement import ComparedAnswer, Cosine, agreement_of
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -51,7 +51,7 @@ class Samples:
         await asyncio.wait(self._tasks, timeout=max(0.0, min(within_s, self._until - time.monotonic())))
         answers = [answer for task in self._tasks if task.done() and not task.exception() and (answer := task.result())]
         calls = list(zip(evidence.tool_names, evidence.tool_arguments, strict=True))
-        return agreement_of(Answer(evidence.text, calls), answers, self._cosine, complete=evidence.complete)
+        return agreement_of(ComparedAnswer(evidence.text, calls), answers, self._cosine, complete=evidence.complete)
 
     async def aclose(self) -> None:
         """Cancel the samples that have not come yet; each is charged its cost so far."""
@@ -61,7 +61,7 @@ class Samples:
             if isinstance(ended, Exception):
                 log.error("a sample for request %s failed", self._request.request_id, exc_info=ended)
 
-    async def _draw(self) -> Answer | None:
+    async def _draw(self) -> ComparedAnswer | None:
         request, endpoint = self._request, self._endpoint
         if not endpoint.unhindered:
             return None  # a sample takes no slot from an answer, and tries no backend that is ejected
@@ -79,7 +79,7 @@ class Samples:
             return None
         drawn = evidence_of(completion.value)
         calls = list(zip(drawn.tool_names, drawn.tool_arguments, strict=True))
-        return Answer(drawn.text, calls) if drawn.text or calls else None
+        return ComparedAnswer(drawn.text, calls) if drawn.text or calls else None
 
 
 def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:

@@ -34,27 +34,27 @@ _MAX_CHARS = 20_000
 """Maximum number of characters compared of each answer."""
 
 
-class Answer(NamedTuple):
+class ComparedAnswer(NamedTuple):
     """What a model said, and the tools that it called with it: the name and the arguments, as JSON, of each."""
 
     text: str
     calls: Sequence[tuple[str, str]] = ()
 
-    def begun_like(self, draft: Answer) -> Answer:
+    def begun_like(self, draft: ComparedAnswer) -> ComparedAnswer:
         """Return so much of this answer as the draft has words, and of its calls as the draft has made."""
         calls = [
             (name, _first_words(arguments, theirs))
             for (name, arguments), (_, theirs) in zip(self.calls, draft.calls, strict=False)
         ]
-        return Answer(_first_words(self.text, draft.text), calls)
+        return ComparedAnswer(_first_words(self.text, draft.text), calls)
 
-    def so_far(self) -> Answer | None:
+    def so_far(self) -> ComparedAnswer | None:
         """Return the beginning of an answer without its last word, which may go on; None if nothing is left."""
         if not self.calls:
             text = self.text.rpartition(" ")[0]
-            return Answer(text) if text else None
+            return ComparedAnswer(text) if text else None
         *calls, (name, arguments) = self.calls
-        return Answer(self.text, [*calls, (name, arguments.rpartition(" ")[0])])
+        return ComparedAnswer(self.text, [*calls, (name, arguments.rpartition(" ")[0])])
 
 
 def _first_words(text: str, like: str) -> str:
@@ -62,7 +62,7 @@ def _first_words(text: str, like: str) -> str:
 
 
 def agreement_of(
-    answer: Answer, samples: Sequence[Answer], cosine: Cosine | None = None, *, complete: bool = True
+    answer: ComparedAnswer, samples: Sequence[ComparedAnswer], cosine: Cosine | None = None, *, complete: bool = True
 ) -> float | None:
     """Return the mean agreement of `answer` with each of `samples`, 0..1; None without a sample that can be compared.
 
@@ -79,7 +79,7 @@ def agreement_of(
     return math.fsum(_alike(answer, sample, cosine) for sample in samples) / len(samples)
 
 
-def _alike(one: Answer, other: Answer, cosine: Cosine | None) -> float:
+def _alike(one: ComparedAnswer, other: ComparedAnswer, cosine: Cosine | None) -> float:
     if not one.calls and not other.calls:
         return similarity(one.text, other.text, cosine)
     pairs = zip_longest(one.calls, other.calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routing.confidence.agreement import Answer, agreement_of, similarity
+from routing.confidence.agreement import ComparedAnswer, agreement_of, similarity
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_the_last_number_is_half_of_it() -> None:
 
 def test_answers_of_several_samples_are_averaged() -> None:
     """And without a sample there is no evidence."""
-    assert agreement_of(Answer("Rome"), [Answer("rome."), Answer("Milan")]) == 0.5
-    assert agreement_of(Answer("Rome"), []) is None
+    assert agreement_of(ComparedAnswer("Rome"), [ComparedAnswer("rome."), ComparedAnswer("Milan")]) == 0.5
+    assert agreement_of(ComparedAnswer("Rome"), []) is None
 
 
 def test_vectors_count_half_where_they_are_at_hand() -> None:
@@ -63,40 +63,42 @@ READ = ("read", '{"path": "a.py", "lines": 20}')
 @pytest.mark.parametrize(
     ("other", "agreement"),
     [
-        (Answer("I look at it.", [("read", '{"lines": 20, "path": "a.py"}')]), 1.0),
-        (Answer("", [("read", '{"path": "a.py"}')]), 0.5),
-        (Answer("", [("read", '{"path": "b/c.ts", "lines": 20}')]), 0.5),
-        (Answer("Let me see.", [("list", READ[1])]), 0.0),
-        (Answer("Let me see.", [READ, ("list", "{}")]), 0.5),
-        (Answer("Let me see."), 0.0),
+        (ComparedAnswer("I look at it.", [("read", '{"lines": 20, "path": "a.py"}')]), 1.0),
+        (ComparedAnswer("", [("read", '{"path": "a.py"}')]), 0.5),
+        (ComparedAnswer("", [("read", '{"path": "b/c.ts", "lines": 20}')]), 0.5),
+        (ComparedAnswer("Let me see.", [("list", READ[1])]), 0.0),
+        (ComparedAnswer("Let me see.", [READ, ("list", "{}")]), 0.5),
+        (ComparedAnswer("Let me see."), 0.0),
     ],
     ids=["same", "an argument less", "another file", "another tool", "one call more", "no call"],
 )
-def test_of_answers_that_call_tools_the_calls_are_compared(other: Answer, agreement: float) -> None:
+def test_of_answers_that_call_tools_the_calls_are_compared(other: ComparedAnswer, agreement: float) -> None:
     """What is said around them is not."""
-    assert agreement_of(Answer("Let me see.", [READ]), [other]) == agreement
-    assert agreement_of(other, [Answer("Let me see.", [READ])]) == agreement
+    assert agreement_of(ComparedAnswer("Let me see.", [READ]), [other]) == agreement
+    assert agreement_of(other, [ComparedAnswer("Let me see.", [READ])]) == agreement
 
 
 @pytest.mark.parametrize(
     ("begun", "agreement"),
     [
-        (Answer("Let me"), None),
-        (Answer("Let me", [("read", "")]), 1.0),
-        (Answer("Let me", [("read", '{"path": "a.py", "li')]), 1.0),
-        (Answer("Let me", [("read", '{"path": "z.py", "li')]), pytest.approx(0.8)),
-        (Answer("Let me", [("list", '{"pa')]), 0.0),
+        (ComparedAnswer("Let me"), None),
+        (ComparedAnswer("Let me", [("read", "")]), 1.0),
+        (ComparedAnswer("Let me", [("read", '{"path": "a.py", "li')]), 1.0),
+        (ComparedAnswer("Let me", [("read", '{"path": "z.py", "li')]), pytest.approx(0.8)),
+        (ComparedAnswer("Let me", [("list", '{"pa')]), 0.0),
     ],
     ids=["no call yet", "its name", "its beginning", "another file", "another tool"],
 )
-def test_of_a_call_that_is_still_written_the_beginnings_are_compared(begun: Answer, agreement: float | None) -> None:
+def test_of_a_call_that_is_still_written_the_beginnings_are_compared(
+    begun: ComparedAnswer, agreement: float | None
+) -> None:
     """Before a draft calls anything it may still do what a sample does that calls something."""
-    assert agreement_of(begun, [Answer("I look at it.", [READ])], complete=False) == agreement
+    assert agreement_of(begun, [ComparedAnswer("I look at it.", [READ])], complete=False) == agreement
 
 
 def test_a_call_that_was_cut_off_is_compared_as_text() -> None:
     """Its arguments are no JSON."""
-    cut = Answer("", [("write", '{"text": "one two three')])
-    assert agreement_of(Answer("", [("write", '{"text": "one two three four"}')]), [cut]) == pytest.approx(
+    cut = ComparedAnswer("", [("write", '{"text": "one two three')])
+    assert agreement_of(ComparedAnswer("", [("write", '{"text": "one two three four"}')]), [cut]) == pytest.approx(
         0.89, abs=0.01
     )
