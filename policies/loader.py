@@ -72,6 +72,8 @@ Snapshot = Mapping[str, FileLook]
 
 
 _MOST_MATCHED: Final = 1024
+CLAUDE: Final = "claude-"
+"""Before a surface's name, it makes another name of it: Claude Code lists only models whose ids say who made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ class PolicySource:
         return PolicySet(
             MappingProxyType(by_surface),
             default,
-            MappingProxyType({**by_name, AUTO: default}),
+            MappingProxyType({**_picked(by_surface), **by_name, AUTO: default}),
             MappingProxyType({**by_surface, **by_header, AUTO: default}),
             patterns([policy for policy, _ in read]),
             _with_other=tuple(policy for policy in by_surface.values() if policy.endpoints.other),
@@ -278,6 +280,11 @@ class _Read:
     says: tuple[bytes | None, bytes | None]
     policy: Policy
     document: Document
+
+
+def _picked(by_surface: Mapping[str, Policy]) -> dict[str, Policy]:
+    """Return the policies by the names that Claude Code's list of models shows."""
+    return {CLAUDE + surface: policy for surface, policy in by_surface.items()}
 
 
 def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tuple[Policy, Document]:

@@ -46,7 +46,7 @@ class Native:
     messages: int = 0
     """How many messages the translation has, to tell those that the gateway adds."""
     protocol: Mapping[str, str] = field(default_factory=dict)
-    """The client's `anthropic-version` and `anthropic-beta`, by those names; there are no others."""
+    """The client's `anthropic-version`, `anthropic-beta` and other `anthropic-` headers, by name."""
     forms: Sequence[Any] = ()
     """Place and type of each block that became a text: requests that differ in these alone have one translation."""
 

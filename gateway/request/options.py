@@ -80,7 +80,7 @@ REQUEST_HEADERS: Final[Mapping[bytes, RequestHeader]] = {
     b"traceparent": RequestHeader("Continues the caller's trace (W3C Trace Context)."),
     b"tracestate": RequestHeader("Goes with traceparent.", several=True),
     b"anthropic-version": RequestHeader("Sent on to backends of Anthropic's API; errors have its form.", "all"),
-    b"anthropic-beta": RequestHeader("Sent on to backends of Anthropic's API.", "answers"),
+    b"anthropic-beta": RequestHeader("Sent on to backends of Anthropic's API, as any other anthropic-*.", "answers"),
     b"idempotency-key": RequestHeader("Sent on, hashed with the tenant.", "passed"),
     b"openai-beta": RequestHeader("Sent on.", "passed"),
     b"range": RequestHeader("Sent on.", "passed"),

@@ -301,6 +301,7 @@ async def test_surfaces_are_listed_as_the_apis_models(ladder: Ladder) -> None:
     assert [(model.id, model.type, model.display_name) for model in listed] == [
         ("auto", "model", "auto"),
         ("chat", "model", "chat"),
+        ("claude-chat", "model", "chat"),
     ]
     one = await ladder.sdk.models.retrieve("gpt-4o-mini")
     assert one.created_at == listed[0].created_at
@@ -313,8 +314,8 @@ async def test_surfaces_are_listed_in_pages(ladder: Ladder) -> None:
     page = await sdk.list(limit=1)
     assert ([one.id for one in page.data], page.has_more, page.last_id) == (["auto"], True, "auto")
     page = await page.get_next_page()
-    assert ([one.id for one in page.data], page.has_more) == (["chat"], False)
-    assert [one.id async for one in sdk.list(limit=1)] == ["auto", "chat"]
+    assert ([one.id for one in page.data], page.has_more) == (["chat"], True)
+    assert [one.id async for one in sdk.list(limit=1)] == ["auto", "chat", "claude-chat"]
     page = await sdk.list(before_id="chat", limit=5)
     assert ([one.id for one in page.data], page.has_more, page.first_id) == (["auto"], False, "auto")
     page = await sdk.list(before_id="auto")

@@ -293,9 +293,18 @@ def _schema() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(list[ResponseCreateParamsNonStreaming], config=settings)
 
 
+def _without_id(item: Json) -> Json:
+    if item.get("type") != "message" or item.get("role") == "assistant":
+        return item
+    return {name: value for name, value in item.items() if name != "id"}
+
+
 def _check_schema(body: Json) -> None:
     try:
-        checked = _schema().validate_python([{name: value for name, value in body.items() if name != "stream"}])
+        known = {name: value for name, value in body.items() if name != "stream"}
+        if isinstance(items := body.get("input"), list):  # Codex CLI gives every message an id, which the API takes
+            known["input"] = [_without_id(one) if isinstance(one, dict) else one for one in items]
+        checked = _schema().validate_python([known])
         _walk(checked)
     except ValidationError as error:
         found = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))

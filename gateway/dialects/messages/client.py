@@ -22,7 +22,8 @@ from gateway.dialects.system_text import without_billing_line
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 
-_PROTOCOL: Final = ("anthropic-version", "anthropic-beta")
+_PROTOCOL: Final = b"anthropic-"
+"""What the names of the API's own headers begin with. Features come as new ones, so none is picked out."""
 _AS_IN_CHAT: Final = ("model", "temperature", "top_p", "top_k")
 """Fields that have the same name and meaning in chat completions."""
 _READ: Final = frozenset(
@@ -146,8 +147,10 @@ class MessagesClient:
 
 
 def protocol_in(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Return the client's version and betas, among its headers by lower-case name."""
-    return {name: value.decode("latin-1") for name in _PROTOCOL if (value := headers.get(name.encode())) is not None}
+    """Return the API's own headers, the version and the betas first of all, among the client's by lower-case name."""
+    return {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items() if name.startswith(_PROTOCOL)
+    }
 
 
 def chat_body(

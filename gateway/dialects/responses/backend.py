@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.responses.input_items import InputItems, Unsupported, own_items
-from gateway.dialects.responses.reading import ENCRYPTED, LOGPROBS, SAME
+from gateway.dialects.responses.reading import ENCRYPTED, IDLE, LOGPROBS, SAME
 from policies.value_type import value_type
 
 LEAST_OUTPUT_TOKENS: Final = 16
@@ -262,8 +262,8 @@ def _passed_on(
     alternatives: int | None,
 ) -> ResponsesRequest:
     """Return the client's own request with the gateway's changes; `body` is its translation, which holds them."""
-    own, lost = native.body, dict[str, None]()
-    sent = {name: value for name, value in own.items() if name not in SAME}
+    own, lost = native.body, dict.fromkeys(native.body.keys() & IDLE)  # the account need not know who asks
+    sent = {name: value for name, value in own.items() if name not in SAME and name not in IDLE}
     # Under these names the translation has the client's values, less what is not for this tenant or this model.
     sent |= {name: body[name] for name in own if name in SAME and name in body}
     sent["model"] = model

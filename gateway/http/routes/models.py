@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from gateway.dialects.responses.reading import unsupported
 from gateway.errors import NotFound
 from gateway.http.api_route import BodyRoute, Sender, Served
-from policies.loader import AUTO
+from policies.loader import AUTO, CLAUDE
 
 router: Final = APIRouter(tags=["The gateway"], route_class=BodyRoute)
 _MOST_LISTED: Final = 1000
@@ -54,7 +54,7 @@ async def list_models(
     names = (AUTO, *steps.policies.current.names)
     if version is None:
         return Models(data=[_model(steps, name) for name in names])
-    page, more = _page(names, limit, after_id, before_id)
+    page, more = _page((*names, *(CLAUDE + name for name in names[1:])), limit, after_id, before_id)
     listed = [_anthropic_model(steps, name) for name in page]
     first, last = (page[0], page[-1]) if page else (None, None)
     # FastAPI would take an empty page for one of OpenAI's lists.
@@ -98,4 +98,5 @@ def _model(steps: Served, name: str) -> Model:
 def _anthropic_model(steps: Served, name: str) -> dict[str, Any]:
     created = datetime.fromtimestamp(steps.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     unknown = dict.fromkeys(("capabilities", "max_input_tokens", "max_tokens"))  # those of the tier that will answer
-    return {"type": "model", "id": name, "display_name": name, "created_at": created, **unknown}
+    shown = name.removeprefix(CLAUDE)
+    return {"type": "model", "id": name, "display_name": shown, "created_at": created, **unknown}

@@ -59,7 +59,8 @@ _QUERY: Final = re.compile(r"[!-~]*")
 _REQUEST_HEADERS: Final = frozenset(
     {b"content-length", b"content-type"} | {name for name, one in REQUEST_HEADERS.items() if one.at == "passed"}
 )
-_ANTHROPIC_HEADERS: Final = _REQUEST_HEADERS | {b"anthropic-version", b"anthropic-beta"}
+_ANTHROPIC: Final = b"anthropic-"
+"""What the names of the headers of that API begin with."""
 _REPLY_HEADERS: Final = (
     *sorted(name.decode() for name, one in REPLY_HEADERS.items() if one.at == "passed"),
     "cache-control",
@@ -205,7 +206,7 @@ class _PassedRequest(SideExchange):
         headers = {
             name.decode().title(): value.decode("latin-1")
             for name, value in self.scope["headers"]
-            if name in (_ANTHROPIC_HEADERS if config.kind == "anthropic" else _REQUEST_HEADERS)
+            if name in _REQUEST_HEADERS or (config.kind == "anthropic" and name.startswith(_ANTHROPIC))
         }
         if (key := headers.get(_IDEMPOTENCY_KEY)) is not None:  # another tenant's with this key has another reply
             headers[_IDEMPOTENCY_KEY] = in_tenants_space(self.ledger.tenant, key)
