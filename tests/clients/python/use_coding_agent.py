@@ -37,6 +37,7 @@ ENVIRONMENTS = {
         "ANTHROPIC_MODEL": MODEL,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
     },
     "codex": {"CODEX_HOME": str(home), "TIERLINE_KEY": "any"},
 }
@@ -73,10 +74,17 @@ def agent() -> Any:
     return {"outputs": [one["content"] for one in blocks if one["type"] == "tool_result"], "text": found[-1]["result"]}
 
 
+def models() -> Any:
+    """The models that Claude Code found at the gateway when it started."""
+    kept = home / ".claude" / "cache" / "gateway-models.json"
+    listed = json.loads(kept.read_text())["models"] if kept.exists() else []
+    return {"ids": [one["id"] for one in listed]}
+
+
 def messages(found: list[Any]) -> list[str]:
     """What Codex says to its user."""
     items = [one["item"] for one in found if one["type"] == "item.completed"]
     return [item["text"] for item in items if item["type"] == "agent_message"]
 
 
-run(plain, agent)
+run(plain, agent, models)
