@@ -49,9 +49,14 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
     dollars = known or 0.0
     if known is None:
         ledger.cost_unknown = True
-    if hides_cache and known is not None:
-        told = Usage(usage.tokens_in, usage.tokens_out, service_tier=usage.service_tier)
-        ledger.hide_discount(None if price is None else price.of(told) - known)
+    if (hides_cache and known is not None) or usage.tokens_cached or usage.tokens_cache_write:
+        uncached = Usage(usage.tokens_in, usage.tokens_out, service_tier=usage.service_tier)
+        full = None if price is None else price.of(uncached)
+        if hides_cache and known is not None:
+            ledger.hide_discount(None if full is None else full - known)
+        if price is not None and full is not None and (usage.tokens_cached or usage.tokens_cache_write):
+            saved = hop.attributes[names.PROMPT_CACHE_USD] = full - price.of(usage)
+            ledger.prompt_cache_usd = (ledger.prompt_cache_usd or 0.0) + saved
     ledger.cost_usd += dollars
     ledger.tokens_in += usage.tokens_in
     ledger.tokens_out += usage.tokens_out

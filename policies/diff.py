@@ -91,6 +91,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("output", "set"): "What all models are asked for where the request leaves it open.",
     ("output", "force"): "What all models are asked for, whatever the request says.",
     ("output", "instruction"): "What is added to the system's text of every request.",
+    ("prompt_cache",): "Whether providers' prompt caches are asked to keep what comes again, and for how long.",
     ("load",): "Who waits, and for how long, when all backends are full.",
     ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",
     ("endpoints", "other"): "Which further paths are passed on, and who answers them.",

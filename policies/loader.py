@@ -48,8 +48,9 @@ _RULING = tuple(name for name in Rules.model_fields if name not in {"description
 """The keys of a policy file that rule anything."""
 _LATER: Final[Mapping[str, object]] = {
     "endpoints": Endpoints(),
-    "session": None,
     "optional_tiers": (),
+    "prompt_cache": "auto",
+    "session": None,
     "tier_fields": {},
 }
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""

@@ -110,6 +110,10 @@ RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(RO
 Deciles = Annotated[tuple[Share, ...], AfterValidator(_deciles)]
 HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
 Priority = Literal["interactive", "batch"]
+PromptCache = Annotated[
+    Literal["auto", "long", "off"], BeforeValidator(lambda value: "off" if value is False else value)
+]
+"""Older YAML readers take `off` for false."""
 
 
 class Match(Section):
@@ -423,6 +427,8 @@ class Rules(Section):
     escalate: Escalate = Escalate()
     cache: CachePolicy = CachePolicy()
     output: Output = Output()
+    prompt_cache: PromptCache = "auto"
+    """Whether providers' prompt caches are asked to keep what comes again: `long` for as long as each offers it."""
     load: Load = Load()
     endpoints: Endpoints = Endpoints()
     state: State = State()

@@ -483,6 +483,12 @@ def _backends() -> list[Panel]:
             "reqps",
         ),
         Panel(
+            "Saved by prompt caches, an hour",
+            "US dollars that reading from providers' prompt caches saved, and that writing to them cost more.",
+            {"{{surface}} {{outcome}}": f"3600 * {rate('tierline_prompt_cache_usd_total', 'surface, outcome')}"},
+            "currencyUSD",
+        ),
+        Panel(
             "Hedges",
             "Second attempts beside a slow first one, by how they ended.",
             {"{{outcome}}": rate("tierline_hedges_total", "outcome")},

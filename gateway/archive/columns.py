@@ -62,6 +62,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "answer_tokens_out": "BIGINT",
     "answer_estimated": "BOOLEAN",
     "counterfactual_usd": "DOUBLE",
+    "prompt_cache_usd": "DOUBLE",
     "wasted_tokens": "BIGINT",
     "tpot_ms": "DOUBLE",
     "gap_ms": "DOUBLE",

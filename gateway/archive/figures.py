@@ -44,6 +44,7 @@ def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
         "estimated_usd": math.fsum(map(_estimated_usd, rows)),
         "cost_unknown": sum(bool(row.get("cost_unknown")) for row in rows),
         "wasted": _wasted(rows),
+        "prompt_caches": _prompt_caches(rows),
         "strongest_alone": _strongest_alone(rows),
         "ttft_ms": _quantiles(row["ttft_ms"] for row in rows if row["stream"]),
         "tpot_ms": _quantiles(row.get("tpot_ms") for row in rows),
@@ -77,6 +78,17 @@ def _wasted(rows: Sequence[Ledger]) -> Figures:
         "share_of_usd": _share(usd, math.fsum(row["cost_usd"] for row in rows)),
         "tokens": tokens,
         "share_of_tokens": _share(tokens, sum(row["tokens_in"] + row["tokens_out"] for row in rows)),
+    }
+
+
+def _prompt_caches(rows: Sequence[Ledger]) -> Figures:
+    """Return what providers' prompt caches saved, less what writing cost more, and the share of prompts read there."""
+    calls = [call for row in rows for call in row.get("calls", ())]
+    read = sum(call.get("tokens_cached", 0) for call in calls)
+    return {
+        "saved_usd": math.fsum(row.get("prompt_cache_usd") or 0.0 for row in rows),
+        "tokens_read": read,
+        "share_read": _share(read, sum(call["tokens_in"] for call in calls)),
     }
 
 

@@ -26,6 +26,7 @@ from gateway.backends.http_backend import (
 )
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
+from gateway.dialects.messages.markers import SystemTexts, add_markers
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import Maker
@@ -52,6 +53,7 @@ class AnthropicBackend(HttpBackend):
         self._names = _NAMES
         self._facts = facts_of(self._model)
         self._bills = bills
+        self._system_texts = SystemTexts()
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
@@ -63,6 +65,8 @@ class AnthropicBackend(HttpBackend):
             made.body["system"] = without_billing_line(made.body["system"])
             if not made.body["system"]:
                 del made.body["system"]
+        if (ask := request.prompt_cache) is not None:
+            ask.added = add_markers(made.body, ask.control, ask.least, self._system_texts, goes_on=ask.goes_on)
         return made.body, _MessageReader(self._model, self._maker, native=native), made.dropped
 
     def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:

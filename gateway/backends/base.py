@@ -34,6 +34,7 @@ from gateway.backends.blame import Blame, blame_for, told_in
 from policies.value_type import from_fields, value_type
 
 if TYPE_CHECKING:
+    from gateway.backends.prompt_cache import PromptCacheAsk
     from gateway.chat.usage import Usage
     from gateway.dialects.native import Native
 
@@ -197,6 +198,8 @@ class BackendRequest:
     """The own form of a request that was translated to `body`, for a backend of its dialect."""
     headers: Mapping[str, str] | None = None
     """Headers of this request alone, beside those that every request to the backend has."""
+    prompt_cache: PromptCacheAsk | None = None
+    """What it asks of the provider's prompt cache."""
 
 
 @value_type

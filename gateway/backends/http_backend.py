@@ -282,6 +282,8 @@ class HttpBackend(ABC):
         body, reader, dropped = prepare(request, stream=stream)
         if self._refused or left_out:
             body, omitted = self._refused.left_out(body, left_out)
+            if request.prompt_cache is not None:
+                request.prompt_cache.left_out(omitted)
             lost = (self._asked_as(path, request) for path in omitted)
             dropped = tuple(dict.fromkeys((*dropped, *(path for path in lost if path))))
         return body, orjson.dumps(in_pieces(body) if request.large else body), reader, dropped

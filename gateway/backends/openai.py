@@ -98,6 +98,8 @@ class OpenAIBackend(HttpBackend):
         payload["messages"] = with_short_ids(payload["messages"]) or payload["messages"]
         if self._checks_calls:
             payload["messages"] = with_signed_calls(payload["messages"]) or payload["messages"]
+        if request.prompt_cache is not None:
+            request.prompt_cache.add_fields(payload)
         return payload, reader, dropped
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:

@@ -129,6 +129,8 @@ class ResponsesBackend(HttpBackend):
         if dropped and not translated.native:
             dropped = client_paths(request.native, dropped)
         dropped = (*dropped, *lost_fields(request.native, "responses"))
+        if request.prompt_cache is not None:
+            request.prompt_cache.add_fields(body)
         return body, _ResponsesReader(translated, self._maker, self._model, names), dropped
 
 

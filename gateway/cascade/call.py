@@ -12,9 +12,11 @@ import orjson
 
 from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, EventStream
+from gateway.backends.prompt_cache import PromptCacheAsk, PromptCacheFacts
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import Usage, hide_cache, usage_of
+from gateway.request.access import in_tenants_space
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class BackendCall:
     async def complete(self, backend_request: BackendRequest) -> Completion:
         """Return the whole answer, booked as answered. Raises BackendError."""
         completion = await self.slot.endpoint.backend.complete(backend_request)
+        self._note_prompt_cache(backend_request)
         self.usage = completion.usage or usage_of(completion.value)
         self.dropped = completion.dropped
         self._settle("answered")
@@ -98,9 +101,14 @@ class BackendCall:
         self.state = state
         state.hides_cache = self.slot.endpoint.hides_cache
         self.source = await self.slot.endpoint.backend.stream(backend_request)
+        self._note_prompt_cache(backend_request)
         self._opened = True
         self.dropped = self.source.dropped
         return self.source
+
+    def _note_prompt_cache(self, backend_request: BackendRequest) -> None:
+        if (ask := backend_request.prompt_cache) is not None and ask.added:
+            self.hop.attributes[names.PROMPT_CACHE] = ask.added
 
     def note_first_token(self) -> None:
         """Record, once, that the first token has come and how long it took since the call was made."""
@@ -224,7 +232,30 @@ def backend_request(
         asked = with_set_fields(asked, endpoint, None if own else request.policy, hop)
     if endpoint.config.slo_headers and not own:
         asked = replace(asked, headers=_slo_headers(request))
+    facts = endpoint.config.prompt_cache
+    if facts is not None and not own and request.policy.prompt_cache != "off":
+        asked = replace(asked, prompt_cache=_prompt_cache_ask(request, facts))
     return asked
+
+
+def _prompt_cache_ask(request: RequestContext, facts: PromptCacheFacts) -> PromptCacheAsk | None:
+    """Return what a request asks of its provider's prompt cache; None if it is too short for it.
+
+    Requests with one key meet one cache: those of a conversation whose client names it or has tools, which is an agent;
+    else all of the surface, as they share its system text.
+    """
+    features, ledger = request.features, request.ledger
+    if not facts.worth(features.approx_tokens, features.tools):
+        return None
+    named = ledger.session != ledger.conversation
+    agent = features.has_tools and request.body.get("tool_choice") in (None, "auto")
+    return PromptCacheAsk(
+        facts.form,
+        facts.least,
+        in_tenants_space(ledger.tenant, ledger.conversation if named or agent else f"/{ledger.surface}"),
+        named or agent or features.turns > 1,
+        facts.longest if request.policy.prompt_cache == "long" else "",
+    )
 
 
 def _slo_headers(request: RequestContext) -> dict[str, str]:

@@ -59,6 +59,7 @@ _RESOLVED_KEYS = frozenset(
     {
         "unconfigured_reason",
         "price_source",
+        "provider",
         "retires",
         "prior",
         "head",
@@ -206,6 +207,7 @@ class _Resolver:
             update["retires"] = facts.retires
             update["prior"] = prior_of(facts, {**backend.set, **backend.force})
             self._warn_of_facts(path, backend, facts)
+        update["provider"] = self._known.provider(backend.base_url)
         if backend.roles is None:
             update["roles"] = self._known.roles(backend.base_url, backend.model)
         price = update.get("price", backend.price)

@@ -165,12 +165,16 @@ class KnownModels:
                 return facts, file
         return None
 
+    def provider(self, base_url: str) -> str:
+        """Return the provider at a URL; '' if it is none of the known."""
+        return next((found for file in self.files if (found := file.provider(base_url))), "")
+
     def roles(self, base_url: str, model: str) -> Literal["any", "one_system"]:
         """Return which roles a model takes, by its facts, else its provider: for most, one system message."""
         known = self.find(base_url, model)
         if known is not None and known[0].roles is not None:
             return known[0].roles
-        return "any" if any(file.provider(base_url) in _ANY_ROLES for file in self.files) else "one_system"
+        return "any" if self.provider(base_url) in _ANY_ROLES else "one_system"
 
 
 _ABOVE: Final = re.compile(r"_above_(\d+)k_tokens")

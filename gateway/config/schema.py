@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
+from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
 from gateway.config.hooks import hook_of
@@ -163,7 +164,7 @@ class Keyed(Section):
 
 
 class BackendConfig(Keyed, SetFields):
-    """One model endpoint. The loader sets `head`, `prior`, `retires` and `price_source` too.
+    """One model endpoint. The loader sets `head`, `prior`, `provider`, `retires` and `price_source` too.
 
     What it sets in requests counts after what a policy sets.
     """
@@ -233,6 +234,8 @@ class BackendConfig(Keyed, SetFields):
     """The day on which the provider switches the model off, if that is announced; set by the loader."""
     prior: InstanceOf[Prior] | None = None
     """What is expected of the model until calls of it were measured, by the facts about it; set by the loader."""
+    provider: str = ""
+    """Whose API it is, as the files of facts name hosts; '' if they do not know."""
     price_source: str = ""
     """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
     head: InstanceOf[ScoringHead] | None = None
@@ -337,6 +340,11 @@ class BackendConfig(Keyed, SetFields):
     def sets_fields(self) -> bool:
         """Whether it sets fields of the requests that it is sent."""
         return bool(self.set or self.force)
+
+    @cached_property
+    def prompt_cache(self) -> PromptCacheFacts | None:
+        """What its provider's prompt cache has to be asked for; None if nothing."""
+        return prompt_cache_facts(self.kind, self.provider, self.model, self.omit)
 
     @property
     def lacks_url(self) -> bool:

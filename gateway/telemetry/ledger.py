@@ -127,6 +127,9 @@ class Ledger:
     """Whether the two token counts of the answer are our own estimate."""
     counterfactual_usd: float | None = None
     """What the answer's tokens would have cost at the policy's strongest tier; None if not known."""
+    prompt_cache_usd: float | None = None
+    """What providers' prompt caches saved, less what it cost more to write to them; None if nothing was, or no price is
+    known."""
     wasted_tokens: int = 0
     """Prompt and completion tokens of calls whose text the client never saw, free calls included."""
     tpot_ms: float | None = None

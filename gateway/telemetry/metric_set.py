@@ -129,6 +129,12 @@ class MetricSet:
         self.counterfactual = self._counter(
             "counterfactual_usd", "Cost in US dollars of the same answers from the strongest tier.", "surface"
         )
+        self.prompt_caches = self._counter(
+            "prompt_cache_usd",
+            "US dollars by which calls cost less (saved) or more (lost) than without providers' prompt caches.",
+            "surface",
+            "outcome",
+        )
         self.unpriced = self._counter(
             "unpriced_calls", "Calls of backends whose price nobody states.", "tier", "backend"
         )

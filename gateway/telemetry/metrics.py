@@ -82,7 +82,7 @@ _COUNTED: Final = {
     names.CACHE_WRITE: ("writes", (names.CACHE_OUTCOME, names.CACHE_REASON)),
     names.ATTEMPT: ("attempts", (names.TIER, names.BACKEND, names.OUTCOME)),
 }
-_MARKS: Final = frozenset({names.HEDGE, names.COST_UNKNOWN, names.STAGE, names.CHECK_MS})
+_MARKS: Final = frozenset({names.HEDGE, names.COST_UNKNOWN, names.PROMPT_CACHE_USD, names.STAGE, names.CHECK_MS})
 """Attributes of those hops that are counted by themselves."""
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
@@ -433,12 +433,14 @@ class Metrics(MetricSet):
             self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
     def _count_marks(self, hop: Hop, surface: str, ledger: Ledger) -> None:
-        """Count a hedge by how it ended, a call of unknown price, and what decided on a semantic lookup's neighbour."""
+        """Count a hedge by how it ended, what a call's price or prompt cache was, and what decided on a neighbour."""
         attributes = hop.attributes
         if attributes.get(names.HEDGE):
             self._count(self.hedges, (surface, _raced(hop, ledger)))
         if names.COST_UNKNOWN in attributes:
             self._count(self.unpriced, (attributes.get(names.TIER), attributes.get(names.BACKEND)))
+        if cache_usd := attributes.get(names.PROMPT_CACHE_USD):
+            self._count(self.prompt_caches, (surface, "saved" if cache_usd > 0 else "lost"), abs(cache_usd))
         if (stage := attributes.get(names.STAGE)) is not None:
             self._count(self.stages, (surface, stage, attributes.get(names.CACHE_OUTCOME)))
         if (check_ms := attributes.get(names.CHECK_MS)) is not None:

@@ -160,6 +160,8 @@ TIMEOUT: Final = "tierline.timeout_ms"
 COST_UNKNOWN: Final = "tierline.cost.unknown"  # nobody states the price of the backend
 FIELDS: Final = "tierline.fields"  # request fields that the config or the policy set, as NAME=VALUE
 INSTRUCTION: Final = "tierline.instruction"  # what the policy added to the system's text
+PROMPT_CACHE: Final = "tierline.prompt_cache"  # what was added to the request for the provider's prompt cache
+PROMPT_CACHE_USD: Final = "tierline.prompt_cache.saved_usd"  # less than without it; below 0 where writing cost more
 DROPPED: Final = "tierline.dropped"  # paths of the client's fields that the backend was not sent
 BLAME: Final = "tierline.upstream.blame"  # whose fault an error reply is, see `gateway.backends.blame`
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
@@ -203,6 +205,7 @@ OF_LEDGER: Final = {
     WASTED: "wasted_usd",
     WASTED_TOKENS: "wasted_tokens",
     COUNTERFACTUAL: "counterfactual_usd",
+    PROMPT_CACHE_USD: "prompt_cache_usd",
     TTFT: "ttft_ms",
     TPOT: "tpot_ms",
     QUEUE: "queue_ms",

@@ -173,7 +173,10 @@ def _attempt(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _phrase(a, names.BLAME, "whose fault: {}")
     yield _tokens(a)
+    if added := a.get(names.PROMPT_CACHE):
+        yield f"added for the prompt cache: {', '.join(added)}"
     yield _phrase(a, names.COST, "{}", dollars)
+    yield _prompt_cache(a.get(names.PROMPT_CACHE_USD))
     yield _waited(a)
     yield from _load(a)
     yield _phrase(a, names.TTFT, "first token after {}", milliseconds)
@@ -265,7 +268,20 @@ def _tokens(a: Attributes) -> str:
     if tokens_in is None and tokens_out is None:
         return ""
     counted = " (estimated)" if a.get(names.USAGE_ESTIMATED) else ""
-    return f"tokens {tokens_in or 0} in, {tokens_out or 0} out{counted}"
+    read, written = a.get(names.GEN_AI_TOKENS_CACHED), a.get(names.GEN_AI_TOKENS_CACHE_WRITE)
+    parts = [f"{read} of them read from the prompt cache"] if read else []
+    parts += (
+        [f"{written} written to it" if read else f"{written} of them written to the prompt cache"] if written else []
+    )
+    cached = f" ({', '.join(parts)})" if parts else ""
+    return f"tokens {tokens_in or 0} in{cached}, {tokens_out or 0} out{counted}"
+
+
+def _prompt_cache(usd: float | None) -> str:
+    """Return what the provider's prompt cache saved, or cost."""
+    if not usd:
+        return ""
+    return f"the prompt cache saved {dollars(usd)}" if usd > 0 else f"writing to the prompt cache cost {dollars(-usd)}"
 
 
 def _anything(a: Attributes) -> Iterable[str]:

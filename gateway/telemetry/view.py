@@ -142,6 +142,8 @@ def _money(ledger: Record) -> str:
     counterfactual = ledger.get("counterfactual_usd")
     if counterfactual is not None:
         parts.append(f"the strongest tier alone {dollars(counterfactual)}")
+    if cache_usd := ledger.get("prompt_cache_usd"):
+        parts.append(f"prompt caches {'saved' if cache_usd > 0 else 'cost'} {dollars(abs(cache_usd))}")
     raced = [word for word in ("hedged", "speculated") if ledger.get(word)]
     return "  ".join([*parts, *raced, *(["held out"] if ledger.get("holdout") else [])])
 

@@ -95,11 +95,12 @@ def test_the_ladder_is_made_of_the_tiers_that_are_configured(write: Write) -> No
         ("p_adequate >= 0.7", "p_adequate >= 0.8"),
         ("surface: chat", "surface: chat\nholdout: 5%\nload: {max_wait: 4s}"),
         ("[gpt-4o-mini]", "[gpt-4o]"),
+        ("surface: chat", "surface: chat\nprompt_cache: off"),
     ],
     ids=str,
 )
 def test_edited_thresholds_keep_the_stored_answers(write: Write, change: tuple[str, str]) -> None:
-    """Objectives, thresholds, load and hold-out say who answers and when, not what an answer is made of."""
+    """Objectives, load, hold-out and prompt caches say who answers, when and for how much, not what is answered."""
     before, after = deployed(write()), deployed(write("chat", CHAT, change))
     assert after.version != before.version
     assert after.answers_version == before.answers_version

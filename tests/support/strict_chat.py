@@ -41,7 +41,7 @@ _ROLES = {"system", "developer", "user", "assistant", "tool"}
 _PARTS = {"user": {"text", "image_url", "file", "input_audio"}, "assistant": {"text", "refusal"}, "tool": {"text"}}
 
 
-class _NotTaken(Exception):
+class NotTaken(Exception):
     """What the provider answers; `param` is the path at fault."""
 
     def __init__(self, param: str, message: str) -> None:
@@ -83,7 +83,7 @@ class StrictChat(Upstream):
             return self._queue.popleft()
         try:
             self._check(request.body)
-        except _NotTaken as refused:
+        except NotTaken as refused:
             self.refusals.append(str(refused))
             told = {"message": str(refused), "type": "invalid_request_error", "param": refused.param, "code": None}
             return Reply(status=400, body=json.dumps({"error": told}).encode())
@@ -93,7 +93,7 @@ class StrictChat(Upstream):
         """What a request with this body is refused for; None if it is taken."""
         try:
             self._check(body)
-        except _NotTaken as refused:
+        except NotTaken as refused:
             return f"{refused.param}: {refused}"
         return None
 
@@ -111,7 +111,7 @@ class StrictChat(Upstream):
             message["tool_calls"] = [self._call(call, index) for index, call in enumerate(say.calls)]
         finish = "tool_calls" if say.calls else "stop"
         words = len(say.text.split())
-        usage = {"prompt_tokens": 7, "completion_tokens": words, "total_tokens": 7 + words}
+        usage = self._usage(body, words)
         common = {"id": f"chatcmpl-{number}", "created": 1_700_000_000, "model": body["model"]}
         logprobs = self._logprobs(say) if body.get("logprobs") else None
         if not body.get("stream"):
@@ -128,6 +128,9 @@ class StrictChat(Upstream):
             events.append({**common, "object": "chat.completion.chunk", "choices": [], "usage": usage})
         data = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         return Reply(body=data.encode(), headers={"content-type": "text/event-stream; charset=utf-8"})
+
+    def _usage(self, body: Json, words: int) -> Json:
+        return {"prompt_tokens": 7, "completion_tokens": words, "total_tokens": 7 + words}
 
     def _reasoning(self, thoughts: tuple[str, ...], number: int) -> Json:
         if not thoughts or self.form == "google":
@@ -301,4 +304,4 @@ def _pieces(text: str) -> list[str]:
 
 def _require(holds: bool, param: str, message: str) -> None:
     if not holds:
-        raise _NotTaken(param, message)
+        raise NotTaken(param, message)

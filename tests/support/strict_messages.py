@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway.dialects.messages.models import facts_of
@@ -49,7 +49,7 @@ _IDENT = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """What the provider says to a wrong request."""
 
 
@@ -85,14 +85,20 @@ class StrictMessages(Upstream):
         self.refusals: list[str] = []
         """What requests were refused for."""
         self._script: deque[tuple[list[Block], str | None, dict[str, Any]]] = deque()
+        self._choose: Callable[[dict[str, Any]], Block] | None = None
 
     def say(self, *blocks: Block, stop_reason: str | None = None, **message: Any) -> None:
         """Answer the next request with these blocks; `message` are further members of the message."""
         self._script.append((list(blocks), stop_reason, message))
 
+    def say_by(self, choose: Callable[[dict[str, Any]], Block]) -> None:
+        """Answer each request, of a body, with the block that `choose` makes of it."""
+        self._choose = choose
+
     async def _reset(self) -> None:
         await super()._reset()
         self._script.clear()
+        self._choose = None
         self.refusals.clear()
 
     def reply_to(self, request: Received) -> Reply:
@@ -109,7 +115,7 @@ class StrictMessages(Upstream):
             self._check(
                 self._with_limit(request.body) if path.endswith("/count_tokens") else request.body, request.headers
             )
-        except _RefusedError as refused:
+        except RefusedError as refused:
             self.refusals.append(str(refused))
             return error(400, "invalid_request_error", str(refused))
         if path.endswith("/count_tokens"):
@@ -124,7 +130,7 @@ class StrictMessages(Upstream):
         """What a request with this body is refused for; None if it is taken."""
         try:
             self._check(body, {"anthropic-version": "2023-06-01"})
-        except _RefusedError as refused:
+        except RefusedError as refused:
             return str(refused)
         return None
 
@@ -136,6 +142,9 @@ class StrictMessages(Upstream):
         return {**body, "max_tokens": facts_of(body["model"]).max_output or 1 << 20}
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self._choose is not None:
+            self._script.clear()
+            self.say(self._choose(body))
         if not self._script:
             self.say(text("The scripted Claude says hello."))
         blocks, stop_reason, more = self._script.popleft() if len(self._script) > 1 else self._script[0]
@@ -332,7 +341,7 @@ class StrictMessages(Upstream):
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise _RefusedError(message)
+        raise RefusedError(message)
 
 
 def _known(block: Block, where: str) -> None:

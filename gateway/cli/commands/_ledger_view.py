@@ -84,6 +84,11 @@ def _money(figures: Figures) -> Iterator[tuple[str, str]]:
         f"{dollars(wasted['usd'])} ({_part(wasted['share_of_usd'])}), "
         f"{wasted['tokens']} tokens ({_part(wasted['share_of_tokens'])})",
     )
+    caches = figures["prompt_caches"]
+    if caches["tokens_read"] or caches["saved_usd"]:
+        word = "saved" if caches["saved_usd"] >= 0 else "lost"
+        share = _part(caches["share_read"])
+        yield "prompt caches", f"{word} {dollars(abs(caches['saved_usd']))}; {share} of prompt tokens read from them"
     alone = figures["strongest_alone"]
     yield "strongest alone", _saving(alone["reported"], "whose usage the backends reported")
     if alone["estimated"]["requests"]:

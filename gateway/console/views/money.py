@@ -47,7 +47,7 @@ _GROUPS: Final = {"money": ("surface", "tier", "model", "path", "policy"), "owne
 _ESTIMATED_USD: Final = "coalesce(list_sum(list_transform(calls, lambda c: if(c.estimated, c.cost_usd, 0))), cost_usd)"
 _ADDED: Final = (
     "requests", "spent", "wasted", "wasteful", "unpriced", "reported", "saved", "squares", "alone", "estimated",
-    "estimated_saved",
+    "estimated_saved", "prompt_caches",
 )  # fmt: skip
 """Columns of a summary that add up."""
 _ALL_ADDED: Final = f"sum(COLUMNS('^({'|'.join(_ADDED)})$'))"
@@ -85,6 +85,7 @@ def _sums(slot: int, name: str, columns: Sequence[str], where: str = "true") -> 
     """Sums of the requests of each group of these columns of BY, among those for which a condition holds."""
     groups = ", ".join(columns)
     used = f"{groups}, entry_ms, basis, cost_usd, wasted_usd, wasted_tokens, cost_unknown, counterfactual_usd"
+    used += ", prompt_cache_usd"
     known = "counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false)"
     own = f"coalesce(answer_estimated, false) OR {_ESTIMATED_USD} > 0"
     counted = f"FROM rows WHERE {_COUNTED} AND ({where})"
@@ -97,6 +98,7 @@ def _sums(slot: int, name: str, columns: Sequence[str], where: str = "true") -> 
     count(*) FILTER (known AND NOT own) AS reported, coalesce(sum(saved) FILTER (known AND NOT own), 0) AS saved,
     coalesce(sum(saved * saved) FILTER (known AND NOT own), 0) AS squares,
     coalesce(sum(counterfactual_usd) FILTER (known AND NOT own), 0) AS alone,
+    coalesce(sum(prompt_cache_usd), 0) AS prompt_caches,
     count(*) FILTER (known AND own) AS estimated, coalesce(sum(saved) FILTER (known AND own), 0) AS estimated_saved
 FROM (SELECT *, counterfactual_usd - cost_usd AS saved, {known} AS known FROM (
     SELECT {used}, coalesce(answer_estimated, false) AS own {counted} AND NOT coalesce(usage_estimated, false)
@@ -164,6 +166,8 @@ class MoneyRow:
     estimated: int
     """Requests whose saving rests on tokens that the gateway counted itself."""
     estimated_saved: float
+    prompt_caches: float
+    """US dollars that providers' prompt caches saved, less what writing to them cost more."""
     unknown: int
     """Requests that cannot be compared: of unknown price, or not answered."""
     tone: int
@@ -420,6 +424,7 @@ def _money(rows: Sequence[Mapping[str, Any]], name: str, tone: int, query: str) 
         saving=_saving(int(total["reported"]), total["saved"], total["squares"], total["alone"]),
         estimated=int(total["estimated"]),
         estimated_saved=total["estimated_saved"],
+        prompt_caches=total["prompt_caches"],
         unknown=int(total["requests"] - total["reported"] - total["estimated"]),
         tone=tone,
         query=query,

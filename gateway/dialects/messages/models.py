@@ -40,6 +40,8 @@ class ClaudeFacts:
     """Whether it continues a text that the last message begins in the assistant's name."""
     system_turns: bool
     """Whether messages of the role `system` may follow a user's turn."""
+    cached_from: int = 0
+    """Tokens from which a beginning can be kept in the prompt cache; 0 if it has none that is asked by markers."""
 
     @property
     def default_output(self) -> int:
@@ -73,6 +75,7 @@ def _of(family: str, version: tuple[int, int]) -> ClaudeFacts:
         schemas=version >= (4, 5) or (family, version) == ("opus", (4, 1)),
         prefill=version < (4, 6),
         system_turns=version >= (4, 8),
+        cached_from=_cached_from(family, version),
     )
 
 
@@ -86,6 +89,16 @@ def _max_output(family: str, version: tuple[int, int]) -> int:
     if version >= (3, 7):
         return 64_000
     return 8192 if version >= (3, 5) else 4096
+
+
+def _cached_from(family: str, version: tuple[int, int]) -> int:
+    if version >= (4, 8):
+        return 512 if family not in ("sonnet", "haiku") and version >= (5, 0) else 1024
+    if family == "opus" and version >= (4, 5):
+        return 2048 if version == (4, 7) else 4096
+    if family == "haiku":
+        return 4096 if version >= (4, 5) else 2048
+    return 1024
 
 
 def _thinking(family: str, version: tuple[int, int]) -> Thinking:
