@@ -23,6 +23,7 @@ from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.backends.service import ServiceClient
 from gateway.backends.token_counter import TokenCounter
 from gateway.caching.audit_judge import AuditJudge
+from gateway.caching.background import BackgroundRuns
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.conversations import Conversations
 from gateway.caching.kept_responses import KeptResponses
@@ -156,6 +157,7 @@ def build(
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
         kept_responses=kept_responses,
         conversations=Conversations(kept_responses, store),
+        background=BackgroundRuns(kept_responses, store, deployment.responses.background),
         comparer=comparer,
         shadows=shadows,
         cache=cache,
@@ -301,6 +303,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.telemetry.start()
     steps.write_behind.start()
     steps.kept_responses.start()
+    steps.background.start()
     steps.comparer.start()
     steps.shadows.start()
     steps.coalescer.start()
@@ -325,6 +328,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
         await steps.sessions.aclose()
+        await steps.background.aclose()
         await steps.kept_responses.aclose()
         await steps.comparer.aclose()
         await steps.shadows.aclose()

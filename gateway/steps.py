@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.backends.service import ServiceClient
     from gateway.backends.token_counter import TokenCounter
+    from gateway.caching.background import BackgroundRuns
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.conversations import Conversations
     from gateway.caching.kept_responses import KeptResponses
@@ -59,6 +60,7 @@ class Steps(AnswerSteps):
     sessions: SessionCounts
     kept_responses: KeptResponses
     conversations: Conversations
+    background: BackgroundRuns
     comparer: Comparer
     shadows: ShadowRunner
     cache: ResponseCache

@@ -59,6 +59,9 @@ _READ_S: Final = 0.25
 _LOOK_AGAIN_S: Final = (0.02, 0.06)
 _SECRET_BYTES: Final = 64
 
+ENDED: Final = frozenset({"completed", "incomplete"})
+"""Status of responses that another may follow."""
+
 Json = dict[str, Any]
 
 
@@ -112,6 +115,8 @@ class KeptResponses(BatchTask[str | Release]):
         """Keys of those that were deleted before they were written."""
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """How many responses of a tenant wait for the store, and their bytes."""
+        self.leases: dict[str, Release] = {}
+        """Leases of responses that are not at their end, by id: given back when that is kept."""
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -149,6 +154,12 @@ class KeptResponses(BatchTask[str | Release]):
         last = await self.find(tenant, response_id)
         if last is None or last.response["object"] != "response":
             return None
+        if last.response["status"] not in ENDED:
+            raise InvalidRequest(
+                f"The response {response_id!r} is not at its end, or failed: nothing can follow it.",
+                code="unsupported_value",
+                param="previous_response_id",
+            )
         if len(last.before) > _MOST_BEFORE:
             raise _too_long(f"{len(last.before)} responses; at most {_MOST_BEFORE} are read")
         chain = await self._find(tenant, last.before)
@@ -293,6 +304,7 @@ class KeptResponses(BatchTask[str | Release]):
                 response_id, len(self._pending), self._pending_bytes, count, size,
             )  # fmt: skip
             return False
+        release = release or self.leases.pop(response_id, None)
         self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s), release)
         self._pending_bytes += len(value)
         self._waiting_of[tenant] = after

@@ -641,6 +641,8 @@ class ResponsesConfig(Section):
     """Most responses."""
     bytes: Size = 256 << 20
     """Most bytes of all of them, with what they were given."""
+    background: Count = 32
+    """Most that run in the background at once, of each tenant in each worker."""
 
 
 class Admin(Section):

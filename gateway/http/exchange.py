@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
     from gateway.dialects.native import Native
     from gateway.request.body import ChatBodies
+    from gateway.request.context import RequestContext
     from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
 
@@ -194,6 +195,7 @@ class Exchange(BaseExchange):
             given, large = await self._bodies.read_object(raw)
             body, native, large = await self._dialect.read(given, self.ledger.tenant, large=large)
             await self._check(body, native, large=large)
+            self._translated()
         self.ledger.requested_model = body["model"]
         tried = None
         if TRY in headers:
@@ -205,7 +207,8 @@ class Exchange(BaseExchange):
             request = await steps.sessions.enter(request, caps)
         if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
             self._dialect.limited(limit)
-        if request.features.stream and request.policy.escalate.stream.alive != "none":
+        await self._accepted(request)
+        if request.features.stream and request.policy.escalate.stream.alive != "none" and not self._started:
             if self._dialect is not None:
                 self._writer = self._dialect.stream()
             self._early_head = EarlyHead(request, self.send, self._writer)
@@ -217,6 +220,12 @@ class Exchange(BaseExchange):
                 reply.stream.close()
             raise ClientGone
         return reply
+
+    def _translated(self) -> None:
+        """Do what a dialect's request asks for before its headers are read."""
+
+    async def _accepted(self, request: RequestContext) -> None:
+        """Do what is to be done once it is clear that the request will be answered, before it is."""
 
     async def _check(self, body: dict[str, Any], native: Native | None, *, large: bool) -> None:
         """Check a translated body. Raises InvalidRequest, by the client's own path."""

@@ -139,6 +139,12 @@ class Client:
             if self._connection is not None:
                 self._connection.when_gone(self._left)
 
+    def detach(self) -> None:
+        """Go on without the client: from now on its leaving does not end the running task, but `drop` does."""
+        if self._connection is not None:
+            self._connection.when_gone(None)
+        self._connection, self._answering = None, asyncio.current_task()
+
     def drop(self) -> None:
         """Treat the client as disconnected: it has not read what it was sent for too long."""
         self._left()

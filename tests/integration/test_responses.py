@@ -236,7 +236,7 @@ def test_errors_before_the_first_byte_are_in_the_envelope(cached_gateway: Gatewa
         ({}, 400, "missing_required_parameter", "input"),
         ({"input": []}, 400, "unsupported_value", "input"),
         ({"input": "a", "model": "none"}, 404, "model_not_found", "model"),
-        ({"input": "a", "background": True}, 400, "unsupported_value", "background"),
+        ({"input": "a", "background": True, "store": False}, 400, "unsupported_value", "background"),
         ({"input": "a", "tools": [{"type": "file_search"}]}, 400, "unsupported_value", "tools[0].type"),
         ({"input": "a", "store": "yes"}, 400, "invalid_type", "store"),
         ({"input": "a", "previous_response_id": 5}, 400, "invalid_type", "previous_response_id"),

@@ -22,7 +22,13 @@ from gateway.dialects.responses.reading import (
     unsupported,
     wrong_type,
 )
-from gateway.dialects.responses.response_object import ItemIds, ResponseHead, response_of_item, whole_response
+from gateway.dialects.responses.response_object import (
+    ItemIds,
+    ResponseHead,
+    failure_of,
+    response_of_item,
+    whole_response,
+)
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 
@@ -118,23 +124,27 @@ class ResponsesClient:
         self._tenant = ""
         self._ids = ItemIds()
         self._head: ResponseHead | None = None
-        self._given: list[Json] = []
+        self.background = False
+        """Whether the client wants to leave, and to come back for the response."""
+        self.given: list[Json] = []
         """The items of this request alone."""
-        self._before: list[str] = []
-        self._ttl_s = self._conversation_s = 0.0
+        self.before: list[str] = []
+        """Ids of the responses before it."""
+        self.ttl_s = self._conversation_s = 0.0
+        self._over = False
         self._logprobs = self._encrypted = False
 
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
         lifetime = self._kept_for(body)
-        self._ttl_s = lifetime.kept_s
+        self.ttl_s = lifetime.kept_s
         entries = await off_loop(partial(entries_of, body)) if large else entries_of(body)
         references = {at: item for at, item in entries if is_reference(item)}
         if references:
             found = await self._referenced(references)
             entries = [(at, found.get(at, item)) for at, item in entries]
-        self._given = [item for _, item in entries]
+        self.given = [item for _, item in entries]
         previous = body.get("previous_response_id")
         if (named := body.get("conversation")) is not None:
             entries = [*await self._begin(named, body, lifetime), *entries]
@@ -145,14 +155,17 @@ class ResponsesClient:
             raise (
                 missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
             )
-        translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
+        translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self.ttl_s > 0)
         large = large or len(entries) > _MANY_ITEMS
         chat, native, names = await off_loop(translate) if large else translate()
         check_limits(chat["messages"], self._most)
         include = body.get("include") or ()
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
-        self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names, hides_cache=self._hides_cache)
+        self.background = body.get("background") is True
+        if self.background and not self.ttl_s:
+            raise unsupported("background", f"needs `store` not to be false, {_STATE}.")
+        self._head = ResponseHead(body, self._ids, store=self.ttl_s > 0, names=names, hides_cache=self._hides_cache)
         if self._conversation is not None:
             self._head.belongs_to(self._conversation.id)
         return chat, native, large
@@ -184,8 +197,19 @@ class ResponsesClient:
         return ResponseEvents(self._begun(), self._keep, logprobs=self._logprobs, encrypted=self._encrypted)
 
     def error(self, error: ApiError) -> bytes:
-        """Return OpenAI's error envelope, which this API has too."""
+        """Return OpenAI's error envelope, which this API has too; a response in the background is kept as failed."""
+        if self.background and self._head is not None:
+            told = {"code": error.code, "message": error.message}
+            self._keep(self._head.of("failed", error=failure_of(told)))
         return error.body()
+
+    def at(self, status: str) -> Json:
+        """Return the Response object of a response without output, `queued` or `in_progress`."""
+        return self._begun().of(status)
+
+    def cancel(self) -> None:
+        """Keep the response as cancelled, whatever comes of it later."""
+        self._keep(self._begun().of("cancelled"))
 
     def _begun(self) -> ResponseHead:
         if self._head is None:  # the error of a stream whose request could not be read
@@ -193,10 +217,13 @@ class ResponsesClient:
         return self._head
 
     def _keep(self, response: Json) -> None:
-        if self._ttl_s > 0:
-            self._past.keep(self._tenant, response, self._given, self._before, self._ttl_s)
-        if self._conversation is not None:
-            self._conversation.append(self._given, response["output"], self._conversation_s)
+        if self._over or (response["status"] == "failed" and not self.background):
+            return
+        self._over = True
+        if self.ttl_s > 0:
+            self._past.keep(self._tenant, response, self.given, self.before, self.ttl_s)
+        if self._conversation is not None and response["status"] in ("completed", "incomplete"):
+            self._conversation.append(self.given, response["output"], self._conversation_s)
 
     def _kept_for(self, body: Mapping[str, Any]) -> Lifetime:
         """Return for how many seconds the response is to be kept. Raises InvalidRequest."""
@@ -236,7 +263,7 @@ class ResponsesClient:
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        items, self._before = found
+        items, self.before = found
         return items
 
     async def _referenced(self, references: Mapping[str, Any]) -> dict[str, Json]:

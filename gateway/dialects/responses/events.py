@@ -180,7 +180,8 @@ class ResponseEvents:
     ) -> None:
         """Write for the client of `head`.
 
-        `ended` gets the Response object of a whole answer, with all that is encrypted, before its last event is sent.
+        `ended` gets the Response object of a whole answer, or of one that failed, with all that is encrypted, before
+        the last event is sent.
         `logprobs`, `encrypted`: whether the client asked for log-probabilities, and for encrypted reasoning.
         """
         self._head = head
@@ -282,6 +283,7 @@ class ResponseEvents:
         for call in self._calls.values():
             output[call.index] = call.item("incomplete")
         response = self._head.of("failed", output, self._usage, error=failure_of(error))
+        self._ended(response)
         written.append(self._event("response.failed", response=self._shown(response)))
         return b"".join(written)
 

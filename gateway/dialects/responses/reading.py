@@ -33,7 +33,7 @@ TRANSLATED: Final = frozenset(
 )  # fmt: skip
 STATE: Final = frozenset({"store", "previous_response_id", "conversation", "background"})
 """Fields that the gateway itself honours."""
-_ONLY_HERE: Final = STATE - {"store"}
+_ONLY_HERE: Final = (STATE - {"store"}) | {"background_options"}
 """Those of them that no backend is sent: the conversation is sent whole."""
 LOST: Final = frozenset(
     {"access_programs", "background_options", "context_management", "image", "max_tool_calls", "truncation"}
@@ -220,8 +220,6 @@ def _refuse(body: Mapping[str, Any]) -> None:
     for name, value in (body.get("metadata") or {}).items():
         if type(value) is not str:
             raise wrong_type(f"metadata.{name}", "a string")
-    if body.get("background"):
-        raise unsupported("background", "is not supported: send the request without it, and stream the answer.")
 
 
 def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, kept: bool) -> Json:

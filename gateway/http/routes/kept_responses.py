@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
+from fastapi.responses import StreamingResponse
 
+from gateway.caching.background import UNFINISHED
 from gateway.caching.kept_responses import KeptResponse
 from gateway.dialects.responses.items import without_encrypted
 from gateway.dialects.responses.reading import ENCRYPTED, unsupported
@@ -19,6 +21,7 @@ Shown = dict[str, Any]
 _NOT_LISTED: Final = frozenset({"compaction_trigger"})
 """Items that ask for something at their place, and are nothing that could be shown."""
 _MOST_LISTED: Final = 100
+_UNBUFFERED: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +47,54 @@ async def _kept(
     kept = await steps.kept_responses.find(tenant, response_id)
     if kept is None or kept.response["object"] != "response":
         raise _not_found(response_id)
+    kept = await steps.background.current(kept)
     return _FoundResponse(response_id, kept, ENCRYPTED in include + included)
 
 
 _Found = Annotated[_FoundResponse, Depends(_kept)]
 
 
-@router.get("/{response_id}")
-async def show_response(kept: _Found, stream: str = "false") -> Shown:
-    """Show a kept response."""
-    if stream not in ("false", "0"):
-        raise unsupported("stream", "is not supported: only responses in the background can be streamed again.")
-    response = kept.response.response
-    return {**response, "output": [kept.item(item) for item in response["output"]]}
+@router.get("/{response_id}", response_model=None)
+async def show_response(
+    steps: Served,
+    kept: _Found,
+    stream: str = "false",
+    starting_after: Annotated[int, Query(description="Number of the last event that is not wanted again.")] = -1,
+) -> Shown | StreamingResponse:
+    """Show a kept response, or the events of one in the background."""
+    if stream in ("false", "0"):
+        response = kept.response.response
+        return {**response, "output": [kept.item(item) for item in response["output"]]}
+    events = None
+    if kept.response.response.get("background"):
+        events = await steps.background.events(kept.response, starting_after)
+    if events is None:
+        raise unsupported("stream", "needs a response that was made with background and stream, and lately.")
+    return StreamingResponse(events, headers=_UNBUFFERED, media_type="text/event-stream")
 
 
 @router.delete("/{response_id}")
 async def delete_response(steps: Served, tenant: Sender, response_id: str) -> Shown:
     """Delete a kept response."""
+    kept = await steps.kept_responses.find(tenant, response_id)
+    if kept is not None and (await steps.background.current(kept)).response.get("status") in UNFINISHED:
+        raise InvalidRequest("The response is not at its end. Cancel it first.", code="response_in_progress")
     if not await steps.kept_responses.delete(tenant, response_id):
         raise _not_found(response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.post("/{response_id}/cancel", response_model=None)
-async def cancel_response(_: _Found) -> NoReturn:
-    """Refuse to cancel: no response runs in the background."""
-    raise InvalidRequest(
-        "Cannot cancel a synchronous response. Close its connection, and the backend's call is ended.",
-        code="unsupported_value",
-        param="response_id",
-    )
+@router.post("/{response_id}/cancel")
+async def cancel_response(steps: Served, kept: _Found) -> Shown:
+    """Cancel a response in the background."""
+    if not kept.response.response.get("background"):
+        raise InvalidRequest(
+            "Cannot cancel a synchronous response. Close its connection, and the backend's call is ended.",
+            code="unsupported_value",
+            param="response_id",
+        )
+    response = (await steps.background.cancel(kept.response)).response
+    return {**response, "output": [kept.item(item) for item in response["output"]]}
 
 
 @router.get("/{response_id}/input_items")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from gateway.dialects.responses.client import Lifetime, ResponsesClient
 from gateway.http.exchange import Exchange
+from gateway.http.messages import send_json, start_events
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, known_headers
 from policies.loader import AUTO
 
 if TYPE_CHECKING:
+    from gateway.caching.background import BackgroundRun
+    from gateway.request.context import RequestContext
     from gateway.steps import Steps
 
 PATHS: Final = ("/v1/responses", "/responses")
+_CLIENTS_LIMITS: Final = (b"x-stainless-timeout", b"x-stainless-read-timeout")
+_PATIENCE_S: Final = 5.0
+"""How long the client of a stream in the background may leave an event unread; after that it has to come back."""
 
 
 class ResponsesEndpoint:
@@ -31,18 +40,75 @@ class ResponsesEndpoint:
 
 
 class ResponsesExchange(Exchange):
-    """One request and its reply, and what it holds meanwhile."""
+    """One request and its reply, and what it holds meanwhile.
+
+    A request with `background: true` has its reply as soon as it is accepted, of status `queued`; the task goes on
+    without its client, and what comes of it is kept. A stream of such a request is sent on while its client listens.
+    """
 
     def __init__(
         self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any, dialect: ResponsesClient
     ) -> None:
         super().__init__(steps, bodies, scope, receive, send, dialect)
         self._response = dialect
+        self._run: BackgroundRun | None = None
+        self._to_client = send
+        self._listens = False
+        """Whether the client of a stream in the background reads it."""
 
     def close(self) -> None:
         """See `Exchange.close`."""
         self._response.close()
         super().close()
+        if self._run is not None:
+            self.steps.background.end(self._run)
+
+    def _translated(self) -> None:
+        if self._response.background:  # a client's time limit is one for the reply, which it has at once
+            for name in _CLIENTS_LIMITS:
+                self.headers.pop(name, None)
+
+    async def _accepted(self, request: RequestContext) -> None:
+        client = self._response
+        if not client.background:
+            return
+        started = client.at("in_progress")
+        self._run = run = await self.steps.background.begin(
+            request.tenant, started, client.given, client.before, client.ttl_s, self._cancel
+        )
+        self.client.detach()
+        self.ledger.status = 200
+        if request.features.stream:
+            self._writer = client.stream()
+            first = self._writer.begin()
+            await self.steps.background.open_events(run, first, request.budget_s())
+            self._listens = self._started = self._events_open = True
+            await start_events(self._to_client, self.explained())
+            await self._to_client({"type": "http.response.body", "body": first, "more_body": True})
+        else:
+            await send_json(self._to_client, 200, self.explained(), orjson.dumps({**started, "status": "queued"}))
+        self.send = self._record
+
+    async def _record(self, message: Any) -> None:
+        """Take what is sent in the client's place."""
+        data = message.get("body", b"")
+        if self._run is not None and data:
+            self.steps.background.publish(self._run, data)
+        if self._listens and message["type"] == "http.response.body":
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._to_client(message)
+            except TimeoutError:
+                self._listens = False
+
+    async def _cancel(self) -> None:
+        self._response.cancel()
+        if self._events_open and self._writer is not None:
+            self._events_open = False
+            told = {"message": "The response was cancelled.", "code": "response_cancelled"}
+            await self._record({"type": "http.response.body", "body": self._writer.error(told)})
+            self._listens = False
+        self.client.drop()
 
 
 def client_of(steps: Steps, headers: dict[bytes, bytes]) -> ResponsesClient:

@@ -42,7 +42,7 @@ class Held(RedisStore):
 def made(number: int, text: str = "a") -> Json:
     """A response."""
     item = {"id": f"msg_{number}", "type": "message", "content": [{"type": "output_text", "text": text}]}
-    return {"id": f"resp_{number}", "object": "response", "output": [item]}
+    return {"id": f"resp_{number}", "object": "response", "status": "completed", "output": [item]}
 
 
 def given(text: str) -> list[Json]:

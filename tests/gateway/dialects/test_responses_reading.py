@@ -359,7 +359,8 @@ def test_lost_fields_are_listed(name: str) -> None:
     assert lost_fields(native, "responses") == ()
     body = native_body(native, "responses")
     assert body is not None
-    assert body[name] == _SAMPLES[name]
+    # A response in the background is the gateway's own: the provider gets a request like any other.
+    assert body.get(name) == (None if name == "background_options" else _SAMPLES[name])
     assert lost_fields(own({name: None}), "chat") == ()
 
 
@@ -444,7 +445,6 @@ def test_a_search_that_the_model_may_leave_is_needed_where_a_backend_has_it() ->
 @pytest.mark.parametrize(
     ("body", "code", "param"),
     [
-        ({"background": True}, "unsupported_value", "background"),
         ({"background": "yes"}, "invalid_type", "background"),
         ({"messages": []}, "unsupported_value", "messages"),
         ({"max_tokens": 1}, "unsupported_value", "max_tokens"),

@@ -1,0 +1,254 @@
+"""Know the responses that run in the background (`background: true`), and tell other workers of them by the store.
+
+A run is a kept response of the status `in_progress` from its beginning, and of another at its end, whatever it is. So
+any worker can show it. Beside it the worker renews a lease: without one, the worker has ended before the response did,
+and it is shown as failed. A worker that is asked to cancel another's run leaves a note in the store, which that one
+looks for as it renews its leases. The events of a stream are appended to one in the store, for clients that come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cache.store.base import Command, NoStore, Release, Store, StoreUnavailable
+from gateway.caching.batches import BatchTask
+from gateway.caching.kept_responses import KeptResponse, KeptResponses
+from gateway.errors import RateLimited, retry_after
+
+log = logging.getLogger("tierline.background")
+
+Json = dict[str, Any]
+
+UNFINISHED: Final = frozenset({"queued", "in_progress"})
+_BEAT_S: Final = 2.0
+_LEASE_S: Final = 15.0
+_NOTE_S: Final = 60.0
+_EVENTS_S: Final = 600.0
+"""How long the events of a stream can be read again after the last of them, and beyond the run's deadline."""
+_MOST_EVENT_BYTES: Final = 8 << 20
+_LINGER_S: Final = 0.02
+_LIMIT_S: Final = 0.5
+_PAGE: Final = 500
+_LOOK_S: Final = 0.1
+_LOOKS: Final = 30
+"""How often another worker's run is looked at after it was asked to end."""
+_GONE: Final = "The gateway's process that made this response has ended before it was done. Send the request again."
+_UNREAD: Final = "Further events of this response are not kept. Read it without `stream`."
+
+
+class BackgroundRun:
+    """One response that this worker makes in the background."""
+
+    def __init__(self, tenant: str, response_id: str, lease: Release, cancel: Callable[[], Awaitable[None]]) -> None:
+        self.tenant = tenant
+        self.id = response_id
+        self.lease = lease
+        self.cancel = cancel
+        """Ends it, as cancelled."""
+        self.events_s = 0.0
+        """How long its events are kept after each; 0 for a run that is no stream."""
+        self.unsent: list[bytes] = []
+        self.bytes = 0
+
+
+class BackgroundRuns(BatchTask[BackgroundRun]):
+    """The runs of one worker. What fails raises ApiError."""
+
+    def __init__(self, kept: KeptResponses, store: Store, most: int) -> None:
+        """`most`: how many responses of one tenant may run in this worker at once."""
+        super().__init__("tierline.background", _LINGER_S)
+        self._kept = kept
+        self._store = store
+        self._most = most
+        self._runs: dict[str, BackgroundRun] = {}
+        self._of: Counter[str] = Counter()
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start to renew leases and to send events."""
+        super().start()
+        if not isinstance(self._store, NoStore):
+            self._beating = asyncio.create_task(self._beat(), name="tierline.background.leases")
+
+    async def aclose(self) -> None:
+        """Send what is left of the events, within a time limit, and stop."""
+        if self._beating is not None:
+            self._beating.cancel()
+        await super().aclose()
+
+    # --- the worker's own runs ----------------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        tenant: str,
+        response: Json,
+        given: Sequence[Json],
+        before: Sequence[str],
+        ttl_s: float,
+        cancel: Callable[[], Awaitable[None]],
+    ) -> BackgroundRun:
+        """Keep a response as one that runs here; `cancel` ends it. RateLimited if too many of the tenant's do."""
+        if self._of[tenant] >= self._most:
+            raise RateLimited(
+                f"{self._most} responses of this key's tenant run in the background already (responses.background). "
+                "Wait for one of them to end, or cancel it.",
+                code="too_many_background_responses",
+                headers=retry_after(5),
+            )
+        lease = Release(self._kept.lease_of(tenant, response["id"]), secrets.token_bytes(8))
+        run = BackgroundRun(tenant, response["id"], lease, cancel)
+        self._of[tenant] += 1
+        self._runs[run.id] = run
+        try:
+            await self._kept.keep_now(tenant, response, given, before, _renewal(lease), ttl_s=ttl_s)
+        except BaseException:
+            self.end(run)
+            raise
+        self._kept.leases[run.id] = lease  # goes when the response's end is kept
+        return run
+
+    def end(self, run: BackgroundRun) -> None:
+        """Forget a run."""
+        del self._runs[run.id]
+        self._kept.leases.pop(run.id, None)
+        self._of[run.tenant] -= 1
+        if not self._of[run.tenant]:
+            del self._of[run.tenant]
+
+    async def open_events(self, run: BackgroundRun, first: bytes, budget_s: float) -> None:
+        """Begin the stream of a run's events, for up to `budget_s` seconds; its first are in the store on return."""
+        run.events_s = budget_s + _EVENTS_S
+        try:
+            await self._store.publish(self._events_of(run.tenant, run.id), _split(first), run.events_s)
+        except StoreUnavailable as down:
+            raise self._kept.unavailable(down) from None
+
+    def publish(self, run: BackgroundRun, data: bytes) -> None:
+        """Append events to a run's stream, soon; those beyond the limit of bytes are not kept."""
+        run.bytes += len(data)
+        if run.events_s and run.bytes <= _MOST_EVENT_BYTES:
+            run.unsent += _split(data)
+            self._queue.append(run)
+            self._waiting.set()
+
+    async def _finish(self, batch: list[BackgroundRun]) -> None:
+        for run in dict.fromkeys(batch):
+            events, run.unsent = run.unsent, []
+            try:
+                if events:
+                    await self._store.publish(self._events_of(run.tenant, run.id), events, run.events_s)
+            except StoreUnavailable as down:
+                run.bytes = _MOST_EVENT_BYTES  # what follows a gap would be taken for what follows the last event
+                log.warning("events of %s are not kept: the store does not answer (%s)", run.id, down.reason)
+
+    async def _beat(self) -> None:
+        """Renew the leases of this worker's runs, and cancel those that another worker was asked to cancel."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            runs = list(self._runs.values())
+            if not runs:
+                continue
+            notes = [Command((b"EXISTS", _note(run.lease.lease))) for run in runs]
+            with contextlib.suppress(StoreUnavailable):
+                noted = await self._store.ask([*notes, *(_renewal(run.lease) for run in runs)], _LIMIT_S)
+                for run in (run for run, note in zip(runs, noted, strict=False) if note and run.id in self._runs):
+                    await run.cancel()
+
+    # --- anybody's runs -----------------------------------------------------------------------------------------------
+
+    async def current(self, found: KeptResponse) -> KeptResponse:
+        """Return a kept response as it is now: as failed, if its worker has ended."""
+        if found.response["status"] not in UNFINISHED or found.id in self._runs:
+            return found
+        lease = self._kept.lease_of(found.tenant, found.id)
+        (held,) = await self._ask(Command((b"EXISTS", lease.encode())))
+        # The response's end is written before its lease goes, so it is read after.
+        found = await self._kept.find(found.tenant, found.id) or found
+        if held or found.response["status"] not in UNFINISHED:
+            return found
+        failed = {**found.response, "status": "failed", "error": {"code": "server_error", "message": _GONE}}
+        return KeptResponse(found.tenant, failed, found.given, found.before)
+
+    async def cancel(self, found: KeptResponse) -> KeptResponse:
+        """Cancel a response, wherever it runs, and return it as it is then; the same if it has ended already."""
+        found = await self.current(found)
+        if found.response["status"] not in UNFINISHED:
+            return found
+        if (run := self._runs.get(found.id)) is not None:
+            await run.cancel()
+            return await self._kept.find(found.tenant, found.id) or found
+        lease = self._kept.lease_of(found.tenant, found.id)
+        await self._ask(Command((b"SET", _note(lease), b"1", b"PX", b"%d" % round(1000 * _NOTE_S))))
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_LOOK_S)
+            found = await self.current(found)
+            if found.response["status"] not in UNFINISHED:
+                break
+        return found
+
+    async def events(self, found: KeptResponse, after: int) -> AsyncIterator[bytes] | None:
+        """Return the events of a response's stream with numbers above `after`; None if none of them is kept."""
+        page = await self._page(found, "0")
+        return self._events(found, after, page) if page else None
+
+    async def _events(self, found: KeptResponse, after: int, page: list[tuple[str, bytes]]) -> AsyncIterator[bytes]:
+        last_id, number, ending = "0", -1, False
+        while True:
+            for event_id, event in page:
+                last_id, body = event_id, orjson.loads(event[event.index(b"\ndata: ") + 7 :])
+                number = body["sequence_number"]
+                if number > after:
+                    yield event
+                if body.get("response", {}).get("status", "in_progress") not in UNFINISHED:
+                    return
+            if not page:
+                if ending:
+                    break
+                await asyncio.sleep(_LOOK_S)
+                found = await self.current(found)
+                ending = found.response["status"] not in UNFINISHED
+            page = await self._page(found, last_id)
+        kind = "error"
+        members: Json = {"code": "server_error", "message": _UNREAD, "param": None}
+        if found.response["status"] == "failed":
+            kind, members = "response.failed", {"response": found.response}
+        yield b"event: %b\ndata: %b\n\n" % (
+            kind.encode(),
+            orjson.dumps({"type": kind, "sequence_number": number + 1, **members}),
+        )
+
+    async def _page(self, found: KeptResponse, last_id: str) -> list[tuple[str, bytes]]:
+        try:
+            return await self._store.after(self._events_of(found.tenant, found.id), last_id, _PAGE, 0)
+        except StoreUnavailable as down:
+            raise self._kept.unavailable(down) from None
+
+    async def _ask(self, command: Command) -> list[Any]:
+        try:
+            return await self._store.ask([command], _LIMIT_S)
+        except StoreUnavailable as down:
+            raise self._kept.unavailable(down) from None
+
+    def _events_of(self, tenant: str, response_id: str) -> str:
+        return f"{self._kept.lease_of(tenant, response_id)}:events"
+
+
+def _renewal(lease: Release) -> Command:
+    return Command((b"SET", lease.lease.encode(), lease.holder, b"PX", b"%d" % round(1000 * _LEASE_S)))
+
+
+def _note(lease: str) -> bytes:
+    return f"{lease}:cancel".encode()
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Return the single events of a piece of a stream, without comments."""
+    return [part[part.index(b"event: ") :] + b"\n\n" for part in data.split(b"\n\n") if b"event: " in part]
