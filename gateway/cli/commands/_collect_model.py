@@ -37,8 +37,8 @@ _FAILURES_TO_STOP = 5
 _ALTERNATIVES: Final = 5
 _WRONG_SETUP: Final = frozenset({401, 402, 403, 404, 405})
 
-OnAnswer = Callable[[CollectTask, Json], None]
-OnFailure = Callable[[CollectTask, str], None]
+OnAnswer = Callable[[Any, Json], None]
+OnFailure = Callable[[Any, str], None]
 
 
 class Stopped(Exception):
@@ -60,7 +60,7 @@ class Respondent:
         self._failures = 0
 
     async def answer_all(
-        self, tasks: Iterable[CollectTask], concurrency: int, on_answer: OnAnswer, on_failure: OnFailure
+        self, tasks: Iterable[Any], concurrency: int, on_answer: OnAnswer, on_failure: OnFailure
     ) -> None:
         """Ask the prompt of each task, `concurrency` at a time, and report each answer or failure as it arrives.
 

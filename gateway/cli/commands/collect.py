@@ -19,6 +19,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Labels, read_tasks
+from gateway.cli.commands._collect_words import JudgingRespondent, Words
 from gateway.cli.commands._flags import whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
@@ -39,6 +40,9 @@ _EXAMPLES = """examples:
   tierline collect --prompts local.jsonl.gz --base-url https://api.openai.com/v1 --model gpt-4o-mini \\
       --key-env OPENAI_API_KEY --out both.jsonl.gz
                               ask a hosted model the same prompts, and add its labels to those of the first run
+  tierline collect --prompts both.jsonl.gz --judge --out judged.jsonl.gz
+                              have the shipped model judge the answers, as `escalate.judge` would, for
+                              `tierline train confidence` of a model without log-probabilities
 
 A prompt is a line of JSON: {"id", "prompt", "answers": ["Paris"], "grade": "text"}, and optionally "dataset" and
 "group". `grade` is how an answer is compared with the accepted `answers`: choice (its letter, A to J), number (the last
@@ -75,7 +79,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--max-tokens", type=whole(1), default=256, metavar="N", help="longest answer in tokens (default: 256)"
     )
-    parser.add_argument("--limit", type=whole(1), metavar="N", help="ask only the first N prompts")
+    parser.add_argument(
+        "--limit",
+        type=whole(1),
+        metavar="N",
+        help="ask only the first N prompts; with --judge, N random ones of each data set",
+    )
+    parser.add_argument(
+        "--judge", action="store_true", help="have the model judge the answers that the prompts' rows hold already"
+    )
+    parser.add_argument(
+        "--of", nargs="+", default=[], metavar="NAME", help="with --judge: answers of these models only"
+    )
     parser.add_argument("--resume", action="store_true", help="continue an earlier run with the same --out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)
@@ -86,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.base_url) != bool(args.model):
         raise CommandError("--base-url and --model go together; without both, the shipped model is asked")
     try:
+        if args.judge:
+            return _judge(args)
         every, ungraded = read_tasks(args.prompts, args.answers)
         if ungraded:
             _say(f"{ungraded} prompts are left out: they have no accepted answers")
@@ -99,6 +116,32 @@ def run(args: argparse.Namespace) -> int:
         task, reason = failures[0]
         _say(f"{len(failures)} prompts got no answer, --resume asks them again; the first, {task.id}: {reason}")
     show(_report(args, labels, tasks), as_json=args.json)
+    return Exit.FINDINGS if failures else Exit.OK
+
+
+def _judge(args: argparse.Namespace) -> int:
+    """Have the answers judged that have no word yet, and write the rows. Raises DataError, CannotStart, OSError."""
+    words = Words.open(args.prompts, args.out, resume=args.resume)
+    tasks = words.missing(args.limit, args.of)
+    failures: list[str] = []
+    with progress() as on_progress:
+        done = 0
+
+        def on_answer(task: Any, word: Json) -> None:
+            nonlocal done
+            words.add(task, word)
+            done += 1
+            on_progress("judging", done, len(tasks))
+
+        try:
+            asyncio.run(_ask_all(args, tasks, on_answer, lambda task, why: failures.append(f"{task.id}: {why}")))
+        except Stopped as error:
+            raise CommandError(f"{error}\n{done} of {len(tasks)} answers are judged; --resume continues") from None
+    judged = words.finish()
+    if failures:
+        _say(f"{len(failures)} answers got no word; the first, {failures[0]}")
+    show(Report({"judged": judged, "out": str(args.out)}, [f"{judged} answers have a judge's word in {args.out}"]),
+         as_json=args.json)  # fmt: skip
     return Exit.FINDINGS if failures else Exit.OK
 
 
@@ -131,9 +174,7 @@ def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask])
     return failures
 
 
-async def _ask_all(
-    args: argparse.Namespace, tasks: Sequence[CollectTask], on_answer: OnAnswer, on_failure: OnFailure
-) -> None:
+async def _ask_all(args: argparse.Namespace, tasks: Sequence[Any], on_answer: OnAnswer, on_failure: OnFailure) -> None:
     async with _endpoint(args) as (base_url, model, key):
         transport = Http1Transport(
             f"{base_url}/chat/completions",
@@ -142,7 +183,7 @@ async def _ask_all(
             max_reply=_MAX_REPLY,
         )
         backend = OpenAIBackend(transport, model=model, key=key)
-        respondent = Respondent(backend, base_url, args.max_tokens)
+        respondent = (JudgingRespondent if args.judge else Respondent)(backend, base_url, args.max_tokens)
         try:
             await respondent.answer_all(tasks, args.concurrency, on_answer, on_failure)
         finally:

@@ -144,7 +144,7 @@ def _figures(answered: Answered, out: Any, fitted: Mapping[str, LogisticScorer],
     scores = {
         part: _logits(scorer, answered.values[part][out]) for part, scorer in fitted.items()
     } | {"length": words}  # fmt: skip
-    pairs = _pairs(models, prompts, right)
+    pairs = pairs_of(models, prompts, right)
     shown: dict[str, Any] = {"pairs": len(pairs)}
     rng = np.random.default_rng(seed)
     for name, score in scores.items():
@@ -157,7 +157,7 @@ def _figures(answered: Answered, out: Any, fitted: Mapping[str, LogisticScorer],
     return shown
 
 
-def _pairs(models: Any, prompts: Any, right: Floats) -> list[tuple[Any, Any]]:
+def pairs_of(models: Any, prompts: Any, right: Floats) -> list[tuple[Any, Any]]:
     """Return for each small model and each clearly better one the rows of their answers to the same prompts."""
     rows = {name: dict(zip(prompts[models == name].tolist(), np.flatnonzero(models == name), strict=True))
             for name in sorted(set(models.tolist()))}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -289,6 +290,31 @@ def test_the_figures_can_be_had_as_json(
         "confidence": pytest.approx(0.6063, abs=1e-3),
         "right_surest_fifth": 1.0,
     }
+
+
+def test_recorded_answers_are_judged_as_drafts_would_be(
+    upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each gets the probability of yes; what the model does not judge keeps its row, and --resume asks only for it."""
+    upstream.default = Reply(text="yes", logprob=-0.2)
+    upstream.on('"draft":"5"').reply(text="Well", logprob=-0.1)
+    row = {"id": "1", "dataset": "d", "group": "d", "prompt": "Two and two?"}
+    models: dict[str, Any] = {
+        "a": {"correct": 1, "answer": "4"}, "b": {"correct": 0, "answer": "5"}, "c": {"correct": 0}
+    }  # fmt: skip
+    rows = write(tmp_path / "rows.jsonl", [{**row, "models": models}])
+    out = tmp_path / "judged.jsonl.gz"
+    assert collect(upstream, rows, out, "--judge", "--of", "a", "b", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["judged"] == 1
+    [judged] = read_rows(out)
+    assert judged.answers["a"].judge == pytest.approx(math.exp(-0.2))
+    assert (judged.answers["b"].judge, judged.answers["c"].judge) == (None, None)
+    assert [request.body["max_tokens"] for request in upstream.requests] == [1, 1]
+    assert collect(upstream, rows, out, "--judge") == 2
+    again = tmp_path / "again.jsonl"
+    (tmp_path / "again.jsonl.part").write_text('{"row": 0, "model": "a", "judge": 0.5}\n{"row": 0, "mod')
+    assert collect(upstream, rows, again, "--judge", "--of", "a", "--resume") == 0
+    assert read_rows(again)[0].answers["a"].judge == 0.5 and len(upstream.requests) == 2
 
 
 def test_a_url_needs_a_model(prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
