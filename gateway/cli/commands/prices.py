@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.cli.commands import CommandError
+from gateway.cli.commands import CommandError, _price_diff
 from gateway.cli.commands._flags import add_command, add_json_flag, whole
 from gateway.config.loader import load_deployment
 from gateway.config.model_facts import (
@@ -23,12 +23,14 @@ from gateway.config.model_facts import (
     read_facts,
     shipped_facts,
 )
+from gateway.config.providers import known_providers
 from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
 
 _OLD_DAYS: Final = 90
 _EXAMPLES = """examples:
   tierline prices check                 what each backend of the shipped config costs
+  tierline prices diff                  where a second source says something else
   tierline prices import map.json --write prices.json
                                         make a newer file of prices"""
 _CHECK_EXAMPLES = """examples:
@@ -38,6 +40,13 @@ _CHECK_EXAMPLES = """examples:
 
 A finding is a configured backend whose price is unknown, is not what the file of prices says of its
 model, or comes from a file that is too old."""
+_DIFF_EXAMPLES = """examples:
+  tierline prices diff                  of the models that init proposes and the shipped config names
+  tierline prices diff --all --json     of all models, for a script
+
+Rates are US dollars per million tokens. It needs pip install 'tierline[prices]'. A finding is a
+difference of a model that is proposed or configured; say then in the config, or in the file that
+prices.file names, what its provider asks."""
 _IMPORT_EXAMPLES = """examples:
   tierline prices import model_prices_and_context_window.json --write prices.json
                                                          then say prices: {file: prices.json} in the config
@@ -62,6 +71,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--max-age", type=whole(1), default=_OLD_DAYS, metavar="DAYS", help=f"age of a file to tell of ({_OLD_DAYS})"
     )
     add_json_flag(check, "lines")
+    summary = "compare the facts about models with a second source, genai-prices"
+    diff = add_command(actions, "diff", summary, examples=_DIFF_EXAMPLES)
+    diff.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
+    diff.add_argument("--all", action="store_true", help="show models that are neither proposed nor configured, too")
+    add_json_flag(diff, "lines")
     summary = "make a file of facts about models from a map of prices"
     import_ = add_command(actions, "import", summary, examples=_IMPORT_EXAMPLES)
     import_.add_argument("map", type=Path, metavar="FILE", help="LiteLLM's model_prices_and_context_window.json")
@@ -70,8 +84,31 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the prices or import a map of them; return the exit code. Raises CommandError and ConfigError."""
-    return _check(args) if args.action == "check" else _import(args)
+    """Check prices, compare them or import a map of them; return the exit code. Raises CommandError, ConfigError."""
+    return {"check": _check, "diff": _diff, "import": _import}[args.action](args)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    deployment = load_deployment(args.config, os.environ)
+    facts = shipped_facts() if deployment.prices.file is None else read_facts(deployment.prices.file)
+    proposed = [(one.base_url, name) for one in known_providers().providers for name in (one.small, one.large)]
+    configured = [(one.base_url, one.model) for tier in deployment.tiers for one in tier.backends]
+    used = {(facts.provider(url) or "", name) for url, name in (*proposed, *configured)}
+    other, rows = _price_diff.source(), list(_price_diff.differences(facts, used))
+    shown = [row for row in rows if row.used or args.all]
+    if args.json:
+        value = {"ours": facts.name, "theirs": other, "differences": [row.as_dict() for row in shown]}
+        sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+    else:
+        sys.stdout.write(f"ours: the {facts.name}\ntheirs: {other}\n")
+        for row in sorted(shown, key=lambda row: not row.used):
+            times = "" if row.times is None else f" ({row.times:.3g} times)"
+            ours, theirs = ("none" if one is None else one for one in (row.ours, row.theirs))
+            newer = f"newer: {row.newer}" + (f", theirs of {row.checked}" if row.checked else "")
+            sys.stdout.write(f"{row.provider} {row.model}: {row.field} {ours}, theirs {theirs}{times}; {newer}\n")
+        rest = len(rows) - len(shown)
+        sys.stdout.write(f"{len(shown)} differences{f', {rest} more of other models: --all' if rest else ''}\n")
+    return Exit.FINDINGS if any(row.used for row in rows) else Exit.OK
 
 
 def _check(args: argparse.Namespace) -> int:
