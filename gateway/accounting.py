@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
+from policies.model import OF_STAGES
 from routing.load.budgets import SpendBudget
 
 if TYPE_CHECKING:
@@ -157,6 +158,9 @@ class HedgeBudgets:
         return max(0.0, spent - same)
 
 
+_STAGE_OF_HOP: Final = {
+    names.CACHE_EXACT: "cache", names.CACHE_SEMANTIC: "cache", names.EMBED: "embed", names.ROUTE: "route",
+}  # fmt: skip
 _OK: Final = 200
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
@@ -173,6 +177,8 @@ class _Terms:
     """Name, field of the ledger and limit in milliseconds of each objective that applies to streams."""
     total_ms: Sequence[tuple[str, float]]
     """Names and limits in milliseconds of the objectives for the whole answer."""
+    stages: Sequence[tuple[str, str, float]]
+    """Name, stage and limit in milliseconds of each objective that a stage has."""
 
 
 class Finalizer:
@@ -199,6 +205,8 @@ class Finalizer:
         tokens_in, tokens_out = ledger.answer_tokens_in, ledger.answer_tokens_out
         if terms.strongest is not None and tokens_in is not None and tokens_out is not None:
             ledger.counterfactual_usd = terms.strongest.of(Usage(tokens_in, tokens_out))
+        if terms.stages:
+            ledger.stages = stages_of(trace, ledger)
         ledger.slo = _held_against(terms, ledger)
 
     def _terms_of(self, ledger: Ledger, key: str) -> _Terms | None:
@@ -215,8 +223,7 @@ class Finalizer:
             return None
         if len(self._terms) >= _MOST_POLICIES:
             self._terms.clear()
-        of_streams, total = _objectives(live.slo)
-        terms = self._terms[key] = _Terms(self._strongest(policy), of_streams, total)
+        terms = self._terms[key] = _Terms(self._strongest(policy), *_objectives(live.slo))
         return terms
 
     def _strongest(self, policy: Policy) -> Price | None:
@@ -308,24 +315,48 @@ def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
         ledger.tpot_ms = max(0.0, ledger.total_ms - ledger.ttft_ms) / (tokens - 1)
 
 
-def _objectives(slo: Slo) -> tuple[list[tuple[str, str, float]], list[tuple[str, float]]]:
-    """Return the objectives of streams and those of the whole answer; see `_Terms`."""
+def stages_of(trace: Trace, ledger: Ledger) -> dict[str, float]:
+    """Return the milliseconds of each stage that a finished request had; see `policies.model.STAGES`."""
+    stages: dict[str, float] = {}
+    for hop in trace.hops:
+        if (stage := _STAGE_OF_HOP.get(hop.name)) is not None:
+            took_ms = ((hop.end_ns or trace.root.end_ns) - hop.start_ns) / 1e6
+            stages[stage] = stages.get(stage, 0.0) + took_ms
+    calls = [call for call in ledger.calls if call.attempt]
+    served = next((call for call in calls if not call.wasted), None)
+    if served is None:
+        return stages
+    first_ms = max(0.0, served.total_ms - served.queue_ms) if served.ttft_ms is None else served.ttft_ms
+    due_ms = ledger.total_ms if ledger.ttft_ms is None else ledger.ttft_ms
+    called_ms = served.start_ms + served.queue_ms + first_ms
+    stages |= {"queue": served.queue_ms, "drafts": served.start_ms - calls[0].start_ms, "prefill": first_ms}
+    return stages | {"verdict": max(0.0, due_ms - called_ms), "decode": max(0.0, ledger.total_ms - due_ms)}
+
+
+def _objectives(
+    slo: Slo,
+) -> tuple[list[tuple[str, str, float]], list[tuple[str, float]], list[tuple[str, str, float]]]:
+    """Return the objectives of streams, those of the whole answer and those of stages; see `_Terms`."""
     of_streams: list[tuple[str, str, float]] = []
     total: list[tuple[str, float]] = []
+    stages: list[tuple[str, str, float]] = []
     for name, limit_s in slo.limits().items():
         what = name.partition("_")[0]
-        if what in ("total", "deadline"):
+        if name.startswith(OF_STAGES):
+            stages.append((name, name.split("_")[1], limit_s * 1000))
+        elif what in ("total", "deadline"):
             total.append((name, limit_s * 1000))
         else:
             of_streams.append((name, f"{what}_ms", limit_s * 1000))
-    return of_streams, total
+    return of_streams, total, stages
 
 
 def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
     """Return whether each objective was met; None for a client error (4xx but 429) or a client that disconnected.
 
     Objectives for the first token, the pace and the gaps apply to streams only, the latter two to those that have
-    them: a stored answer has no pace, and one chunk no gap. A failed request meets none.
+    them: a stored answer has no pace, and one chunk no gap. A failed request meets none. A stage's objective is for
+    requests that had the stage.
     """
     status = ledger.status
     if status not in (_OK, _TOO_MANY) and status < _SERVER_ERROR:
@@ -340,4 +371,7 @@ def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
                 met[name] = well and took <= limit
             elif not well or field == "ttft_ms":
                 met[name] = False
+    for name, stage, limit in terms.stages:
+        if ledger.stages is not None and (took := ledger.stages.get(stage)) is not None:
+            met[name] = well and took <= limit
     return met

@@ -48,6 +48,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T306": Code("cross-encoder slower than the first token", "warning", "Its call alone breaks the objective."),
     "T307": Code("hedge too late", "warning", "The other tier is asked when its answer can no longer count."),
     "T308": Code("pace too slow for the whole", "warning", "At that pace the longest answer misses its objective."),
+    "T309": Code("stages exceed the whole", "warning", "Each may keep its objective and the request miss its own."),
     "T401": Code("nothing to escalate to", "warning", "The threshold changes nothing."),
     "T402": Code("uncalibrated threshold below the calibrated", "warning", "Uncalibrated scores tend to be too high."),
     "T403": Code("samples drawn but unused", "warning", "Each is paid for, or none is ever drawn."),

@@ -61,6 +61,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
         "p99",
     ): "How long a stream may take to its first token: a tier expected to be slower does not start.",
     ("slo", "tpot"): "An objective that the ledger measures; no request is answered otherwise.",
+    ("slo", "stages"): "Objectives that the ledger measures; no request is answered otherwise.",
     ("slo", "gap"): "An objective that the ledger measures; no request is answered otherwise.",
     ("slo", "total"): "An objective that the ledger measures; no request is answered otherwise.",
     ("slo", "total", "p95"): "When a draft that a stronger tier could replace is given up.",

@@ -16,6 +16,7 @@ from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, can_oc
 from policies.quantities import write_duration, write_share
 from policies.yaml_source import written
 
+_ROUNDING_S = 1e-9
 _ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_max")
 
 
@@ -318,12 +319,29 @@ def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     for name, quantiles in policy.slo.quantiles().items():
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
         for (lower, less), (upper, more) in pairwise(given):
-            at, most = ("slo", name, lower), write_duration(more)
+            at, most = ("slo", *name.split("_"), lower), write_duration(more)
             if less > more:
                 yield Finding(at, f"longer than {upper}", "T301", f"write {most} or less", (Edit(at, most),))
         if given and given[-1][1] > policy.slo.deadline:
-            at, most = ("slo", name, given[-1][0]), write_duration(policy.slo.deadline)
+            at, most = ("slo", *name.split("_"), given[-1][0]), write_duration(policy.slo.deadline)
             yield Finding(at, "longer than slo.deadline", "T302", f"write {most} or less", (Edit(at, most),))
+
+
+def _stages_fit_the_whole(policy: Rules) -> Iterator[Finding]:
+    """Yield quantiles at which a request's stages add up to more than the first token or the answer may take."""
+    slo = policy.slo
+    for quantile in ("p50", "p95", "p99"):
+        parts = {name: s for name, one in slo.stages.items() if (s := getattr(one, quantile)) is not None}
+        before = {name: seconds for name, seconds in parts.items() if name != "decode"}
+        first_s, total_s = getattr(slo.ttft, quantile), getattr(slo.total, quantile)
+        last = (f"slo.total.{quantile}", total_s, parts) if total_s else ("slo.deadline", slo.deadline, parts)
+        for named, limit_s, summed in ((f"slo.ttft.{quantile}", first_s, before), last):
+            if limit_s is not None and (takes_s := sum(summed.values())) > limit_s + _ROUNDING_S:
+                what = " + ".join(f"{name} {write_duration(seconds)}" for name, seconds in summed.items())
+                message = f"{quantile} of its stages add up to {write_duration(round(takes_s, 4))} ({what})"
+                message += f", more than {named} ({write_duration(limit_s)})"
+                yield Finding(("slo", "stages"), message, "T309", "write shorter times, or a longer whole")
+                break
 
 
 def _pace_fits_the_answer(policy: Rules) -> Iterator[Finding]:
@@ -371,6 +389,7 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _objectives_agree,
     _pace_fits_the_answer,
+    _stages_fit_the_whole,
     _rules_leave_a_choice,
     _start_rules_are_reached,
     _classifier_is_there,

@@ -165,17 +165,27 @@ class Quantiles(Section):
     p99: Seconds | None = None
 
 
+Stage = Literal["cache", "embed", "route", "queue", "drafts", "prefill", "verdict", "decode"]
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+"""Parts of a request's time that can have objectives, in their order: the lookups, the vector, the decision, then of
+the call that answered its wait in the queue, what was tried before it, its time to the first token, what was held back
+until it was judged, and the rest of the answer. All but the last come before the first token."""
+OF_STAGES: Final = "stages_"
+"""How the names of stages' objectives begin, such as `stages_queue_p99`."""
+
+
 class Slo(Section):
     """The latency objectives of this surface, its deadline in seconds, and what happens when it cannot be kept.
 
     `tpot` and `gap` are about streams: the time per output token after the first, and the longest time between two
-    chunks of one answer.
+    chunks of one answer. `stages` say where the time goes; goodput does not go by them.
     """
 
     ttft: Quantiles = Quantiles()
     tpot: Quantiles = Quantiles()
     gap: Quantiles = Quantiles()
     total: Quantiles = Quantiles()
+    stages: Mapping[Stage, Quantiles] = {}
     deadline: Annotated[Seconds, Field(examples=["60s"])]
     on_miss: Literal["serve_best", "fail"] = "serve_best"
 
@@ -191,7 +201,8 @@ class Slo(Section):
 
     def quantiles(self) -> dict[str, Quantiles]:
         """Return the objectives that have quantiles, by the name of what they limit."""
-        return {"ttft": self.ttft, "tpot": self.tpot, "gap": self.gap, "total": self.total}
+        stages = {f"{OF_STAGES}{name}": quantiles for name, quantiles in self.stages.items()}
+        return {"ttft": self.ttft, "tpot": self.tpot, "gap": self.gap, "total": self.total, **stages}
 
 
 class Traffic(Section):

@@ -75,6 +75,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "head": "VARCHAR",
     "slo": "MAP(VARCHAR, BOOLEAN)",
     "calls": f"{_CALL}[]",
+    "stages": "MAP(VARCHAR, DOUBLE)",
     "arm": "VARCHAR",
     "unit": "VARCHAR",
     "dropped": "VARCHAR[]",

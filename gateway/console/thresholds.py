@@ -22,7 +22,7 @@ from gateway.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lin
 from gateway.telemetry import names
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression, constants_by_name
-from policies.model import ROUTE_VALUES, Policy
+from policies.model import OF_STAGES, ROUTE_VALUES, Policy
 from policies.quantities import percent, write_duration
 from policies.yaml_source import Document
 from routing.confidence.judge import CALIBRATED
@@ -45,7 +45,7 @@ _HOP: Final = "CASE WHEN kept <> '' THEN json_extract(hops, '$[*].attributes.\"{
 _COLUMNS: Final = ", ".join(
     (
         f"CASE WHEN given IS NOT NULL THEN {{{_GIVEN}}} END AS given", "classifier", "ttft_ms", "tpot_ms", "gap_ms",
-        "total_ms", "stream",
+        "total_ms", "stream", "stages",
         f"list_transform(calls, lambda c: {{{_CALL}}}) AS calls",
         _HOP.format(names.SIMILARITY, "similarities"),
         _HOP.format(names.CACHE_SCORE, "scores"),
@@ -200,6 +200,7 @@ def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) 
         ("tpot", "time per further token", "streams"),
         ("gap", "longest gap between two chunks", "streams"),
         ("total", "time to the whole answer", "requests"),
+        *((f"{OF_STAGES}{stage}", f"time of the stage {stage}", "requests") for stage in policy.slo.stages),
     ):
         own = [
             (
@@ -209,14 +210,18 @@ def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) 
                 _line(document, "slo", *name.split("_")),
             )
             for name, seconds in limits.items()
-            if name.startswith(what) or (what == "total" and name == "deadline")
+            if name.startswith(f"{what}_") or (what == "total" and name == "deadline")
         ]
         own.sort(key=lambda limit: limit[1])
-        values = [
-            row[f"{what}_ms"]
-            for row in recorded.rows
-            if row[f"{what}_ms"] is not None and (what == "total" or row["stream"])
-        ]
+        if what.startswith(OF_STAGES):
+            stage = what.removeprefix(OF_STAGES)
+            values = [row["stages"][stage] for row in recorded.rows if stage in (row["stages"] or ())]
+        else:
+            values = [
+                row[f"{what}_ms"]
+                for row in recorded.rows
+                if row[f"{what}_ms"] is not None and (what == "total" or row["stream"])
+            ]
         if own:
             ordered = sorted(values)
             over = [
@@ -224,7 +229,7 @@ def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) 
                 for name, limit, text, _ in own
             ]
             says = f"{over[0].replace(' longer', ' take longer')}{''.join(f', {one}' for one in over[1:])}."
-            yield _made(("slo", what), quantity, "ms", own, values, f"{len(values):,} {among}", says)
+            yield _made(("slo", *what.split("_")), quantity, "ms", own, values, f"{len(values):,} {among}", says)
 
 
 def _starts(policy: Policy, document: Document, recorded: RecordedRequests) -> Iterator[Threshold]:

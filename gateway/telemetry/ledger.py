@@ -25,6 +25,7 @@ import orjson
 
 from gateway.telemetry import names
 from gateway.telemetry.trace import SPAN_ID_MASK
+from policies.model import OF_STAGES
 
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import DecisionRecorder
@@ -150,6 +151,8 @@ class Ledger:
     slo: Mapping[str, bool] | None = None
     """Whether this request met each objective of its surface; None if no objective applies."""
     calls: Sequence[CallAccount] = ()
+    stages: Mapping[str, float] | None = None
+    """Milliseconds of each of `policies.model.STAGES` that the request had; None unless its policy limits some."""
     arm: str = ""
     """`candidate` or `control` while a canary runs, SHADOW or PLAYGROUND, else empty. `policy` is the arm's."""
     unit: str = ""
@@ -262,12 +265,13 @@ _DEGRADED: Final = "degraded"
 def is_good(missed: Collection[str], path: str, fault: str) -> bool:
     """Return whether a request met every limit of its surface, was not degraded, and its answer had no fault.
 
-    `missed` are the objectives it missed; those that count are the p99 objectives and the deadline. `fault` is the one
+    `missed` are the objectives it missed; those that count are the p99 objectives and the deadline, but none of a
+    stage, which is no wait of its own. `fault` is the one
     that the judge found in the structure of what was served, such as JSON that does not fit the schema, or empty.
     """
     if fault or path == _DEGRADED:
         return False
-    return not missed or not [name for name in missed if not name.endswith(_OF_MANY)]
+    return not missed or not [name for name in missed if not name.endswith(_OF_MANY) and not name.startswith(OF_STAGES)]
 
 
 def was_good(ledger: Mapping[str, Any]) -> bool | None:

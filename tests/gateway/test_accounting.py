@@ -11,7 +11,7 @@ from gateway.chat.usage import Usage
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.ledger import Ledger, is_good
 from gateway.telemetry.trace import Hop, Trace
 from gateway.tiers import Tier
 from policies.model import Policy
@@ -299,6 +299,29 @@ def test_a_stream_is_held_against_its_pace_and_its_longest_gap(ledger: dict[str,
     slo = request.closed(_books(slo={"tpot": {"p95": "20ms"}, "gap": {"p99": "100ms"}})).slo
     assert slo is not None and slo.pop("deadline") is (request.ledger.error is None)
     assert slo == met
+
+
+def test_stages_are_held_against_their_own_objectives() -> None:
+    """Each by its own hops and by the call that was served; what a request had not is not held against it."""
+    slo = {"stages": {"cache": {"p95": "1h"}, "queue": {"p99": "20ms"}, "prefill": {"p99": "20ms"}, "embed": {}}}
+    request = Finished(stream=True, ttft_ms=60.0, total_ms=160.0)
+    request.trace.begin(names.CACHE_EXACT).end()
+    request.trace.begin(names.ROUTE).end()
+    request.attempt("local", QUEUE=30.0, TTFT=10.0)
+    settle(request.ledger, 1)
+    closed = request.closed(_books(slo=slo))
+    assert closed.stages is not None
+    assert list(closed.stages) == ["cache", "route", "queue", "drafts", "prefill", "verdict", "decode"]
+    assert (closed.stages["queue"], closed.stages["drafts"], closed.stages["prefill"]) == (30, 0, 10)
+    assert closed.stages["decode"] == 100
+    assert closed.stages["verdict"] == pytest.approx(20 - closed.calls[0].start_ms)
+    met = {"deadline": True, "stages_cache_p95": True, "stages_queue_p99": False, "stages_prefill_p99": True}
+    assert closed.slo == met
+    assert is_good(["stages_queue_p99"], "direct", ""), "a stage is no wait of its own"
+    hit = Finished(total_ms=5.0)
+    hit.trace.begin(names.CACHE_EXACT).end()
+    assert hit.closed(_books(slo=slo)).slo == {"deadline": True, "stages_cache_p95": True}
+    assert Finished().closed(_books()).stages is None
 
 
 @pytest.mark.parametrize(("status", "held"), [(400, False), (499, False), (503, True), (429, True)])

@@ -195,3 +195,29 @@ def test_an_unmeasured_tier_is_not_in_time_where_its_model_cannot_be(
     assert re.search(r"thinking is slow, by what is known of its model: 2\d{4} ms expected", route[names.REASON])
     assert route[names.PRIOR] == ["thinking", "quick"]
     assert route[names.OTHER_LATE] == [True]
+
+
+def test_each_stage_of_a_real_request_is_held_against_its_limit(
+    tmp_path: Path, upstream: RawUpstream, store: LocalStore
+) -> None:
+    """The backend's first word is late, and that is where the time went; metrics count the objective."""
+    upstream.parts = (HEAD, PAUSE_S, chunk("one"), LAST)
+    slo = (
+        "slo: {deadline: 20s, stages: {cache: {p99: 15s}, prefill: {p99: 100ms}, queue: {p95: 15s}, decode: {p50: 9s}}}"
+    )
+    policy = CHAT.replace("slo: {deadline: 20s}", slo)
+    with serve(tmp_path, upstream.url, store_url=store.url, policies={"chat": policy}) as gateway:
+        ledger = ledger_of(gateway, store, temperature=0)
+        metrics = httpx2.get(f"{gateway.url.removesuffix('/v1')}/metrics").text
+    stages = ledger["stages"]
+    assert set(stages) == {"cache", "route", "queue", "drafts", "prefill", "verdict", "decode"} or "embed" in stages
+    assert PAUSE_S * 900 < stages["prefill"] < sum(stages.values()) <= ledger["total_ms"] + 1
+    wanted = {
+        "stages_cache_p99": True,
+        "stages_prefill_p99": False,
+        "stages_queue_p95": True,
+        "stages_decode_p50": True,
+    }
+    assert ledger["slo"] == {"deadline": True, **wanted}
+    assert 'tierline_slo_misses_total{objective="stages_prefill_p99",surface="chat"} 1' in metrics
+    assert 'tierline_slo_limit_seconds{objective="stages_prefill_p99",surface="chat"} 0.1' in metrics

@@ -38,6 +38,7 @@ from gateway.console.surface_counts import (
     versions,
 )
 from gateway.console.views.differ import SPANS as DIFFER_SPANS
+from policies.model import OF_STAGES, STAGES
 
 _MOST_GROUPS: Final = 12
 PARTS: Final[Mapping[str, str]] = {
@@ -80,6 +81,18 @@ FROM (
     )
 
 
+def _stages(slot: int) -> Summary:
+    """How often a stage took how long, of requests of surfaces that limit some (`slo.stages`), and `all` of them."""
+    return slotted(
+        "stages",
+        slot,
+        f"""SELECT surface, slot_ms, stage, {LATENCY.bin("took")} AS bin, count(*) AS n, sum(took) AS took
+FROM (SELECT surface, {slot_of_entry(slot)}, unnest(list_append(map_keys(stages), 'all')) AS stage,
+    unnest(list_append(map_values(stages), total_ms)) AS took FROM rows WHERE {CHAT} AND stages IS NOT NULL)
+GROUP BY ALL""",
+    )
+
+
 _IN_WINDOW: Final = "surface = $surface AND slot_ms < $to_ms"
 _BY_GROUP: Final = f"""
 SELECT objective, dimension, value, sum(held)::INTEGER AS held, sum(missed)::INTEGER AS missed FROM {{rows}}
@@ -88,6 +101,9 @@ WHERE {_IN_WINDOW} GROUP BY ALL
 _BY_MET: Final = f"""
 SELECT met, sum(n)::INTEGER AS requests, {", ".join(f"sum({part}) / sum(n) AS {part}" for part in PARTS)} FROM {{rows}}
 WHERE {_IN_WINDOW} AND objective = $objective GROUP BY met
+"""
+_BY_STAGE: Final = f"""
+SELECT stage, sum(n)::INTEGER AS requests, sum(took) AS took FROM {{rows}} WHERE {_IN_WINDOW} GROUP BY stage
 """
 _BY_BUCKET: Final = f"""
 SELECT {{bucket}} AS bucket, sum(requests)::INTEGER AS requests, sum(held)::INTEGER AS held, sum(good)::INTEGER AS good,
@@ -199,7 +215,7 @@ class SurfaceView:
         self._archive = archive
         self._standing = standing
         self._bases = RecordedBases(archive)
-        keep(archive, counts, first_bytes, versions, limit_misses, _times)
+        keep(archive, counts, first_bytes, versions, limit_misses, _times, _stages)
 
     async def data(self, surface: str, window: SurfaceWindow, chosen: str | None) -> dict[str, Any]:
         """Return the figures of a surface; `chosen` is the limit that is looked at, else the one missed most.
@@ -207,10 +223,11 @@ class SurfaceView:
         Raises NoSuchSurface and BadQuery.
         """
         began = time.perf_counter()
-        misses, over_time, ttft, of_versions, standing = await asyncio.gather(
+        misses, over_time, ttft, stages, of_versions, standing = await asyncio.gather(
             self._ask(_BY_GROUP, surface, window, limit_misses),
             self._ask(_BY_BUCKET, surface, window, counts),
             self._first_bytes(surface, window),
+            self._stages(surface, window),
             self._ask(_BY_VERSION, surface, window, versions),
             self._standing.read(),
         )
@@ -241,6 +258,7 @@ class SurfaceView:
             "limits": limits,
             "looked_at": looked_at,
             "times": times,
+            "stages": _with_limits(stages, limits),
             "parts": PARTS,
             "longest_ms": max((sum(row[part] for part in PARTS) for row in times.values() if row), default=0.0),
             "most": _greatest_difference(times, looked_at) if looked_at else "",
@@ -265,6 +283,16 @@ class SurfaceView:
         found = {row["met"]: {**row, "ended": by_met[row["met"]]} for row in rows}
         return {name: found.get(met) for name, met in _MET.items()}
 
+    async def _stages(self, surface: str, window: SurfaceWindow) -> dict[str, dict[str, Any]]:
+        """Return of each stage, and of `all`: how many requests had it, its time in all and its quantiles, in ms."""
+        binned = f"SELECT stage, bin, n FROM {{rows}} WHERE {_IN_WINDOW}"
+        rows, quantiles = await asyncio.gather(
+            self._ask(_BY_STAGE, surface, window, _stages),
+            self._ask(LATENCY.quantiles(binned, [["stage"]], _QUANTILES), surface, window, _stages),
+        )
+        by_stage = {row["stage"]: row["quantiles"] for row in quantiles}
+        return {row["stage"]: {**row, "quantiles": by_stage[row["stage"]]} for row in rows}
+
     async def _first_bytes(self, surface: str, window: SurfaceWindow) -> dict[int, list[float]]:
         """Return quantiles of the TTFT of streams in each bucket that has any."""
         counted = f"SELECT {window.bucket} AS bucket, bin, n FROM {{rows}} WHERE {_IN_WINDOW}"
@@ -287,6 +315,16 @@ class SurfaceView:
         there = sorted({str(row["surface"]) for row in rows if row["surface"]} | set(registered))
         if surface not in there:
             raise NoSuchSurface(f"No request of {surface!r} is recorded. There are {', '.join(there) or 'none yet'}.")
+
+
+def _with_limits(stages: Mapping[str, Mapping[str, Any]], limits: Sequence[SurfaceLimit]) -> list[dict[str, Any]]:
+    """Return the stages in their order, each with its share of all time and its limit of the widest quantile."""
+    found = []
+    for row in (stages[stage] for stage in STAGES if stage in stages):
+        own = [one for one in limits if one.name.startswith(f"{OF_STAGES}{row['stage']}_")]
+        share = row["took"] / stages["all"]["took"] if stages["all"]["took"] else 0.0
+        found.append({**row, "share": share, "limit": max(own, key=lambda one: one.name, default=None)})
+    return found
 
 
 def _looked_at(limits: Sequence[SurfaceLimit], chosen: str | None) -> SurfaceLimit | None:

@@ -32,6 +32,7 @@ UNSEEN: Final[Mapping[str, str]] = {
     "slo.ttft.p95": "an objective, which the ledger measures",
     "slo.tpot": "an objective, which the ledger measures",
     "slo.gap": "an objective, which the ledger measures",
+    "slo.stages": "objectives, which the ledger measures",
     "slo.total.p50": "an objective, which the ledger measures",
     "escalate.verify": "no verifier is asked in a test; state the confidence instead",
     "escalate.judge": "no model is asked in a test; state the confidence instead",

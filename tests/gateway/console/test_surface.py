@@ -83,6 +83,28 @@ async def test_it_says_who_missed_a_limit_and_where_the_time_went(store: RedisSt
         assert "Every request met it." in (await client.get("/surfaces/chat?limit=deadline")).text
 
 
+async def test_each_stage_has_its_p99_beside_its_share(store: RedisStore, tmp_path: Path) -> None:
+    """A surface that limits stages has a table of them; a missed one is marked, and others have none."""
+    held = {"ttft_p95": True, "deadline": True}
+
+    def staged(number: int) -> Ledger:
+        stages = {"cache": 5.0, "queue": 0.0 if number < 90 else 80.0, "prefill": 50.0}
+        slo = held | {"stages_queue_p50": True, "stages_queue_p99": number < 90}
+        return request(number, missed=False, tier="local", calls=[], ttft_ms=100, stages=stages, slo=slo)
+
+    async with console(tmp_path, store, [*map(staged, range(100))]) as client:
+        data = (await client.get("/surfaces/chat.json")).json()
+        rows = {row["stage"]: row for row in data["stages"]}
+        assert list(rows) == ["cache", "queue", "prefill"]
+        assert [row["share"] for row in rows.values()] == pytest.approx([0.025, 0.04, 0.25])
+        assert rows["prefill"]["quantiles"] == pytest.approx([50, 50, 50], rel=0.03)
+        assert rows["queue"]["quantiles"][2] == pytest.approx(80, rel=0.03)
+        assert (rows["queue"]["limit"]["name"], rows["cache"]["limit"]) == ("stages_queue_p99", None)
+        page = (await client.get("/surfaces/chat")).text
+        assert 'id="stages"' in page and "limit=stages_queue_p99" in page
+        assert (await client.get("/surfaces/chat?limit=stages_queue_p99")).status_code == 200
+
+
 async def test_a_window_may_be_drawn(store: RedisStore, tmp_path: Path) -> None:
     """From one time to another, which is in the address; what cannot be is refused with what can."""
     now_ms = int(time.time() * 1000)
