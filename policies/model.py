@@ -249,6 +249,8 @@ class Route(Section):
     """`default` for the deployment's, `none`, or FOLDER@HASH for an artefact that is pinned: see `pinned`."""
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
     traffic: Traffic | None = None
+    weigh_switching: bool = True
+    """Whether an easy turn goes on at a stronger tier that holds its prompt, while that costs less than to switch."""
 
     @property
     def pinned(self) -> PinnedArtefact | None:

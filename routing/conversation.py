@@ -1,12 +1,11 @@
-"""Say how hard the turns before make a turn, from their texts, and which tier gave the answer before.
+"""Say how hard the turns before make a turn, from their texts.
 
 A turn that says enough by itself counts for each later one that has to do with it: by how hard it is (`hardness_of`,
 0..1), times DECAY for each such turn from it to the later one, itself excluded. It has to do with it if the cosine of
 their vectors reaches RELATED, so an easy question about something else does not count as hard. The hardest counts.
 
 This follows from the texts in the request, the policy and the classifier alone, so it is the same in every worker and
-after a restart. What is remembered of a turn only saves reading it again. The tier of the answer before is not in the
-request: a worker knows it of the answers it has given itself.
+after a restart. What is remembered of a turn only saves reading it again.
 
 routing/README.md has what DECAY and RELATED were chosen on, and how they do elsewhere.
 """
@@ -31,7 +30,6 @@ REACH: Final = 8
 """Most turns that count; one farther back could count for 0.39 at most."""
 _MOST: Final = 2048
 """Turns that are remembered: some 4 MB with vectors of 384 dimensions."""
-_MOST_TIERS: Final = 8192
 _NAMING: Final = 4
 """Earlier turns by whose texts a turn is told from those of other conversations with the same beginning."""
 
@@ -62,13 +60,6 @@ class Recent(Generic[T]):
         if len(self._values) >= self._most:
             del self._values[next(iter(self._values))]
         self._values[key] = value
-
-
-class LastTiers(Recent[str]):
-    """The tier that answered, by the key of a turn: see `keys_of`."""
-
-    def __init__(self) -> None:
-        super().__init__(_MOST_TIERS)
 
 
 def keys_of(conversation: str, features: Features) -> tuple[int, int]:

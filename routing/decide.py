@@ -2,15 +2,18 @@
 
 Steps: the request's own limits and the capabilities it needs narrow the policy's ladder (its configured tiers); the
 first start rule that holds names the wanted tier, or if that tier is not open to the request, the next stronger one;
-tiers that cannot answer now are left out, and the decision records that.
+tiers that cannot answer now are left out, and the decision records that. Where the conversation is warm at a stronger
+tier than the wanted one, the cheapest of the tiers between them starts (`routing.warmth`), and what a weaker one would
+have to read cold is a part of its expected time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from policies.quantities import dollars
 from policies.value_type import value_type
 
 if TYPE_CHECKING:
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from routing.difficulty.model import Difficulty
     from routing.features import Features
     from routing.load.latency import Forecast
+    from routing.warmth import TierCost
+
+
+_FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s")
 
 
 class NoTierError(Exception):
@@ -89,6 +96,7 @@ class DecisionInput:
     `budget_s` is what is left of the deadline in seconds. `ttft_s` is the time left for a stream's first token in
     seconds; None where nothing limits it. With `holdout` the strongest tier starts whatever the difficulty. `room` is
     an upper bound of the tokens in prompt and reply together. `health` has every tier of the policy's ladder.
+    `costs` are those of the tiers up to the one where the conversation is warm, if it is.
     """
 
     difficulty: Difficulty | None
@@ -99,6 +107,7 @@ class DecisionInput:
     clamp: Clamp | None = None
     holdout: bool = False
     room: int = 0
+    costs: Mapping[str, TierCost] | None = None
 
 
 @value_type
@@ -135,12 +144,46 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
     if start != wanted and wanted not in policy.unconfigured:
         reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
     reason += lacks
+    if given.costs and policy.route.weigh_switching and not health[start].unavailable:
+        health = _reading_cold(health, given.costs)
+        goes_on = _cheapest(capable[capable.index(start) :], health, given.costs)
+        if goes_on != start:
+            reason += f"; {_why_on(start, goes_on, given.costs)}"
+            start = goes_on
     limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
     quick = _in_time(capable[capable.index(start) :], health, features.stream, limit)
     if quick == start or health[start].unavailable:
         return _with_health(start, capable, health, reason)
     decision = _with_health(quick, capable, health, reason)
     return replace(decision, stand_in=_too_slow(start, health[start], features.stream, limit))
+
+
+def _cheapest(adequate: tuple[str, ...], health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> str:
+    """Return the adequate tier that costs the conversation least; the first where its own cost is not known."""
+    known = {name: one.usd for name in adequate if (one := costs.get(name)) is not None and one.usd is not None}
+    if adequate[0] not in known:
+        return adequate[0]
+    return min([name for name in known if not health[name].unavailable], key=known.__getitem__)
+
+
+def _why_on(start: str, goes_on: str, costs: Mapping[str, TierCost]) -> str:
+    less, more = dollars(costs[goes_on].usd or 0.0), dollars(costs[start].usd or 0.0)
+    why = f", as it reads {cold} tokens cold" if (cold := costs[start].cold) else ""
+    return f"goes on at {goes_on}: {start} would cost {more} until a harder turn{why}, {goes_on} {less}"
+
+
+def _reading_cold(health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> Mapping[str, TierHealth]:
+    """Return the tiers' state with the time in their forecasts that it takes to read the conversation cold."""
+    slower = {name: one.cold_s for name, one in costs.items() if one.cold_s and name in health}
+    return {**health, **{name: _later(health[name], more_s) for name, more_s in slower.items()}} if slower else health
+
+
+def _later(health: TierHealth, more_s: float) -> TierHealth:
+    forecast = health.forecast
+    if forecast is None or not forecast.known:
+        return health
+    known = {name: seconds for name in _FORECAST if (seconds := getattr(forecast, name))}
+    return replace(health, forecast=replace(forecast, **{name: known[name] + more_s for name in known}))
 
 
 def _in_time(adequate: tuple[str, ...], health: Mapping[str, TierHealth], stream: bool, limit_s: float) -> str:

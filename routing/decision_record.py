@@ -8,7 +8,8 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
      [in_domain, kind, p_kind, quantile, p_right ...] or 0,
      [health of each tier of the ladder: 0 if well without a forecast,
       [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, marks] if well, or ["why it is unavailable", failing]],
-     [before, last_tier], left out where nothing is known of the turns before]
+     [before, last_tier, [cost of each tier of the ladder: 0 if unknown, or [cold, usd, cold_s]]], of which the costs,
+     or all of it, are left out where nothing is known of the turns before]
 
 `flags` adds 1 for tools, 2 for JSON, 4 for images, 8 for a stream, 16 to 128 for the first capabilities of
 `routing.features.FURTHER`, 256 for reasoning of a stronger tier, and 512 and more for the other capabilities.
@@ -26,6 +27,7 @@ from routing.decide import Clamp, DecisionInput, TierHealth
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
+from routing.warmth import TierCost
 
 if TYPE_CHECKING:
     from routing.decide import Decision
@@ -52,6 +54,7 @@ FLAGS: Final = {
 }
 """The bit of each flag in a record, by its name among the columns of a table."""
 _NOTHING_BEFORE: Final = (None, 0)
+_NO_COST: Final = [None, None, None]
 _JUDGED: Final = ("kind", "p_kind", "quantile")
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
@@ -84,7 +87,7 @@ def record_of(given: DecisionInput) -> Record:
     )
     if features.further:
         flags += sum(_FURTHER[name] for name in features.further)
-    record = [
+    record: list[Any] = [
         features.approx_tokens,
         features.turns,
         flags,
@@ -96,8 +99,9 @@ def record_of(given: DecisionInput) -> Record:
         _of_difficulty(given.difficulty),
         [_of_health(one) for one in given.health.values()],
     ]
-    if features.before is not None or features.last_tier:
-        record.append([features.before, features.last_tier])
+    if features.before is not None or features.last_tier or given.costs:
+        costs = [list(one) if (one := given.costs.get(name)) else 0 for name in given.health] if given.costs else None
+        record.append([features.before, features.last_tier, *([] if costs is None else [costs])])
     return record
 
 
@@ -108,7 +112,7 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
     """
     try:
         tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health, *more = record
-        before, last_tier = more[0] if more else _NOTHING_BEFORE
+        before, last_tier, *costs = more[0] if more else _NOTHING_BEFORE
         return DecisionInput(
             _difficulty(difficulty, classifier),
             Features(
@@ -130,6 +134,7 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
             Clamp(*clamp) if clamp else None,
             bool(holdout),
             room,
+            _costs(tiers, costs[0]) if costs else None,
         )
     except TypeError as error:
         raise ValueError(f"not the record of a decision's input: {error}") from None
@@ -152,7 +157,7 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
     given: dict[str, Any] | None = None
     if record is not None:
         tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health, *more = record
-        before, last_tier = more[0] if more else _NOTHING_BEFORE
+        before, last_tier, *costs = more[0] if more else _NOTHING_BEFORE
         min_tier, max_tier = clamp or (None, None)
         given = {
             "tokens_in": tokens,
@@ -168,6 +173,7 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
             "health": [_named_health(one) for one in health],
             "before": before,
             "last_tier": last_tier,
+            "costs": [dict(zip(TierCost._fields, one or _NO_COST, strict=True)) for one in costs[0]] if costs else None,
         }
     return given, None if outcome is None else dict(zip(_OUTCOME, outcome, strict=True))
 
@@ -191,8 +197,12 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
         [_unnamed_health(one) for one in given["health"]],
     ]
-    if before is not None or last_tier:
+    costs = given.get("costs")
+    if before is not None or last_tier or costs:
         record.append([before, last_tier])
+        if costs:
+            told = [[one[name] for name in TierCost._fields] for one in costs]
+            record[-1].append([0 if one == _NO_COST else one for one in told])
     return record
 
 
@@ -223,6 +233,11 @@ def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
     if health.get("ttft_s") is None:
         return 0
     return [*(health[name] for name in _FORECAST), int(health["cold"])]
+
+
+def _costs(tiers: Sequence[TierFacts], record: Sequence[Record | int]) -> dict[str, TierCost]:
+    named = zip(tiers, record, strict=False)
+    return {facts.name: TierCost(*one) for facts, one in named if isinstance(one, Sequence)}
 
 
 def _of_difficulty(difficulty: Difficulty | None) -> Record | int:

@@ -96,7 +96,8 @@ _GIVEN: Final = (
     "max_tier VARCHAR, "
     "difficulty STRUCT(in_domain BOOLEAN, kind VARCHAR, p_kind DOUBLE, quantile DOUBLE, p_right DOUBLE[]), "
     "health STRUCT(unavailable VARCHAR, failing BOOLEAN, ttft_s DOUBLE, ttft_p95_s DOUBLE, whole_s DOUBLE, "
-    "queue_s DOUBLE, least_s DOUBLE, cold BOOLEAN)[], before DOUBLE, last_tier INTEGER)"
+    "queue_s DOUBLE, least_s DOUBLE, cold BOOLEAN)[], before DOUBLE, last_tier INTEGER, "
+    "costs STRUCT(cold BIGINT, usd DOUBLE, cold_s DOUBLE)[])"
 )
 
 

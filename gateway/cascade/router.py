@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cascade.client_errors import no_tier
+from gateway.cascade.conversations import ConversationMemory
 from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.value_type import value_type
-from routing.conversation import LastTiers, TurnMemory, keys_of
+from routing.conversation import TurnMemory
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_needed
@@ -20,7 +21,7 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
-    from gateway.telemetry.trace import Hop, Trace
+    from gateway.telemetry.trace import Hop
     from gateway.tiers import Tier
     from policies.model import Policy
     from routing.difficulty.model import Difficulty
@@ -86,26 +87,13 @@ class Router:
         """`turns` has the vectors of earlier turns, as far as step 6 has read them."""
         self._tiers = tiers
         self._turns = turns or TurnMemory()
-        self._answered = LastTiers()
+        self.conversations = ConversationMemory(tiers)
         self._tier_of_maker = {maker: tier.name for tier in tiers.values() for maker in tier.makers}
         self.classifiers = classifiers
 
     def tier_of_maker(self, maker: str) -> str | None:
         """Return the tier whose backend sealed reasoning under this name; None if none of them did."""
         return self._tier_of_maker.get(maker)
-
-    def with_last_tier(
-        self, features: Features, policy: Policy, conversation: str, trace: Trace, *, named: bool
-    ) -> Features:
-        """Return the features with the tier of the answer before, and remember that of this one when it is out.
-
-        `named`: the client names its session, so a turn needs no texts to be told from those of others.
-        """
-        before, this = (hash(conversation),) * 2 if named else keys_of(conversation, features)
-        answered = self._answered
-        trace.then(lambda ledger: answered.put(this, ledger.tier))
-        tier = answered.get(before)
-        return features._replace(last_tier=policy.tiers.index(tier) + 1) if tier in policy.tiers else features
 
     def in_conversation(self, policy: Policy, features: Features, vector: Vector) -> Features:
         """Return the features with how hard the turns before are, where a rule of the policy asks for it."""
@@ -139,6 +127,7 @@ class Router:
             request.clamp,
             _held_out(request, hop, health),
             room_needed(request.body, largest, own_limit=request.own_limit) if largest else 0,
+            None if request.conversation is None else self.conversations.costs(request),
         )
         decision = self._decide(request, hop, given)
         both = request.policy.escalate.speculate.both is not None and asks_both(request.policy, given)

@@ -210,6 +210,8 @@ class _Resolver:
         update["provider"] = self._known.provider(backend.base_url)
         if backend.roles is None:
             update["roles"] = self._known.roles(backend.base_url, backend.model)
+        if backend.prompt_lifetime is None:
+            update["prompt_lifetime"] = self._known.prompt_lifetime(backend.base_url)
         price = update.get("price", backend.price)
         update["price_source"] = _price_source(backend, None if known is None else known[1], price)
         if price is None and reason is None and self._refuses_unknown:

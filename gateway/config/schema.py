@@ -217,6 +217,9 @@ class BackendConfig(Keyed, SetFields):
     roles: Literal["any", "one_system"] | None = None
     """Whether messages may have the roles `developer` and `system` anywhere, or there is one system message, at the
     beginning, as most chat templates have it. The loader fills it in by the host and the model if it is not given."""
+    prompt_lifetime: Positive | None = None
+    """How long it keeps a prompt in its cache after the last use; the loader fills in what its provider says. None if
+    that is not known: then nothing is said of how warm a conversation is there (`route.weigh_switching`)."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()

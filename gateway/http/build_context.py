@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gateway.cascade.conversations import LEAST_LOOKED_AT, RequestTurn
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
@@ -66,8 +67,12 @@ def build_context(
     features = features_of(effective)
     if native is not None and native.needs:
         features = features._replace(further=features.further | native.needs)
-    if "last_tier" in policy.asked:
-        features = steps.router.with_last_tier(features, policy, ledger.conversation, trace, named=named)
+    conversation = None
+    if len(policy.ladder) > 1 and (
+        features.approx_tokens >= LEAST_LOOKED_AT or features.has_tools or "last_tier" in policy.asked
+    ):
+        turn = RequestTurn(ledger.conversation, named, effective, features)
+        features, conversation = steps.router.conversations.enter(policy, turn, trace)
     if "reasoning_above" in policy.asked:
         maker = last_maker(effective["messages"])
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
@@ -97,6 +102,7 @@ def build_context(
         large=large,
         native=native,
         ttft_deadline=first_due,
+        conversation=conversation,
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.decide import Clamp
     from routing.features import Features
+    from routing.warmth import KnownConversation
 
 
 @value_type
@@ -55,6 +56,8 @@ class RequestContext:
     """The request's own form, if its client does not speak chat completions; `body` is its translation then."""
     ttft_deadline: float | None = None
     """Deadline of a stream's first token, in `time.monotonic()` seconds; None if neither policy nor client sets one."""
+    conversation: KnownConversation | None = None
+    """What is remembered of its conversation's turns before; None if that is nothing, or would change nothing."""
 
     def ladder(self) -> tuple[str, ...]:
         """Return the configured tiers of its surface that the request allows, cheapest first."""

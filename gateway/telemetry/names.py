@@ -96,6 +96,11 @@ QUANTILE_OWN: Final = "tierline.quantile.own"  # the same of the surface's own r
 CONVERSATION: Final = "tierline.conversation.difficulty"  # of the turn in its conversation, where a rule asks for it
 BEFORE: Final = "tierline.conversation.before"  # how hard the turns before make it
 LAST_TIER: Final = "tierline.last_tier"  # tier of the answer before, where a rule asks for it and it is known
+# What each tier would cost the conversation until a harder turn, where it is warm at one: lists of the same length, -1
+# where it is not known. The last is the strongest that holds a part of its prompt.
+COST_TIERS: Final = "tierline.costs.tiers"
+COST_USD: Final = "tierline.costs.usd"
+COST_COLD: Final = "tierline.costs.tokens_cold"  # of this turn's prompt, those that it would read cold
 CLASSIFIER: Final = "tierline.classifier"
 DECISION: Final = "tierline.decision"
 REASON: Final = "tierline.reason"

@@ -20,6 +20,7 @@ _BASES: Final = {
 }
 
 
+_COSTS: Final = (names.COST_TIERS, names.COST_USD, names.COST_COLD)
 _IN_DOUBT: Final = 0.7
 """A kind that is less probable than this is shown with its probability."""
 
@@ -121,6 +122,9 @@ def _route(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.CONVERSATION, "in its conversation {:.3f}")
     yield _phrase(a, names.BEFORE, "by the turns before {:.3f}")
     yield _phrase(a, names.LAST_TIER, "the answer before came from {}")
+    for tier, usd, cold in zip(*(a.get(name, ()) for name in _COSTS), strict=False):
+        read = "not known how much it reads cold" if cold < 0 else f"{cold} tokens read cold"
+        yield f"until a harder turn {tier} costs {dollars(usd) if usd >= 0 else 'an unknown amount'}, {read}"
     yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
     yield from _others(a)

@@ -9,7 +9,7 @@ import pytest
 
 from policies.loader import made_policy
 from policies.model import Policy
-from routing.conversation import DECAY, REACH, LastTiers, Recent, TurnMemory, keys_of, rated_in_conversation
+from routing.conversation import DECAY, REACH, Recent, TurnMemory, keys_of, rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import Embedder, load_embedder
 from routing.features import Features, features_of
@@ -67,16 +67,12 @@ def test_what_is_read_once_is_not_read_again(policy: Policy, model: DifficultyMo
 
 
 def test_memory_is_bounded(embedder: Embedder) -> None:
-    """The turns and tiers used last are kept, whatever their number and length."""
+    """The turns used last are kept, whatever their number and length."""
     memory, vector = TurnMemory(most=10), embedder.embed((HARD,))[0]
     for number in range(50):
         memory.put(f"{HARD} {number}", vector)
         memory.unread([HARD])
     assert len(memory.turns) == 10 and memory.unread([f"{HARD} 49"]) == [] and memory.unread([f"{HARD} 1"])
-    tiers = LastTiers()
-    for number in range(10_000):
-        tiers.put(number, "local")
-    assert len(tiers) == 8192 and tiers.get(0) is None and tiers.get(9_999) == "local"
     recent: Recent[str] = Recent(2)
     recent.put(1, "a")
     recent.put(2, "b")

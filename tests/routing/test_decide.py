@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from policies.model import DeployedTier, Policy, Traffic
-from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, rule_values
+from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, clause_of, decide, rule_values
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
+from routing.warmth import TierCost
 
 TIERS = ("local", "middle", "hosted")
 EASY = Difficulty(p_right=(0.8, 0.9), in_domain=True, model_version="v1")
@@ -439,3 +440,62 @@ def test_what_a_tier_cannot_do_is_not_made_up_for() -> None:
     decision = decided_by(policy(), EASY, features(has_tools=True), known, 10.0, room=9000)
     assert decision.tiers == ("middle", "hosted")
     assert "local cannot do tools" in decision.reason
+
+
+def costing(**usd: float | None) -> dict[str, TierCost]:
+    return {name: TierCost(900 if name == "local" else 10, one) for name, one in usd.items()}
+
+
+EASY_RULES = policy(local="p_adequate >= 0.9", middle="p_adequate >= 0.5", hosted="otherwise")
+SURE = Difficulty(p_right=(0.9, 0.9), in_domain=True, model_version="v1")
+
+
+def test_an_easy_turn_goes_on_where_the_conversation_is_warm_while_that_costs_less() -> None:
+    """At the cheapest of the tiers that are enough; equal costs, and costs that are not known, go by the rule."""
+
+    def start(costs: dict[str, TierCost] | None, **more: Any) -> str:
+        return decided_by(EASY_RULES, SURE, features(), health(), 10.0, costs=costs, **more).tiers[0]
+
+    assert start(costing(local=0.03, middle=0.03, hosted=0.02)) == "hosted"
+    assert start(costing(local=0.03, middle=0.01, hosted=0.02)) == "middle"
+    assert start(costing(local=0.02, middle=0.02, hosted=0.02)) == "local"
+    assert start(costing(local=None, middle=0.01, hosted=0.02)) == "local"
+    assert start(costing(local=0.03, middle=None, hosted=0.02)) == "hosted"
+    assert start(None) == start({}) == "local"
+    assert start(costing(local=0.03, middle=0.03, hosted=0.02), clamp=Clamp(max_tier="middle")) == "local"
+    ill = health(hosted="ejected")
+    found = decided_by(EASY_RULES, SURE, features(), ill, 10.0, costs=costing(local=0.03, middle=0.05, hosted=0.01))
+    assert found.tiers[0] == "local"
+    ignores = EASY_RULES.model_copy(update={"route": EASY_RULES.route.model_copy(update={"weigh_switching": False})})
+    found = decided_by(ignores, SURE, features(), health(), 10.0, costs=costing(local=0.03, hosted=0.02))
+    assert found.tiers[0] == "local"
+
+
+def test_the_reason_says_what_switching_would_cost() -> None:
+    """After the rule that held."""
+    found = decided_by(EASY_RULES, SURE, features(), health(), 10.0, costs=costing(local=0.03, hosted=0.02))
+    assert found.reason == (
+        "local: p_adequate >= 0.9; goes on at hosted: local would cost $0.03 until a harder turn, as it reads 900 "
+        "tokens cold, hosted $0.02"
+    )
+    assert clause_of(EASY_RULES, found) == "route.start.local" and not found.stand_in
+
+
+@pytest.mark.parametrize("usd", [None, 0.0, 5.0])
+def test_a_turn_that_asks_for_a_stronger_tier_gets_it_whatever_it_costs(usd: float | None) -> None:
+    """However warm and cheap a weaker one is, and however long the stronger one has to read."""
+    costs = {"local": TierCost(0, 0.0), "middle": TierCost(0, 0.0), "hosted": TierCost(90_000, usd, 50.0)}
+    found = decided_by(EASY_RULES, HARD, features(), health(), 10.0, costs=costs)
+    assert found.tiers[0] == "hosted" and found.reason == "hosted: otherwise"
+
+
+def test_reading_cold_counts_for_the_time_to_the_first_token() -> None:
+    """A weaker tier that would have to read too long to be in time leaves the turn to one that is warm."""
+    forecast = Forecast(0.2, 0.4, 1.0, 0.0, known=True)
+    quick = {name: replace(one, forecast=forecast) for name, one in health().items()}
+    costs = {"local": TierCost(9000, 0.0, 0.9), "middle": TierCost(9000, 0.0, 0.2), "hosted": TierCost(10, 0.1)}
+    asked = features(stream=True)
+    found = decided_by(EASY_RULES, SURE, asked, quick, 10.0, costs=costs, ttft_s=0.5)
+    assert found.tiers[0] == "middle" and "1100 ms expected to a first token" in found.stand_in
+    assert decided_by(EASY_RULES, SURE, asked, quick, 10.0, costs=costs, ttft_s=2.0).tiers[0] == "local"
+    assert decided_by(EASY_RULES, SURE, asked, quick, 10.0, ttft_s=0.5).tiers[0] == "local"

@@ -19,10 +19,11 @@ from routing.decision_record import FLAGS, TierFacts, named, outcome_of, record_
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
+from routing.warmth import TierCost
 
 CLASSIFIER = "0123456789ab"
 ARTEFACTS = {"classifier": CLASSIFIER, "embedder": "static"}
-TIERS = ("local", "hosted")
+TIERS = ("local", "hosted", "large")
 
 shares = st.floats(0.0, 1.0)
 seconds = st.floats(-1.0, 1000.0)
@@ -80,6 +81,7 @@ def healths(name: str) -> st.SearchStrategy[TierHealth]:
     return well | ill
 
 
+costs = st.builds(TierCost, st.none() | st.integers(0, 100_000), st.none() | shares, waits)
 inputs = st.builds(
     DecisionInput,
     difficulties,
@@ -90,6 +92,8 @@ inputs = st.builds(
     st.none() | st.builds(Clamp, st.none() | st.sampled_from(TIERS), st.none() | st.sampled_from(TIERS)),
     st.booleans(),
     st.integers(0, 200_000),
+    st.none()
+    | st.dictionaries(st.sampled_from(TIERS), st.builds(TierCost, st.none() | st.just(900), st.none() | shares, waits)),
 )
 
 
@@ -131,13 +135,14 @@ def _assert_decides_again(policy: Policy, made_of: DecisionInput) -> None:
     for whole in (fields, columns):
         assert _decided(basis.policy, basis.input_of(unnamed(whole))) == _decided(policy, made_of)
     assert _decided(basis.policy, again) == _decided(policy, made_of)
+    assert (again.costs or {}) == (made_of.costs or {})
     assert again.budget_s == made_of.budget_s and again.difficulty == made_of.difficulty
 
 
 def test_nothing_that_decides_is_left_out() -> None:
     """A field that is added to any of these must be recorded too, or no decision could be made again."""
     assert [field.name for field in fields_of(DecisionInput)] == [
-        "difficulty", "features", "health", "budget_s", "ttft_s", "clamp", "holdout", "room",
+        "difficulty", "features", "health", "budget_s", "ttft_s", "clamp", "holdout", "room", "costs",
     ]  # fmt: skip
     assert [field.name for field in fields_of(Difficulty)] == [
         "p_right",
@@ -189,7 +194,7 @@ def test_flags_keep_their_bits() -> None:
 def test_a_record_is_small() -> None:
     """What one request adds is a line of numbers: what they mean, and what many requests share, is in the basis."""
     forecast = Forecast(0.0912345, 0.2123456, 1.4123456, 0.0, known=True, least_s=0.0512345)
-    health = {name: TierHealth(name, frozenset({"json"}), 1, forecast=forecast, context=8192) for name in TIERS}
+    health = {name: TierHealth(name, frozenset({"json"}), 1, forecast=forecast, context=8192) for name in TIERS[:2]}
     difficulty = Difficulty((0.1234567890123, 0.9876543210987), True, CLASSIFIER, "chat", 0.4321)
     made_of = DecisionInput(difficulty, Features("What is the capital of France?", 1, 11), health, 59.98765432)
     record = orjson.dumps(record_of(made_of))

@@ -102,7 +102,7 @@ class CachingMessages(StrictMessages):
         for _, block in blocks_of(body):
             bare.append(_bare(block))
             total += _tokens(bare[-1])
-            ends.append((total, _digest(bare), "cache_control" in block or "cache_control" in body))
+            ends.append((total, _digest([body["model"], bare]), "cache_control" in block or "cache_control" in body))
         least = facts_of(body["model"]).cached_from
         marks = [i for i, (size, _, marked) in enumerate(ends) if marked and size >= least]
         near = {j for i in marks for j in range(max(0, i - _BACK), i + 1)}

@@ -85,6 +85,9 @@ class Inputs:
     state: Ints
     ttft_s: Floats
     whole_s: Floats
+    usd: Floats
+    """What each tier would cost the conversation (`routing.warmth.TierCost`); NaN where that is not known."""
+    cold_s: Floats
     names: Sequence[str] = ()
     kinds: Sequence[str] = KINDS
 
@@ -156,6 +159,8 @@ class CellDecider:
             p_right = [p for p in inputs.p_right[at].tolist() if p == p]  # noqa: PLR0124 - NaN differs from itself
             difficulty = [int(inputs.in_domain[at]), kind, 0.0, _or_none(inputs.quantile[at]), *p_right]
         before, last_tier = _or_none(inputs.before[at]), int(inputs.last_tier[at])
+        costs = [_cost(inputs, at, place) for place in self._places]
+        turns = [before, last_tier, *([costs] if any(costs) else [])]
         return [
             int(inputs.tokens_in[at]),
             int(inputs.turns[at]),
@@ -167,20 +172,26 @@ class CellDecider:
             clamp if low or high else 0,
             difficulty,
             [_health(inputs, at, place) for place in self._places],
-            *([] if before is None and not last_tier else [[before, last_tier]]),
+            *([] if turns == [None, 0] else [turns]),
         ]
 
     def _signature(self, inputs: Inputs) -> list[tuple[Ints, int]]:
         """Return a column for everything that `decide` distinguishes, each with the number of its values."""
         columns = [(inputs.flags, _FLAG_VALUES), (inputs.holdout.astype(np.int64), 2)]
         limit = np.fmin(inputs.budget_s, inputs.limit_s)
-        expected = np.zeros((len(inputs), len(self._places)))
+        expected, usd = np.zeros((2, len(inputs), len(self._places)))
+        weighs = self.policy.route.weigh_switching and bool(np.isfinite(inputs.usd).any() or inputs.cold_s.any())
         stream = inputs.flags & _STREAM > 0
         for column, place in enumerate(self._places):
             if place >= 0:
                 columns.append((inputs.state[:, place], 3))
                 seconds = np.where(stream, inputs.ttft_s[:, place], inputs.whole_s[:, place])
+                if weighs:
+                    columns.append((np.isnan(inputs.usd[:, place]).astype(np.int64), 2))
+                    usd[:, column] = np.nan_to_num(inputs.usd[:, place], nan=0.0)
+                    seconds = np.where(seconds > 0, seconds + inputs.cold_s[:, place], seconds)
                 expected[:, column] = np.nan_to_num(seconds, nan=0.0)
+        columns += _orders(usd) if weighs else []
         late = expected > limit[:, None]
         if late.any():
             columns += [(late[:, column].astype(np.int64), 2) for column in range(late.shape[1])]
@@ -334,6 +345,12 @@ def _health(inputs: Inputs, at: int, place: int) -> Any:
         return ["unavailable", int(state == 2)]
     ttft_s, whole_s = float(inputs.ttft_s[at, place]), float(inputs.whole_s[at, place])
     return 0 if np.isnan(ttft_s) else [ttft_s, ttft_s, whole_s, 0.0, 0.0, 0]
+
+
+def _cost(inputs: Inputs, at: int, place: int) -> Any:
+    if place < 0 or (np.isnan(inputs.usd[at, place]) and not inputs.cold_s[at, place]):
+        return 0
+    return [0, _or_none(inputs.usd[at, place]), float(inputs.cold_s[at, place])]
 
 
 def _or_none(value: Any) -> float | None:

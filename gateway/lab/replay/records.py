@@ -263,6 +263,11 @@ class LedgerReader:
             for place in range(1, tiers + 1)
             for name in ("ttft_s", "whole_s")
         ]
+        health += [
+            f"given.costs[{place}].{name} AS {name}_{place}"
+            for place in range(1, tiers + 1)
+            for name in ("usd", "cold_s")
+        ]
         states = [
             f"CASE WHEN coalesce(given.health[{place}].unavailable, '') = '' THEN 0 "
             f"WHEN given.health[{place}].failing THEN 2 ELSE 1 END AS state_{place}"
@@ -299,7 +304,7 @@ class LedgerReader:
 
         health = {
             name: np.stack([_floats(got[f"{name}_{place}"])[rows] for place in range(1, tiers + 1)], axis=1)
-            for name in ("ttft_s", "whole_s")
+            for name in ("ttft_s", "whole_s", "usd", "cold_s")
         }
         states = np.stack([_ints(got[f"state_{place}"])[rows] for place in range(1, tiers + 1)], axis=1)
         heads = [_floats(got[f"p_{place}"])[rows] for place in range(1, self._heads + 1)]
@@ -322,6 +327,8 @@ class LedgerReader:
             state=states,
             ttft_s=health["ttft_s"],
             whole_s=health["whole_s"],
+            usd=health["usd"],
+            cold_s=np.nan_to_num(health["cold_s"]),
             names=self._names.every,
             kinds=self.kinds.every,
         )

@@ -99,6 +99,8 @@ def random_inputs(draw: np.random.Generator, n: int, tiers: int) -> Inputs:
         state=state,
         ttft_s=np.where(known, draw.choice((0.1, 0.3, 0.5, 2.0), (n, tiers)), np.nan),
         whole_s=np.where(known, draw.choice((0.2, 0.5, 2.0, 5.0), (n, tiers)), np.nan),
+        usd=np.where(draw.random((n, tiers)) < 0.5, draw.choice((0.1, 0.2, 0.3), (n, tiers)), np.nan),
+        cold_s=draw.choice((0.0, 0.2, 1.5), (n, tiers), p=(0.6, 0.2, 0.2)),
         names=_TIERS,
     )
 

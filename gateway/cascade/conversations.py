@@ -1,0 +1,160 @@
+"""Remember of each conversation which tier answered last, and what each tier's provider holds of its prompt.
+
+A worker knows it of the turns that it has answered itself. A request's turn begins with `enter` and is remembered when
+its reply is out: nothing of it is on the request's path but the look into memory. What is weighed by it, and how, is in
+`routing.warmth`.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gateway.chat.usage import Usage
+from policies.quantities import read_duration
+from routing.conversation import Recent, keys_of
+from routing.decide import clause_of
+from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, costs_of, kept_of
+
+if TYPE_CHECKING:
+    from gateway.config.schema import BackendConfig
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.ledger import CallAccount, Ledger
+    from gateway.telemetry.trace import Trace
+    from gateway.tiers import Tier
+    from policies.model import Policy
+    from routing.features import Features
+
+LEAST_LOOKED_AT: Final = 512
+"""Tokens by the gateway's own estimate, which may be half of the provider's count; shorter prompts are in no cache."""
+_MOST: Final = 8192
+"""ConversationMemory that are remembered: some 10 MB."""
+_MOST_OF_MESSAGE: Final = 500
+
+
+class RequestTurn(NamedTuple):
+    """A request as a turn of its conversation. `named`: the client names its session."""
+
+    conversation: str
+    named: bool
+    body: Mapping[str, Any]
+    features: Features
+
+
+class TierPrompts:
+    """What is known of how one tier reads prompts: a `routing.warmth.TierTerms`."""
+
+    def __init__(self, tier: Tier) -> None:
+        self.backends: dict[str, BackendConfig] = {one.config.name: one.config for one in tier.endpoints}
+        configs = [config for config in self.backends.values() if config.configured]
+        goes_back = len(configs) == 1 or tier.sticky
+        self.lifetime_s = configs[0].prompt_lifetime if configs and goes_back else None
+        facts = configs[0].prompt_cache if self.lifetime_s is not None else None
+        self.longest_s = read_duration(facts.longest) if facts is not None and facts.longest else self.lifetime_s
+        """The same where a request asks its provider to keep the prompt longer."""
+        self.speed = ReadingSpeed()
+        self._price = tier.price
+
+    def usd(self, tokens_in: int, cached: int, tokens_out: int) -> float | None:
+        """Return the cost of a call in US dollars, by which what is not cached is written to the cache."""
+        if self._price is None:
+            return None
+        return self._price.of(Usage(tokens_in, tokens_out, False, cached, tokens_in - cached))
+
+    def cold_s(self, cold: int) -> float:
+        """Return the seconds that reading so many tokens cold takes more than its usual call; 0 if not known."""
+        return self.speed.more_s(cold)
+
+
+class ConversationMemory:
+    """The conversations of one worker, the latest ones."""
+
+    def __init__(self, tiers: Mapping[str, Tier], clock: Callable[[], float] = time.time) -> None:
+        self._tiers = {name: TierPrompts(tier) for name, tier in tiers.items()}
+        self._clock = clock
+        self._recent: Recent[KnownConversation] = Recent(_MOST)
+
+    def enter(self, policy: Policy, turn: RequestTurn, trace: Trace) -> tuple[Features, KnownConversation | None]:
+        """Return a turn's features, with the tier of the answer before where a rule asks for it, and its conversation.
+
+        The turn is remembered when its request is over.
+        """
+        features, messages = turn.features, turn.body["messages"]
+        if turn.named:
+            keys = [this := hash(turn.conversation)]
+        else:
+            before, this = keys_of(turn.conversation, features)
+            keys = [this, before]  # of an agent's step, the user's messages are those of the step before
+        found = next((one for key in keys if (one := self._recent.get(key)) is not None), None)
+        if found is not None:
+            found = found.copy()
+            at = found.messages // 2
+            if features.approx_tokens < found.estimate or at >= len(messages) or _mark(messages[at]) != found.mark:
+                found.held.clear()  # the prompt does not begin as the last one did: no provider holds it
+            if "last_tier" in policy.asked and found.tier in policy.tiers:
+                features = features._replace(last_tier=policy.tiers.index(found.tier) + 1)
+        count, mark = len(messages), _mark(messages[len(messages) // 2])
+        estimate = features.approx_tokens
+        longer = policy.prompt_cache == "long" or turn.body.get("prompt_cache_retention") == "24h"
+
+        def over(ledger: Ledger) -> None:
+            known = found.copy() if found is not None else KnownConversation()
+            known.messages, known.mark = count, mark
+            self._note(known, ledger, _asked(trace, ledger), estimate, longer=longer)
+            self._recent.put(this, known)
+
+        trace.then(over)
+        return features, found
+
+    def costs(self, request: RequestContext) -> Mapping[str, TierCost] | None:
+        """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""
+        if (known := request.conversation) is None:
+            return None
+        return costs_of(known, self._tiers, request.policy.ladder, request.features.approx_tokens, self._clock())
+
+    def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:
+        now_s = self._clock()
+        known.tier = ledger.tier or known.tier
+        answered: CallAccount | None = None
+        for call in ledger.calls:
+            tier = self._tiers.get(call.tier)
+            if tier is None or not call.attempt or not call.tokens_in:
+                continue
+            known.held[call.tier] = _held(call, tier, now_s, longer=longer)
+            if call.ttft_ms is not None and not call.estimated:
+                tier.speed.observe(call.tokens_in - call.tokens_cached, call.ttft_ms / 1000)
+            answered = answered or (None if call.wasted else call)
+        if answered is not None:
+            known.ended(now_s, asked, answered.tokens_in, answered.tokens_out, estimate)
+
+
+def _held(call: CallAccount, tier: TierPrompts, now_s: float, *, longer: bool) -> Held:
+    """Return what a call's provider holds of its prompt; `longer`: it was asked to keep it for the longest time."""
+    lifetime_s = tier.longest_s if longer else tier.lifetime_s
+    if call.estimated:
+        return Held(None, now_s, lifetime_s)
+    config = tier.backends.get(call.backend)
+    tells = call.tokens_cache_write > 0 or (config is not None and config.kind == "anthropic")
+    kept = kept_of(call.tokens_in, call.tokens_cached, call.tokens_cache_write if tells else None)
+    return Held(kept, now_s, lifetime_s)
+
+
+def _asked(trace: Trace, ledger: Ledger) -> str:
+    """Return the weakest tier that was enough for the turn; '' if that is not known."""
+    made = trace.decision
+    if ledger.path == "escalated":
+        return ledger.tier
+    if made is None or made.decision is None:
+        return ""
+    tier = clause_of(made.policy, made.decision).removeprefix("route.start.")
+    return tier if tier in made.policy.tiers else ""
+
+
+def _mark(message: Mapping[str, Any]) -> int:
+    """Return a hash of the beginning of a message's text."""
+    content = message.get("content")
+    parts: Sequence[Any] = content if type(content) is list else ()
+    text = content if type(content) is str else "".join(str(part.get("text", "")) for part in parts[:2])
+    return zlib.crc32(text[:_MOST_OF_MESSAGE].encode("utf-8", "surrogatepass"))
