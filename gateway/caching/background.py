@@ -39,7 +39,7 @@ _LIMIT_S: Final = 0.5
 _PAGE: Final = 500
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 30
-"""How often another worker's run is looked at after it was asked to end."""
+"""How often another worker's run is looked at after it was asked to end, and the last events of one that has."""
 _GONE: Final = "The gateway's process that made this response has ended before it was done. Send the request again."
 _UNREAD: Final = "Further events of this response are not kept. Read it without `stream`."
 
@@ -87,13 +87,7 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
     # --- the worker's own runs ----------------------------------------------------------------------------------------
 
     async def begin(
-        self,
-        tenant: str,
-        response: Json,
-        given: Sequence[Json],
-        before: Sequence[str],
-        ttl_s: float,
-        cancel: Callable[[], Awaitable[None]],
+        self, tenant: str, response: Json, given: Sequence[Json], ttl_s: float, cancel: Callable[[], Awaitable[None]]
     ) -> BackgroundRun:
         """Keep a response as one that runs here; `cancel` ends it. RateLimited if too many of the tenant's do."""
         if self._of[tenant] >= self._most:
@@ -108,7 +102,7 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
         self._of[tenant] += 1
         self._runs[run.id] = run
         try:
-            await self._kept.keep_now(tenant, response, given, before, _renewal(lease), ttl_s=ttl_s)
+            await self._kept.keep_now(tenant, response, given, ttl_s, _renewal(lease))
         except BaseException:
             self.end(run)
             raise
@@ -200,7 +194,7 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
         return self._events(found, after, page) if page else None
 
     async def _events(self, found: KeptResponse, after: int, page: list[tuple[str, bytes]]) -> AsyncIterator[bytes]:
-        last_id, number, ending = "0", -1, False
+        last_id, number, looks = "0", -1, _LOOKS
         while True:
             for event_id, event in page:
                 last_id, body = event_id, orjson.loads(event[event.index(b"\ndata: ") + 7 :])
@@ -210,11 +204,11 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
                 if body.get("response", {}).get("status", "in_progress") not in UNFINISHED:
                     return
             if not page:
-                if ending:
-                    break
                 await asyncio.sleep(_LOOK_S)
                 found = await self.current(found)
-                ending = found.response["status"] not in UNFINISHED
+                looks -= found.response["status"] not in UNFINISHED  # its last events may come a little later
+                if not looks:
+                    break
             page = await self._page(found, last_id)
         kind = "error"
         members: Json = {"code": "server_error", "message": _UNREAD, "param": None}

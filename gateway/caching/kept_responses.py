@@ -116,7 +116,7 @@ class KeptResponses(BatchTask[str | Release]):
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """How many responses of a tenant wait for the store, and their bytes."""
         self.leases: dict[str, Release] = {}
-        """Leases of responses that are not at their end, by id: given back when that is kept."""
+        """Leases that this worker has of what is kept, by its id: given back once its end is in the store."""
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -244,54 +244,38 @@ class KeptResponses(BatchTask[str | Release]):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def keep_now(
-        self,
-        tenant: str,
-        response: Json,
-        given: Sequence[Json] = (),
-        before: Sequence[str] = (),
-        *beside: Operation,
-        ttl_s: float,
+        self, tenant: str, response: Json, given: Sequence[Json], ttl_s: float, *beside: Operation
     ) -> None:
         """Keep a response, and do what is to be done `beside` it; it is in the store on return. Raises ApiError."""
-        value = orjson.dumps([tenant, response, list(given), list(before)])
+        value = orjson.dumps([tenant, response, list(given), []])
         if len(value) > _LARGEST:
             raise _too_long(f"{len(value)} bytes; at most {_LARGEST} are kept")
-        pending = _Pending(tenant, response["id"], value, before, max(1.0, ttl_s))
-        key = self._key(tenant, pending.id)
+        key = self._key(tenant, response["id"])
         self._taken(key)
         owner = Command((b"SADD", _OWNERS, self._digest(tenant).encode()))
+        pending = _Pending(tenant, response["id"], value, (), max(1.0, ttl_s))
         try:
             await self._store.apply([owner, *self._commands(key, pending), *beside])
         except StoreUnavailable as down:
             raise self.unavailable(down) from None
 
-    def release(self, release: Release) -> None:
-        """Give a lease back, soon."""
-        self._queue.append(release)
-        self._waiting.set()
+    def release(self, kept_id: str) -> None:
+        """Give the lease of this id back soon, if this worker has it still."""
+        if (lease := self.leases.pop(kept_id, None)) is not None:
+            self._queue.append(lease)
+            self._waiting.set()
 
-    def keep(
-        self,
-        tenant: str,
-        response: Json,
-        given: Sequence[Json],
-        before: Sequence[str],
-        ttl_s: float,
-        release: Release | None = None,
-    ) -> bool:
-        """See `PastResponses.keep`; the store has it soon after, and gives `release` back then.
-
-        False, and logged, if too much waits already.
-        """
+    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
+        """See `PastResponses.keep`; the store has it soon after. Dropped, and logged, if too much waits already."""
         response_id = response["id"]
         try:
             value = orjson.dumps([tenant, response, list(given), list(before)])
         except TypeError:
             log.exception("response %s is not kept", response_id)
-            return False
+            return
         if len(value) > _LARGEST:
             log.warning("response %s is not kept: it has %d bytes, with what it was given", response_id, len(value))
-            return False
+            return
         key = self._key(tenant, response_id)
         self._taken(key)
         count, size = self._waiting_of.get(tenant, (0, 0))
@@ -303,14 +287,13 @@ class KeptResponses(BatchTask[str | Release]):
                 "response %s is not kept: %d others wait for the store, with %d bytes; %d and %d are of its tenant",
                 response_id, len(self._pending), self._pending_bytes, count, size,
             )  # fmt: skip
-            return False
-        release = release or self.leases.pop(response_id, None)
+            return
+        release = self.leases.pop(response_id, None)
         self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s), release)
         self._pending_bytes += len(value)
         self._waiting_of[tenant] = after
         self._queue.append(key)
         self._waiting.set()
-        return True
 
     def _taken(self, key: str) -> _Pending | None:
         """Take a response out of those that wait, and return it."""

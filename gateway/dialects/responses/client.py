@@ -52,35 +52,24 @@ class PastResponses(Protocol):
         Raises ApiError if the store does not answer.
         """
 
-    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> bool:
-        """Keep a response for a time in seconds, with the items it was `given` and the ids of those `before` it.
-
-        Return whether there was room for it.
-        """
-
-
-class HeldConversation(Protocol):
-    """A conversation that no other request may change until this one has appended its turn or closed it."""
-
-    @property
-    def id(self) -> str:
-        """The conversation's id."""
-
-    items: Sequence[Json]
-    """Its items so far."""
-
-    def append(self, given: Sequence[Json], output: Sequence[Json], ttl_s: float) -> None:
-        """Add a turn, and keep the conversation for a time in seconds from now."""
-
-    def close(self) -> None:
-        """Let other requests change it; safe to call twice."""
+    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
+        """Keep a response for a time in seconds, with the items it was `given` and the ids of those `before` it."""
 
 
 class PastConversations(Protocol):
-    """PastConversations of one deployment that clients may refer to."""
+    """Conversations of one deployment that clients may refer to, by tenant and id."""
 
-    async def open(self, tenant: str, conversation_id: str, hold_s: float) -> HeldConversation:
-        """Return a tenant's conversation, for up to `hold_s` seconds. Raises ApiError."""
+    async def open(self, tenant: str, conversation_id: str, hold_s: float) -> Sequence[Json]:
+        """Return a conversation's items. Until `close`, for `hold_s` seconds, no other request gets it.
+
+        Raises ApiError.
+        """
+
+    def append(self, tenant: str, conversation_id: str, items: Sequence[Json], ttl_s: float) -> None:
+        """Add items to an open conversation, and keep it for a time in seconds from now."""
+
+    def close(self, tenant: str, conversation_id: str) -> None:
+        """Let other requests have it."""
 
 
 class Lifetime(NamedTuple):
@@ -117,7 +106,8 @@ class ResponsesClient:
         self._past = past
         self._lifetime = lifetime
         self._conversations = conversations
-        self._conversation: HeldConversation | None = None
+        self._conversation = ""
+        """Id of the open one."""
         self._most = messages
         self._hosted = hosted
         self._hides_cache = hides_cache
@@ -128,8 +118,7 @@ class ResponsesClient:
         """Whether the client wants to leave, and to come back for the response."""
         self.given: list[Json] = []
         """The items of this request alone."""
-        self.before: list[str] = []
-        """Ids of the responses before it."""
+        self._before: list[str] = []
         self.ttl_s = self._conversation_s = 0.0
         self._over = False
         self._logprobs = self._encrypted = False
@@ -166,14 +155,14 @@ class ResponsesClient:
         if self.background and not self.ttl_s:
             raise unsupported("background", f"needs `store` not to be false, {_STATE}.")
         self._head = ResponseHead(body, self._ids, store=self.ttl_s > 0, names=names, hides_cache=self._hides_cache)
-        if self._conversation is not None:
-            self._head.belongs_to(self._conversation.id)
+        if self._conversation:
+            self._head.belongs_to(self._conversation)
         return chat, native, large
 
     def close(self) -> None:
         """End the request's use of its conversation, once its reply is out or has failed."""
-        if self._conversation is not None:
-            self._conversation.close()
+        if self._conversation and self._conversations is not None:
+            self._conversations.close(self._tenant, self._conversation)
 
     def path_of(self, path: str) -> str:
         """See `ClientDialect.path_of`."""
@@ -221,9 +210,10 @@ class ResponsesClient:
             return
         self._over = True
         if self.ttl_s > 0:
-            self._past.keep(self._tenant, response, self.given, self.before, self.ttl_s)
-        if self._conversation is not None and response["status"] in ("completed", "incomplete"):
-            self._conversation.append(self.given, response["output"], self._conversation_s)
+            self._past.keep(self._tenant, response, self.given, self._before, self.ttl_s)
+        if self._conversation and self._conversations is not None and response["status"] in ("completed", "incomplete"):
+            items = [*self.given, *response["output"]]
+            self._conversations.append(self._tenant, self._conversation, items, self._conversation_s)
 
     def _kept_for(self, body: Mapping[str, Any]) -> Lifetime:
         """Return for how many seconds the response is to be kept. Raises InvalidRequest."""
@@ -249,8 +239,9 @@ class ResponsesClient:
             raise unsupported("previous_response_id", "cannot be given together with conversation.")
         if self._conversations is None or not self._conversation_s:
             raise unsupported("conversation", f"needs {_STATE}, and nothing is kept here.")
-        self._conversation = await self._conversations.open(self._tenant, conversation_id, lifetime.deadline_s)
-        return [(f"conversation[{i}]", item) for i, item in enumerate(self._conversation.items)]
+        items = await self._conversations.open(self._tenant, conversation_id, lifetime.deadline_s)
+        self._conversation = conversation_id
+        return [(f"conversation[{i}]", item) for i, item in enumerate(items)]
 
     async def _earlier(self, previous: Any) -> list[Json]:
         """Return the items of the conversation so far. Raises InvalidRequest if it is not kept."""
@@ -263,7 +254,7 @@ class ResponsesClient:
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        items, self.before = found
+        items, self._before = found
         return items
 
     async def _referenced(self, references: Mapping[str, Any]) -> dict[str, Json]:

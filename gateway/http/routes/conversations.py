@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.caching.conversations import named
-from gateway.dialects.responses.items import without_encrypted
-from gateway.dialects.responses.reading import ENCRYPTED, chat_body, unsupported
+from gateway.dialects.responses.reading import chat_body, unsupported
 from gateway.errors import NotFound
 from gateway.http.api_route import Body, BodyRoute, Sender, Served
-from gateway.http.routes.kept_responses import listed_item, page_of
+from gateway.http.routes.kept_responses import Shown, ShownItems, listed_item
 from gateway.steps import Steps
 
 router: Final = APIRouter(prefix="/v1/conversations", tags=["Answers"], route_class=BodyRoute)
-Shown = dict[str, Any]
 _MOST_AT_ONCE: Final = 20
-_Included = Annotated[list[str], Query(alias="include[]", include_in_schema=False)]
-_Include = Annotated[list[str], Query()]
 _Key = Annotated[str, Field(max_length=64)]
 _Metadata = Annotated[dict[_Key, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
-class _Changed(Body):
+class _Given(Body):
     most_bytes: ClassVar[int | None] = None
     nulls: ClassVar[bool] = True
 
-    metadata: _Metadata | None = None
-
-
-class _Created(_Changed):
     items: list[Shown] | None = None
-
-
-class _Added(Body):
-    most_bytes: ClassVar[int | None] = None
-
-    items: list[Shown]
+    metadata: _Metadata | None = None
 
 
 def _kept_s(steps: Steps) -> float:
@@ -50,7 +37,7 @@ def _kept_s(steps: Steps) -> float:
     return kept_s
 
 
-def _checked(steps: Steps, items: Sequence[Shown]) -> list[Shown]:
+def _checked(items: Sequence[Shown]) -> list[Shown]:
     """Return items with ids, once it is clear that a request could have them. Raises InvalidRequest."""
     if len(items) > _MOST_AT_ONCE:
         raise unsupported("items", f"may have up to {_MOST_AT_ONCE} items at a time.")
@@ -59,10 +46,10 @@ def _checked(steps: Steps, items: Sequence[Shown]) -> list[Shown]:
 
 
 @router.post("")
-async def create_conversation(steps: Served, tenant: Sender, body: _Created) -> Shown:
+async def create_conversation(steps: Served, tenant: Sender, body: _Given) -> Shown:
     """Begin a conversation."""
-    items = _checked(steps, body.items or [])
-    return _shown(await steps.conversations.create(tenant, items, body.metadata or {}, _kept_s(steps)))
+    items, kept_s = _checked(body.items or []), _kept_s(steps)
+    return _shown(await steps.conversations.create(tenant, items, body.metadata or {}, kept_s))
 
 
 @router.get("/{conversation_id}")
@@ -72,13 +59,10 @@ async def show_conversation(steps: Served, tenant: Sender, conversation_id: str)
 
 
 @router.post("/{conversation_id}")
-async def update_conversation(steps: Served, tenant: Sender, conversation_id: str, body: _Changed) -> Shown:
+async def update_conversation(steps: Served, tenant: Sender, conversation_id: str, body: _Given) -> Shown:
     """Change a conversation's metadata."""
-    opened = await steps.conversations.open(tenant, conversation_id)
-    try:
-        return _shown(await opened.replace(opened.items, _kept_s(steps), body.metadata or {}))
-    finally:
-        opened.close()
+    metadata = body.metadata or {}
+    return _shown(await steps.conversations.change(tenant, conversation_id, list, _kept_s(steps), metadata))
 
 
 @router.delete("/{conversation_id}")
@@ -89,58 +73,36 @@ async def delete_conversation(steps: Served, tenant: Sender, conversation_id: st
 
 
 @router.get("/{conversation_id}/items")
-async def list_items(
-    steps: Served,
-    tenant: Sender,
-    conversation_id: str,
-    limit: Annotated[str, Query(description="Most items.")] = "20",
-    order: Annotated[str, Query(description="asc, or desc: newest first.")] = "desc",
-    after: Annotated[str | None, Query(description="The last item of the page before.")] = None,
-    include: _Include = [],  # noqa: B006  (FastAPI copies it)
-    included: _Included = [],  # noqa: B006
-) -> Shown:
+async def list_items(steps: Served, tenant: Sender, conversation_id: str, shown: ShownItems) -> Shown:
     """List a conversation's items."""
     found = await steps.conversations.find(tenant, conversation_id)
-    items = [listed_item(item, "") for item in found.given]
-    return page_of(items, limit, order, after, encrypted=ENCRYPTED in include + included)
+    return shown.page([listed_item(item, "") for item in found.given])
 
 
 @router.post("/{conversation_id}/items")
-async def add_items(steps: Served, tenant: Sender, conversation_id: str, body: _Added) -> Shown:
+async def add_items(steps: Served, tenant: Sender, conversation_id: str, body: _Given, shown: ShownItems) -> Shown:
     """Add items to a conversation."""
-    items = _checked(steps, body.items)
-    opened = await steps.conversations.open(tenant, conversation_id)
-    try:
-        await opened.replace([*opened.items, *items], _kept_s(steps))
-    finally:
-        opened.close()
-    return page_of(items, str(_MOST_AT_ONCE), "asc", None, encrypted=False)
+    items = _checked(body.items or [])
+    await steps.conversations.change(tenant, conversation_id, lambda before: [*before, *items], _kept_s(steps))
+    return shown.listed(items)
 
 
 @router.get("/{conversation_id}/items/{item_id}")
-async def show_item(
-    steps: Served,
-    tenant: Sender,
-    conversation_id: str,
-    item_id: str,
-    include: _Include = [],  # noqa: B006
-    included: _Included = [],  # noqa: B006
-) -> Shown:
+async def show_item(steps: Served, tenant: Sender, conversation_id: str, item_id: str, shown: ShownItems) -> Shown:
     """Show an item of a conversation."""
     found = await steps.conversations.find(tenant, conversation_id)
-    item = listed_item(found.given[_place(found.given, item_id)], "")
-    return item if ENCRYPTED in include + included else without_encrypted(item)
+    return shown.item(listed_item(found.given[_place(found.given, item_id)], ""))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
 async def delete_item(steps: Served, tenant: Sender, conversation_id: str, item_id: str) -> Shown:
     """Delete an item of a conversation, and return the conversation."""
-    opened = await steps.conversations.open(tenant, conversation_id)
-    try:
-        place = _place(opened.items, item_id)
-        return _shown(await opened.replace([*opened.items[:place], *opened.items[place + 1 :]], _kept_s(steps)))
-    finally:
-        opened.close()
+
+    def without(items: Sequence[Shown]) -> list[Shown]:
+        place = _place(items, item_id)
+        return [*items[:place], *items[place + 1 :]]
+
+    return _shown(await steps.conversations.change(tenant, conversation_id, without, _kept_s(steps)))
 
 
 def _place(items: Sequence[Shown], item_id: str) -> int:

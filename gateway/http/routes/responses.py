@@ -74,7 +74,7 @@ class ResponsesExchange(Exchange):
             return
         started = client.at("in_progress")
         self._run = run = await self.steps.background.begin(
-            request.tenant, started, client.given, client.before, client.ttl_s, self._cancel
+            request.tenant, started, client.given, client.ttl_s, self._cancel
         )
         self.client.detach()
         self.ledger.status = 200
