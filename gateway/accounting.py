@@ -204,7 +204,7 @@ class Finalizer:
             return
         tokens_in, tokens_out = ledger.answer_tokens_in, ledger.answer_tokens_out
         if terms.strongest is not None and tokens_in is not None and tokens_out is not None:
-            ledger.counterfactual_usd = terms.strongest.of(Usage(tokens_in, tokens_out))
+            ledger.counterfactual_usd = terms.strongest.of(_alone(calls, tokens_in, tokens_out))
         if terms.stages:
             ledger.stages = stages_of(trace, ledger)
         ledger.slo = _held_against(terms, ledger)
@@ -313,6 +313,18 @@ def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
     ledger.answer_tokens_in, ledger.answer_tokens_out = first.tokens_in, tokens
     if ledger.stream and ledger.ttft_ms is not None and tokens > 1:
         ledger.tpot_ms = max(0.0, ledger.total_ms - ledger.ttft_ms) / (tokens - 1)
+
+
+def _alone(calls: Sequence[CallAccount], tokens_in: int, tokens_out: int) -> Usage:
+    """Return the usage of the same answer by the strongest tier alone.
+
+    It would have read from its prompt cache what any call of the request read from its own: a conversation that stays
+    with one model is read there turn by turn. What the served call wrote to a cache, it would have written.
+    """
+    read = max((call.tokens_cached / call.tokens_in for call in calls if call.tokens_in), default=0.0)
+    cached = round(tokens_in * min(1.0, read))
+    write = next((call.tokens_cache_write for call in calls if not call.wasted), 0)
+    return Usage(tokens_in, tokens_out, tokens_cached=cached, tokens_cache_write=min(write, tokens_in - cached))
 
 
 def stages_of(trace: Trace, ledger: Ledger) -> dict[str, float]:

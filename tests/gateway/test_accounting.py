@@ -206,6 +206,17 @@ def test_the_counterfactual_is_the_strongest_tiers_price_for_the_answer() -> Non
     assert not ledger.answer_estimated
 
 
+def test_the_strongest_tier_would_have_read_its_prompt_cache_too() -> None:
+    """A conversation that stays with one model is read there: what a draft read from its cache, it would have read."""
+    request = Finished()
+    request.attempt("local", usage=Usage(1000, 10, tokens_cached=900))
+    request.attempt("hosted", price=LARGE, usage=Usage(1000, 50, tokens_cache_write=1000))
+    settle(request.ledger, 2)
+    strongest = Price(input=2.5, output=10, cached_input=0.25, cache_write=3.0)
+    ledger = request.closed(_books(strongest))
+    assert ledger.counterfactual_usd == pytest.approx((900 * 0.25 + 100 * 3.0 + 50 * 10) / 1e6)
+
+
 def test_no_price_is_no_counterfactual() -> None:
     """Where no strong backend is configured, or the policy has changed since, what it would have cost is not known."""
     for books in (_books(None), _books(LARGE, version="2222222")):

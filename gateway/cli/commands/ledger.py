@@ -35,12 +35,13 @@ _EXAMPLES = """examples:
                                                   also write a day's records to a file
 
 "strongest alone" is what the policy's strongest tier would have cost for the same answers, cache hits included, at its
-configured price. Savings are computed from usage that backends reported; requests with estimated tokens are listed
-separately. Goodput is the share of requests within every p99 limit and the deadline of their surface whose answer was
-neither degraded nor structurally invalid; client errors and disconnected clients are not counted. Quality is estimated
-as in `tierline learn quality`: from the labels of a judge (the policy's `learn`), corrected by people's feedback where
-there is enough. The holdout was sent to the strongest tier at random (the policy's `holdout`): the difference between
-its quality and the others' is what routing costs in quality, if a random sample of both was judged or rated.
+configured price, with as much of each prompt read from its prompt cache as was read here. Savings are computed from
+usage that backends reported; requests with estimated tokens are listed separately. Goodput is the share of requests
+within every p99 limit and the deadline of their surface whose answer was neither degraded nor structurally invalid;
+client errors and disconnected clients are not counted. Quality is estimated as in `tierline learn quality`: from the
+labels of a judge (the policy's `learn`), corrected by people's feedback where there is enough. The
+holdout was sent to the strongest tier at random (the policy's `holdout`): the difference between its quality and the
+others' is what routing costs in quality, if a random sample of both was judged or rated.
 
 The store forgets; the files that `tierline up` keeps in .state/ledger do not, for 30 days. Ask them in SQL:
   tierline ledger query "SELECT surface, path, count(*), avg(cost_usd) FROM requests GROUP BY ALL"
