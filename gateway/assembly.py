@@ -53,8 +53,8 @@ from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Tier
-from gateway.tiers.build import build_tiers, endpoints_of
-from gateway.tiers.endpoint import OnRefusal
+from gateway.tiers.build import build_tiers, endpoints_of, identity_for
+from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
 from policies.errors import ConfigError
@@ -236,13 +236,15 @@ def _service(config: ServiceConfig) -> ServiceClient:
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
         kind=config.kind,
+        identity=identity_for(config.auth),
     )
 
 
 def _counters(deployment: Deployment) -> dict[str, TokenCounter]:
-    """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API."""
+    """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API, with a key of ours."""
     first = {tier.name: tier.backends[0] for tier in deployment.tiers}
-    return {name: _counter(one) for name, one in first.items() if one.kind == "anthropic" and one.configured}
+    counting = {name: one for name, one in first.items() if one.kind == "anthropic" and one.auth is None}
+    return {name: _counter(one) for name, one in counting.items() if one.configured}
 
 
 def _counter(config: BackendConfig) -> TokenCounter:
@@ -310,6 +312,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.gate.start()
     steps.metrics.start()
     endpoints = list(endpoints_of(steps.tiers).values())
+    _start_identities(steps)
     peers = Gossip(steps.store, endpoints)
     peers.start()
     warmth = KeepWarm(endpoints, steps.metrics.warmed)
@@ -344,6 +347,14 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
             await counter.aclose()
         for endpoint in endpoints:
             await endpoint.aclose()
+
+
+def _start_identities(steps: Steps) -> None:
+    """Fetch the credentials of clouds before the first request wants them."""
+    servers: list[Endpoint | ServiceClient] = [*endpoints_of(steps.tiers).values(), *steps.services.values()]
+    for one in servers:
+        if one.identity is not None:
+            one.identity.start()
 
 
 def _store(deployment: Deployment) -> Store:

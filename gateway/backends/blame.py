@@ -30,7 +30,8 @@ Blame = Literal["request", "content", "unfit", "model", "key", "account", "pause
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _OUT_OF_QUOTA: Final = (
     "insufficient_quota billing_not_active billing_hard_limit_reached organization_spend_limit_exceeded "
-    "project_spend_limit_exceeded billing_error blocked_api_access exceeded_current_quota_error"
+    "project_spend_limit_exceeded billing_error blocked_api_access exceeded_current_quota_error "
+    "servicequotaexceededexception"
 )
 _FILTERED: Final = (
     "content_filter content_policy_violation responsibleaipolicyviolation moderation_blocked invalid_prompt bio_policy "
@@ -50,7 +51,8 @@ _ANOTHER_THING: Final = (
 calls the thing comes after that."""
 _BEGINS_WITH_MODEL: Final = (
     r"\A(?:model not exist|invalid model\b|unknown model\b|the (?:provided )?model (?:identifier )?\S{0,99} ?"
-    r"(?:is invalid|does not exist|not found|has been (?:decommissioned|retired|deprecated)))"
+    r"(?:is invalid|does not exist|not found|has been (?:decommissioned|retired|deprecated))"
+    r"|invocation of model id .{0,200} with on-demand throughput|you don't have access to the model )"
 )
 _4XX: Final = frozenset(range(400, 500))
 _REFUSALS: Final = frozenset({400, 403, 422, 451})
@@ -93,7 +95,7 @@ _TABLE: Final = (
     _Row("model", frozenset({400, 403, 404, 422}), codes=_NO_MODEL),
     _Row("request", frozenset({404}), words=_ANOTHER_THING),
     _Row("model", frozenset({404, 405, 410})),
-    _Row("model", frozenset({400, 422}), words=_BEGINS_WITH_MODEL),
+    _Row("model", frozenset({400, 403, 422}), words=_BEGINS_WITH_MODEL),
     _Row("key", frozenset({401, 403})),
     _Row("pause", frozenset({429})),
     _Row("pause", frozenset({498, 503, 529}), waits=True),

@@ -180,7 +180,8 @@ class HttpBackend(ABC):
     ) -> None:
         if headers is None:
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._transport = transport
+        self._transport = self._streaming = transport
+        """What whole answers and streams are asked over: platforms of clouds have a URL for each."""
         self._maker = maker
         self._names: Mapping[str, str] = {}
         self._refused = RefusedFields(model) if refused is None else refused
@@ -248,7 +249,8 @@ class HttpBackend(ABC):
             headers = self._headers_for(request)
             if request.headers:
                 headers = {**headers, **request.headers}
-            response = await self._transport.send(headers, sent, request.traceparent, request.tracestate)
+            transport = self._streaming if stream else self._transport
+            response = await transport.send(headers, sent, request.traceparent, request.tracestate)
             if self._quota is not None:
                 hear = self._quota.heard if response.status == 200 else self._quota.refused
                 hear(response.header, monotonic())

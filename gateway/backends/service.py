@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.backends.base import (
     BadStatus,
@@ -21,6 +21,9 @@ from gateway.backends.base import (
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import retry_after
 from gateway.backends.refused_fields import RefusedFields
+
+if TYPE_CHECKING:
+    from gateway.backends.identity import Identity
 
 _WAIT_S: Final = 2.0
 """Longest wait in seconds for one of the service's `max_in_flight` places."""
@@ -109,12 +112,15 @@ class ServiceClient:
         connect_timeout_s: float,
         idle_timeout_s: float,
         kind: Literal["openai", "anthropic"] = "openai",
+        identity: Identity | None = None,
     ) -> None:
         """Prepare at most `max_in_flight` calls at a time. `idle_timeout_s` is the longest silence of the service.
 
-        `kind`: whose API it speaks, and so how it is sent the key.
+        `kind`: whose API it speaks, and so how it is sent the key. `identity`: of a cloud, in place of a key.
         """
         self._key = key or ""
+        self.identity = identity
+        """The identity of a cloud that its requests are sent with."""
         self._auth = {"X-Api-Key": self._key} if kind == "anthropic" else {"Authorization": f"Bearer {self._key}"}
         self._max_in_flight = max_in_flight
         self._idle_s = idle_timeout_s
@@ -165,6 +171,8 @@ class ServiceClient:
     async def aclose(self) -> None:
         """Close every connection."""
         await self._transport.aclose()
+        if self.identity is not None:
+            await self.identity.aclose()
 
     async def _request(
         self,
@@ -178,6 +186,8 @@ class ServiceClient:
         sent = {**headers, "Accept-Encoding": "identity", "User-Agent": "tierline"}
         if self._key:
             sent |= self._auth
+        if self.identity is not None:
+            sent = await self.identity.signed(method, path, sent, b"")
         chunked = isinstance(body, AsyncIterator) and "Content-Length" not in sent
         if isinstance(body, AsyncIterator):
             sent["Connection"] = "close"
@@ -200,6 +210,10 @@ class ServiceClient:
         body = await error_body(response)
         if self._key:
             body = body.replace(self._key.encode(), b"***")
+        if self.identity is not None:
+            body = self.identity.without_secrets(body)
+            if response.status == 401:
+                self.identity.refused()
         return BadStatus(response.status, body, retry_after(response.header))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -71,6 +72,8 @@ _RESOLVED_KEYS = frozenset(
 )
 _FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
+_PACKAGES: Final = {"aws": "botocore", "google": "google.auth", "entra": "azure.identity"}
+"""What is imported for each kind of `auth`: an extra of Tierline has its name."""
 _FAR_OFF: Final = 2.0
 """By how much a stated price may differ from what is known of the model."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentinel_)?password=[^&$]")
@@ -190,7 +193,12 @@ class _Resolver:
         except BadSecret as error:
             self._refuse((*path, "key_env" if key_env else "key_file"), str(error))
         url = urlsplit(server.base_url)
-        if key and url.scheme == "http" and not is_loopback(url.hostname or ""):
+        if server.auth is not None and not _is_installed(package := _PACKAGES[server.auth.kind]):
+            extra = f"pip install 'tierline[{server.auth.kind}]'"
+            self._refuse(
+                (*path, "auth", "kind"), f"{server.auth.kind} needs {package}, which is not installed: {extra}"
+            )
+        if (key or server.auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         return key, reason
 
@@ -352,11 +360,19 @@ class _Resolver:
         self._warnings.append(self._written.problem(path, message))
 
 
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported; none is but those around it."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price | None) -> str:
     """Return who states a backend's price; '' if nobody does. `file` has facts about its model."""
     if price is None:
         return ""
     if file is not None and "price" not in backend.model_fields_set:
         return file.name
-    free_here = price == Price() and (backend.kind == "scripted" or not backend.key_env)
+    free_here = price == Price() and (backend.kind == "scripted" or not (backend.key_env or backend.auth))
     return "on this machine" if free_here else "config"

@@ -148,9 +148,41 @@ class Warm(Section):
     keep: bool = False
 
 
+_OF_AUTH: Final[Mapping[str, frozenset[str]]] = {
+    "aws": frozenset({"region", "service", "profile"}),
+    "google": frozenset({"scope"}),
+    "entra": frozenset({"client_id", "scope"}),
+}
+"""Keys of `auth` beside its kind, by that."""
+
+
+class CloudAuth(Section):
+    """The identity of a cloud account, which the provider's own library finds, as it does for its other tools."""
+
+    kind: Literal["aws", "google", "entra"]
+    region: OptionalText = None
+    """Region that requests are signed for; None for the one in the URL, else the account's."""
+    service: OptionalText = None
+    """Service that requests are signed for; None for Bedrock's."""
+    profile: OptionalText = None
+    """Profile of the shared AWS files; None for the usual one."""
+    client_id: OptionalText = None
+    """Client id of the managed or workload identity; None for the one in the environment."""
+    scope: OptionalText = None
+    """Scope of the token; None for that of Google Cloud, or of Azure's AI services."""
+
+    @model_validator(mode="after")
+    def _keys_of_its_kind(self) -> Self:
+        spare = sorted(self.model_fields_set - _OF_AUTH[self.kind] - {"kind"})
+        raise_findings(Finding((name,), f"kind: {self.kind} has no {name}; leave it out") for name in spare)
+        return self
+
+
 class Keyed(Section):
     """What is called with a key of ours. The loader sets `key` and `unconfigured_reason`."""
 
+    auth: CloudAuth | None = None
+    """The identity of a cloud, in place of a key."""
     key_env: OptionalText = None
     key_file: OptionalPath = None
     key: SecretStr | None = None
@@ -158,8 +190,9 @@ class Keyed(Section):
 
     @model_validator(mode="after")
     def _one_key_source(self) -> Self:
-        if self.key_env and self.key_file:
-            raise ValueError("key_env and key_file are both given; keep one")
+        given = [name for name in ("auth", "key_env", "key_file") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are {'both' if len(given) == 2 else 'all'} given; keep one")
         return self
 
 
@@ -306,7 +339,7 @@ class BackendConfig(Keyed, SetFields):
             message = "the last rule answers what no other does; leave out match, match_regex and times"
             findings.append(Finding(("script", len(self.script) - 1), message))
         if self.kind == "scripted":
-            spare = ("base_url", "key_env", "key_file", "http", "connect_timeout")
+            spare = ("auth", "base_url", "key_env", "key_file", "http", "connect_timeout")
             findings += [
                 Finding((name,), "a scripted backend calls nobody; leave it out")
                 for name in spare
@@ -350,6 +383,20 @@ class BackendConfig(Keyed, SetFields):
         return prompt_cache_facts(self.kind, self.provider, self.model, self.omit)
 
     @property
+    def auth_kind(self) -> str:
+        """The cloud whose identity calls it; '' for a key, or nothing."""
+        return "" if self.auth is None else self.auth.kind
+
+    @property
+    def names_model_in_url(self) -> bool:
+        """Whether it is Bedrock's `invoke` or Vertex's `rawPredict`, by which Anthropic's models are called there.
+
+        Bedrock has Anthropic's own API too, below a path.
+        """
+        own_api = bool(urlsplit(self.base_url).path)
+        return self.kind == "anthropic" and (self.auth_kind == "google" or (self.auth_kind == "aws" and not own_api))
+
+    @property
     def lacks_url(self) -> bool:
         """Whether the backend is called over HTTP but has no URL yet."""
         return self.kind != "scripted" and not self.base_url
@@ -387,6 +434,12 @@ class ServiceConfig(Keyed):
     connect_timeout: Seconds = 2.0
     idle_timeout: Positive = 120.0
     """Longest silence, before the reply and within it."""
+
+    @model_validator(mode="after")
+    def _is_not_signed(self) -> Self:
+        if self.auth is not None and self.auth.kind == "aws":
+            raise ValueError("services are sent bodies in parts, and AWS signs whole ones; call it as a backend")
+        return self
 
 
 class TierConfig(Section):

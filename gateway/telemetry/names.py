@@ -219,8 +219,13 @@ OF_LEDGER: Final = {
     KEPT: "kept",
 }
 
-_PROVIDERS: Final = {"responses": "openai"}
-"""The conventions' name of a provider by the kind of its backend, where they differ."""
+_PROVIDERS: Final = {
+    "responses": "openai",
+    "aws": "aws.bedrock",
+    "google": "gcp.vertex_ai",
+    "entra": "azure.ai.openai",
+}
+"""The conventions' name of a provider by the kind of its backend, or of the identity it is called with."""
 
 
 def of_embedder(name: str, *, is_model: bool) -> dict[str, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final
-from urllib.parse import urlsplit
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
 
 from gateway.backends.base import Backend, Transport
 from gateway.backends.http1_transport import Http1Transport
@@ -19,17 +19,25 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quirks import AdaptedBackend
 from gateway.backends.quota import Quota
 from gateway.backends.refused_fields import RefusedFields
-from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.config.schema import BackendConfig, CloudAuth, Deployment, TierConfig
 from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.tier import Tier
 
+if TYPE_CHECKING:
+    from gateway.backends.identity import Identity
+
+MakeTransport = Callable[[str], Transport]
+"""Makes a transport for calls to a path, which follows the backend's base URL."""
+Identities = Callable[["CloudAuth | None"], "Identity | None"]
+"""Returns the identity for an `auth`: the same for equal ones."""
 _USAGE_OPTION: Final = "stream_options"
 """Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
 
 
 def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
-    tiers = {config.name: _tier(config, waiting) for config in deployment.tiers}
+    identities = cache(identity_for)
+    tiers = {config.name: _tier(config, waiting, identities) for config in deployment.tiers}
     for endpoint in endpoints_of(tiers).values():
         endpoint.on_refusal = on_refusal
         endpoint.hides_cache = deployment.shares_backends
@@ -42,31 +50,41 @@ def endpoints_of(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
     return {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
 
 
-def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:
-    endpoints = [_endpoint(backend, waiting) for backend in config.backends]
+def identity_for(auth: CloudAuth | None) -> Identity | None:
+    """Return a new identity of a cloud; None where there is none, as with a key."""
+    if auth is None:
+        return None
+    from gateway.backends import clouds
+
+    return clouds.identity_for(**auth.model_dump())
+
+
+def _tier(config: TierConfig, waiting: Counter[str], identities: Identities) -> Tier:
+    endpoints = [_endpoint(backend, waiting, identities(backend.auth)) for backend in config.backends]
     for endpoint in endpoints:
         endpoint.tier = config.name
     return Tier(config.name, endpoints, select=config.select)
 
 
-def _endpoint(config: BackendConfig, waiting: Counter[str]) -> Endpoint:
+def _endpoint(config: BackendConfig, waiting: Counter[str], identity: Identity | None) -> Endpoint:
     quota, refused = Quota(), RefusedFields(config.name)
-    return Endpoint(config, _backend(config, quota, refused), waiting=waiting, quota=quota, refused_fields=refused)
+    backend = _backend(config, quota, refused, identity)
+    return Endpoint(config, backend, waiting=waiting, quota=quota, refused_fields=refused, identity=identity)
 
 
-def _backend(config: BackendConfig, quota: Quota, refused: RefusedFields) -> Backend | None:
+def _backend(config: BackendConfig, quota: Quota, refused: RefusedFields, identity: Identity | None) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
     common = Common(model=config.model, key=key, maker=config.maker(), quota=quota, refused=refused)
-    backend = _IN_DIALECT.get(config.kind, _chat)(config, common)
+    backend = _IN_DIALECT.get(config.kind, _chat)(config, common, partial(_transport, config, identity))
     omit = frozenset(config.omit) - {_USAGE_OPTION}
     return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
 
 
-def _chat(config: BackendConfig, common: Common) -> Backend:
+def _chat(config: BackendConfig, common: Common, transport: MakeTransport) -> Backend:
     return OpenAIBackend(
-        _transport(config, "/chat/completions"),
+        transport("/chat/completions"),
         stores="store" in config.can,
         asks_usage=_USAGE_OPTION not in config.omit,
         one_system=config.roles == "one_system",
@@ -74,31 +92,47 @@ def _chat(config: BackendConfig, common: Common) -> Backend:
     )
 
 
-def _messages(config: BackendConfig, common: Common) -> Backend:
+def _messages(config: BackendConfig, common: Common, transport: MakeTransport) -> Backend:
     from gateway.backends.anthropic import AnthropicBackend
 
+    if config.names_model_in_url:
+        from gateway.backends.platform_messages import PlatformMessagesBackend
+
+        at = quote(config.model, safe="@" if config.auth_kind == "google" else "")
+        whole, streamed, version = _ON_PLATFORM[config.auth_kind]
+        streaming = transport(streamed.format(at))
+        return PlatformMessagesBackend(transport(whole.format(at)), streaming=streaming, version=version, **common)
     bills = f".{urlsplit(config.base_url).hostname}".endswith(".anthropic.com")
     path = "/messages" if config.base_url.endswith("/v1") else "/v1/messages"
-    return AnthropicBackend(_transport(config, path), bills=bills, **common)
+    return AnthropicBackend(transport(path), bills=bills, **common)
 
 
-def _responses(config: BackendConfig, common: Common) -> Backend:
+def _responses(config: BackendConfig, common: Common, transport: MakeTransport) -> Backend:
     from gateway.backends.responses import ResponsesBackend
 
-    return ResponsesBackend(_transport(config, "/responses"), one_system=config.roles == "one_system", **common)
+    return ResponsesBackend(transport("/responses"), one_system=config.roles == "one_system", **common)
 
 
-def _decisions(config: BackendConfig, common: Common) -> Backend:
+def _decisions(config: BackendConfig, common: Common, transport: MakeTransport) -> Backend:
     from gateway.backends.decisions import DecisionsBackend
 
-    return DecisionsBackend(_transport(config, "/decisions"), **common)
+    return DecisionsBackend(transport("/decisions"), **common)
 
 
 _IN_DIALECT: Final = {"anthropic": _messages, "responses": _responses, "decisions": _decisions}
 """What makes a backend of another dialect than chat completions, by its kind in the config."""
+_ON_PLATFORM: Final = {
+    "aws": ("/model/{}/invoke", "/model/{}/invoke-with-response-stream", "bedrock-2023-05-31"),
+    "google": (
+        "/publishers/anthropic/models/{}:rawPredict",
+        "/publishers/anthropic/models/{}:streamRawPredict",
+        "vertex-2023-10-16",
+    ),
+}
+"""Paths of whole and streamed calls of Anthropic's models on Bedrock and Vertex, and the version that both want."""
 
 
-def _transport(config: BackendConfig, path: str) -> Transport:
+def _transport(config: BackendConfig, identity: Identity | None, path: str) -> Transport:
     """Return the transport for calls to this path, which follows the base URL."""
     if config.kind == "scripted":
         from gateway.backends.scripted import ScriptedTransport
@@ -109,9 +143,12 @@ def _transport(config: BackendConfig, path: str) -> Transport:
         from gateway.backends.httpx2_transport import Httpx2Transport
 
         make = partial(Httpx2Transport, http2=config.http.http2, proxy=config.http.proxy)
-    return make(
-        config.base_url + path,
-        max_in_flight=config.max_in_flight,
-        connect_timeout_s=config.connect_timeout,
-        max_reply=config.max_reply,
+    url = config.base_url + path
+    transport = make(
+        url, max_in_flight=config.max_in_flight, connect_timeout_s=config.connect_timeout, max_reply=config.max_reply
     )
+    if identity is None:
+        return transport
+    from gateway.backends.identity import SignedTransport
+
+    return SignedTransport(transport, url, identity)

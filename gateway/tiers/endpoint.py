@@ -28,6 +28,7 @@ from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
 
 if TYPE_CHECKING:
+    from gateway.backends.identity import Identity
     from gateway.config.schema import BackendConfig
 
 _LONGEST_PAUSE_S = 60.0
@@ -68,8 +69,11 @@ class Endpoint:
         waiting: Counter[str] | None = None,
         quota: Quota | None = None,
         refused_fields: RefusedFields | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.config = config
+        self.identity = identity
+        """The identity of a cloud that signs its calls; other endpoints may have the same one."""
         self.tier = ""
         """Name of its tier."""
         self.refused_fields = RefusedFields() if refused_fields is None else refused_fields
@@ -104,7 +108,7 @@ class Endpoint:
         """The number of calls that this worker may have in flight now."""
         self.alternatives = 0 if config.head is None else config.head.alternatives
         """Alternatives of each token that its confidence head reads; 0 without a head."""
-        self.described = names.of_call(config.name, config.kind, config.model, config.base_url)
+        self.described = names.of_call(config.name, config.auth_kind or config.kind, config.model, config.base_url)
         """The trace attributes that every call to it begins with."""
 
     @property
@@ -247,6 +251,8 @@ class Endpoint:
         self.queue.turn_all_away(Saturated("the gateway is shutting down"))
         if self._backend is not None:
             await self._backend.aclose()
+        if self.identity is not None:
+            await self.identity.aclose()
 
     def state(self, now: float) -> dict[str, Any]:
         """Return the report for sibling workers as JSON-serialisable values.

@@ -126,10 +126,10 @@ class StrictMessages(Upstream):
         events = b"".join(_encoded(event) for event in events_of(message))
         return Reply(body=events, headers={"content-type": "text/event-stream"})
 
-    def refusal_of(self, body: Any) -> str | None:
+    def refusal_of(self, body: Any, headers: dict[str, str] | None = None) -> str | None:
         """What a request with this body is refused for; None if it is taken."""
         try:
-            self._check(body, {"anthropic-version": "2023-06-01"})
+            self._check(body, {"anthropic-version": "2023-06-01", **(headers or {})})
         except RefusedError as refused:
             return str(refused)
         return None

@@ -17,7 +17,7 @@ from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
 from gateway.cli.commands._flags import add_config_flags, launch_of
 from gateway.config.loader import default_config
-from gateway.config.schema import Deployment
+from gateway.config.schema import CloudAuth, Deployment, Keyed
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.registry.checks import FileDrift
@@ -26,7 +26,7 @@ from gateway.report import print_json
 from gateway.server.descriptors import why_too_few
 from policies.codes import is_error
 from policies.diff import written
-from policies.errors import ConfigError, Problem, UnreadableFile
+from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
 from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
@@ -105,6 +105,9 @@ def findings_of(args: argparse.Namespace) -> Findings:
     if deployment is not None and (doubt := why_too_few(deployment)):
         written = read_yaml(args.config or default_config())
         warnings.append(written.problem(("limits", "connections"), doubt))
+    if deployment is not None:
+        written = read_yaml(args.config or default_config())
+        warnings += [written.problem(path, doubt) for path, doubt in _without_credentials(deployment)]
     if deployment is not None and deployment.policies.source == "store":
         written = read_yaml(args.config or default_config())
         drift = asyncio.run(_drift(deployment, launch.policy_source(deployment)))
@@ -134,6 +137,27 @@ def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str
     for name, asked, caps in ("cache", deployment.cache, cache), ("responses", deployment.responses, responses):
         if asked.model_fields_set & QUOTAS and (doubt := cut_down(asked, caps, limit)):
             yield name, doubt
+
+
+def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]]:
+    """Yield each `auth` by which no credentials can be had here and now, by its key, with the reason."""
+    servers: list[tuple[KeyPath, Keyed]] = [
+        (("tiers", i, "backends", j), backend)
+        for i, tier in enumerate(deployment.tiers)
+        for j, backend in enumerate(tier.backends)
+    ]
+    servers += [(("services", name), service) for name, service in deployment.services.items()]
+    failures: dict[CloudAuth, str] = {}
+    for path, server in servers:
+        if server.auth is None:
+            continue
+        if server.auth not in failures:
+            from gateway.tiers.build import identity_for
+
+            identity = identity_for(server.auth)
+            failures[server.auth] = "" if identity is None or identity.tried() is not None else identity.failure
+        if why := failures[server.auth]:
+            yield (*path, "auth"), f"no credentials can be had: {why}"
 
 
 async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:

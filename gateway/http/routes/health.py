@@ -108,6 +108,12 @@ def readiness(steps: Steps) -> dict[str, Any]:
         for endpoint in tier.endpoints
         if endpoint.refused
     ]
+    degraded += [
+        f"backend {endpoint.config.name}: credentials cannot be renewed: {endpoint.identity.failure}"
+        for tier in steps.tiers.values()
+        for endpoint in tier.endpoints
+        if endpoint.identity is not None and endpoint.identity.failure
+    ]
     named = {service for policy in policies.values() for _, service in policy.endpoints.services()}
     services = {name: one.unconfigured_reason or "ready" for name, one in steps.deployment.services.items()}
     degraded += [f"service {name}: {why}" for name, why in services.items() if name in named and why != "ready"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -507,3 +508,48 @@ def test_there_is_an_admin_api_only_where_the_config_says_so(load: Load) -> None
     assert admin.key is not None
     assert (admin.key.get_secret_value(), admin.host, admin.port) == (CANARY, "127.0.0.1", 8788)
     assert CANARY not in repr(admin)
+
+
+@pytest.mark.parametrize(
+    ("backend", "problem"),
+    [
+        ("auth: {kind: aws, scope: x}", "3: tiers[0].backends[0].auth.scope: kind: aws has no scope; leave it out"),
+        (
+            "auth: {kind: entra, region: x}",
+            "3: tiers[0].backends[0].auth.region: kind: entra has no region; leave it out",
+        ),
+        ("auth: {kind: aws}, key_env: K", "3: tiers[0].backends[0]: auth and key_env are both given; keep one"),
+        (f"auth: {{kind: entra, secret: {CANARY}}}", "a secret is never written here"),
+    ],
+)
+def test_an_identity_says_what_is_of_its_kind(load: Load, backend: str, problem: str) -> None:
+    """Each cloud has keys of its own, and an identity stands in place of a key."""
+    text = f"tiers:\n  - name: cloud\n    backends: [{{base_url: https://a.example/v1, model: m, {backend}}}]\n"
+    (found,) = problems_of(load, text)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "package"), [("aws", "botocore"), ("google", "google.auth"), ("entra", "azure.identity")]
+)
+def test_an_identity_needs_its_extra(load: Load, monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
+    """A missing package is told when the config is read, with the command that installs it; with it all is well."""
+    backend = f"{{base_url: https://a.example/v1, model: m, auth: {{kind: {kind}}}}}"
+    text = f"tiers:\n  - name: cloud\n    backends: [{backend}]\n"
+    assert load(text).tiers[0].configured
+    monkeypatch.setitem(sys.modules, package, None)
+    (problem,) = problems_of(load, text)
+    assert f"auth.kind: {kind} needs {package}, which is not installed: pip install 'tierline[{kind}]'" in problem
+
+
+def test_a_service_is_not_signed(load: Load) -> None:
+    """AWS's signatures cover whole bodies, and a service's are passed on in parts."""
+    (problem,) = problems_of(load, CONFIG + "services: {a: {base_url: https://a.example/v1, auth: {kind: aws}}}\n")
+    assert "AWS signs whole ones" in problem
+
+
+def test_a_token_over_plain_http_is_a_warning(load: Load) -> None:
+    """As a key is."""
+    backend = "{base_url: http://a.example/v1, model: m, auth: {kind: google}}"
+    (warning,) = load(f"tiers: [{{name: cloud, backends: [{backend}]}}]\n").warnings
+    assert "unencrypted" in warning.message

@@ -1,0 +1,206 @@
+"""Add the identity of a cloud account to requests: credentials that end, renewed in a thread before they do.
+
+The providers' own libraries find and fetch the credentials (`gateway.backends.clouds`), one fetch at a time. Requests
+use those at hand and never wait for a renewal; they wait where there are none yet, and are refused, as by a server
+that refuses our key, where none can be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+
+from gateway.backends.base import BadStatus, Response, Transport, error_body
+from gateway.off_loop import off_loop
+from policies.value_type import value_type
+
+log = logging.getLogger("tierline.backends")
+
+_USED_OF_LIFE: Final = 0.75
+"""Share of its life after which a credential is renewed."""
+_LEAST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+"""Shortest and longest pause after a renewal that failed, in seconds; it doubles from one to the other."""
+_LARGE: Final = 256 << 10
+"""Size in bytes from which a request is signed off the event loop."""
+_WORDS: Final = 300
+_STALE: Final = frozenset({"ExpiredTokenException", "InvalidSignatureException", "UnrecognizedClientException"})
+"""What AWS calls the refusal of credentials that ended or were revoked; others answer with status 401."""
+
+
+class NoCredentials(Exception):
+    """No credentials can be had. The message says why, in the words of the provider's library."""
+
+
+@value_type
+class Credential:
+    """What a request is signed with. `secrets` are the texts in it that nobody may read."""
+
+    value: Any
+    secrets: tuple[str, ...]
+    ends: float = math.inf
+    """Unix time at which it is of no use any more; infinite where that is not known."""
+    renew_s: float | None = None
+    """Seconds after which to renew it; None for a share of what it has to live."""
+
+
+class Identity(ABC):
+    """Hold one account's credential, and renew it from `start` to `aclose`. Use it from one event loop."""
+
+    def __init__(self) -> None:
+        self.failure = ""
+        """Why the last renewal failed; '' if it did not."""
+        self._credential: Credential | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_s = 0.0
+
+    @abstractmethod
+    def fetch(self) -> Credential:
+        """Return a credential. Called in a thread. Raises NoCredentials."""
+
+    def tried(self) -> Credential | None:
+        """Fetch a credential, and return it; None where there is none, for which `failure` is the reason."""
+        try:
+            credential = self.fetch()
+        except Exception as error:  # noqa: BLE001  (of the library's making: whatever it is, the next try must come)
+            first = next(iter(str(error).splitlines()), "")[:_WORDS]
+            self.failure = first if isinstance(error, NoCredentials) else f"{type(error).__name__}: {first}"
+            return None
+        self.failure = ""
+        return credential
+
+    @abstractmethod
+    def sign(self, credential: Credential, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Any:
+        """Return the headers by which the request is this account's, as a mapping."""
+
+    def reply(self, response: Response) -> Response:
+        """Return a reply of status 200 as the backends read it."""
+        return response
+
+    def start(self) -> None:
+        """Fetch a credential in the background, unless that has begun."""
+        if self._renewal is None:
+            self.renew()
+
+    def renew(self) -> asyncio.Task[None]:
+        """Return the renewal that runs, or a new one."""
+        if self._renewal is None or self._renewal.done():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._renewal = asyncio.create_task(self._renew(), name="tierline.identity")
+        return self._renewal
+
+    async def signed(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """Return the headers to send with a request. Raises BadStatus where there are no credentials."""
+        credential = self._credential
+        if credential is None or credential.ends <= time.time():
+            if not self.failure or self._renewal is None or not self._renewal.done():
+                await asyncio.shield(self.renew())
+            credential = self._credential
+            if credential is None or credential.ends <= time.time():
+                told = {"message": f"no credentials: {self.failure}", "type": "authentication_error"}
+                raise BadStatus(401, orjson.dumps({"error": told}))
+        if len(body) > _LARGE:
+            own = await off_loop(lambda: self.sign(credential, method, url, headers, body))
+        else:
+            own = self.sign(credential, method, url, headers, body)
+        return {**headers, **own}
+
+    def refused(self) -> None:
+        """Renew what a server has refused, for the requests that come after."""
+        self.renew()
+
+    def without_secrets(self, body: bytes) -> bytes:
+        """Return an error's body without what it may quote of the credential."""
+        for secret in () if self._credential is None else self._credential.secrets:
+            body = body.replace(secret.encode(), b"***")
+        return body
+
+    async def aclose(self) -> None:
+        """Renew no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._renewal
+
+    async def _renew(self) -> None:
+        before = self.failure
+        credential = await asyncio.to_thread(self.tried)
+        if credential is None:
+            self._pause_s = pause_s = min(_LONGEST_PAUSE_S, max(_LEAST_PAUSE_S, self._pause_s * 2))
+            if self.failure != before:
+                kept = "" if self._credential is None else "; the old ones are used while they hold"
+                log.warning("credentials cannot be renewed: %s%s", self.failure, kept)
+        else:
+            if before:
+                log.warning("credentials can be had again")
+            self._credential, self._pause_s = credential, 0.0
+            left_s = (credential.ends - time.time()) * _USED_OF_LIFE
+            pause_s = max(_LEAST_PAUSE_S, left_s if credential.renew_s is None else credential.renew_s)
+        if pause_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self.renew)
+
+
+class SignedTransport:
+    """Sign each request to `url` before `inner` sends it."""
+
+    def __init__(self, inner: Transport, url: str, identity: Identity) -> None:
+        self._inner = inner
+        self._url = url
+        self._identity = identity
+
+    async def send(
+        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+    ) -> Response:
+        """See `Transport.send`."""
+        signed = await self._identity.signed("POST", self._url, headers, body)
+        response = await self._inner.send(signed, body, traceparent, tracestate)
+        if response.status == 200:
+            return self._identity.reply(response)
+        kind = (response.header("x-amzn-errortype") or "").partition(":")[0]
+        if response.status == 401 or kind in _STALE:
+            self._identity.refused()
+        try:
+            error = await error_body(response)
+        finally:
+            response.close()
+        return _Refusal(response, self._identity.without_secrets(error), kind)
+
+    async def aclose(self) -> None:
+        """Close every connection. The identity may be others' too."""
+        await self._inner.aclose()
+
+
+class _Refusal:
+    """An error whose body has been read. Its `kind`, which AWS names in a header alone, is put into the body."""
+
+    def __init__(self, response: Response, body: bytes, kind: str) -> None:
+        self.status = response.status
+        self.header: Callable[[str], str | None] = response.header
+        if kind:
+            with suppress(orjson.JSONDecodeError, AttributeError):
+                said = orjson.loads(body)
+                message = said.get("message") or said.get("Message")
+                body = orjson.dumps({"error": {"message": message, "code": kind}})
+        self._body = body
+
+    async def read(self) -> bytes:
+        return await self.chunk()
+
+    async def chunk(self) -> bytes:
+        body, self._body = self._body, b""
+        return body
+
+    def close(self, *, end_is_due: bool = False) -> None:
+        """Do nothing: the reply was closed when it had been read."""
