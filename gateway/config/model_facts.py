@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -115,7 +116,10 @@ def retirement(retires: date | None, within: timedelta = TELL_BEFORE) -> str:
 
 
 class FactsFile(Section):
-    """One file of facts: its date, its source, the provider of each host, and the models by provider and name."""
+    """One file of facts: its date, its source, the provider of each host, and the models by provider and name.
+
+    A host is a name, for those below it too, or a pattern of all of it with `*`, such as a region's.
+    """
 
     dated: date
     source: str = ""
@@ -132,6 +136,9 @@ class FactsFile(Section):
     def provider(self, base_url: str) -> str | None:
         """Return the provider at a URL, by its host or a domain above it; None if it is none of the known."""
         host = urlsplit(base_url).hostname or ""
+        for pattern, provider in self.hosts.items():
+            if "*" in pattern and fnmatchcase(host, pattern):
+                return provider
         while host:
             if host in self.hosts:
                 return self.hosts[host]
@@ -191,6 +198,8 @@ _ABOVE: Final = re.compile(r"_above_(\d+)k_tokens")
 _ANY_ROLES: Final = frozenset({"openai", "azure", "anthropic"})
 """Providers whose APIs take the roles `developer` and `system` anywhere."""
 _OPENAIS: Final = frozenset({"openai", "azure"})
+_PLATFORMS: Final = ("bedrock", "vertex_ai")
+_OPENAIS_ON_BEDROCK: Final = re.compile(r"\bopenai\.gpt-\d")
 _SAMPLING: Final = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
 )  # fmt: skip
@@ -232,16 +241,16 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     for name, entry in price_map.items():
         if not isinstance(entry, Mapping):
             raise ValueError(f"{name!r} is no object, so this is not LiteLLM's map of prices")
-        provider = entry.get("litellm_provider")
+        provider, model = _named(name, str(entry.get("litellm_provider")))
         if provider not in providers or entry.get("mode") not in _KINDS:
             continue
-        price, model = _price(entry), name.removeprefix(f"{provider}/")
+        price = _price(entry)
         facts: dict[str, Any] = {**_OF_PROVIDER.get(provider, {}), **({} if price is None else {"price": price})}
         if (context := entry.get("max_input_tokens")) and entry.get("mode") != "embedding":
             facts["context"] = context
         if (most := entry.get("max_output_tokens")) and entry.get("mode") != "embedding":
             facts["max_output"] = most
-        if provider in _OPENAIS and entry.get("supports_reasoning"):
+        if (provider in _OPENAIS or _OPENAIS_ON_BEDROCK.search(model)) and entry.get("supports_reasoning"):
             facts |= _OF_REASONING if entry.get("supports_none_reasoning_effort") else _OF_REASONING_ALWAYS
             if _NO_VERBOSITY.match(model):
                 facts["omit"] = (*_SAMPLING, "verbosity")
@@ -256,6 +265,18 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     return FactsFile.model_validate(
         {"dated": dated, "source": source, "hosts": dict(hosts), "models": {k: v for k, v in models.items() if v}}
     )
+
+
+def _named(name: str, provider: str) -> tuple[str, str]:
+    """Return the provider and the model of an entry, as requests name it; ('', '') for prices of commitments.
+
+    The map has a provider for each of Bedrock's APIs, and for each maker on Vertex.
+    """
+    platform = next((one for one in _PLATFORMS if provider.startswith(one)), provider)
+    model = name.removeprefix(f"{provider}/").removeprefix(f"{platform}/")
+    if platform == "bedrock" and "/" in model:
+        return "", ""
+    return platform, f"google/{model}" if platform == "vertex_ai" and model.startswith("gemini-") else model
 
 
 def _retire_with_snapshots(by_name: dict[str, dict[str, Any]]) -> None:

@@ -240,6 +240,52 @@ def test_import_writes_a_file_that_a_config_can_name(tmp_path: Path, capsys: pyt
     assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(written)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("url", "model", "usd"),
+    [
+        ("https://bedrock-runtime.eu-west-1.amazonaws.com", "anthropic.claude-haiku-5-5", 0.1),
+        ("https://bedrock-runtime.us-east-1.amazonaws.com", "us.anthropic.claude-haiku-4-5-20251001-v1:0", 1.1),
+        ("https://bedrock-mantle.us-east-1.api.aws/v1", "openai.gpt-6-luna", 0.1),
+        ("https://us-east5-aiplatform.googleapis.com/v1/projects/p/locations/us-east5", "claude-opus-4-5@20251101", 5),
+        (
+            "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi",
+            "google/gemini-3.5-flash",
+            1.5,
+        ),
+        ("https://r.services.ai.azure.com/anthropic", "claude-haiku-5-5", 0.1),
+        ("https://r.cognitiveservices.azure.com/openai/v1", "gpt-6-luna", 0.1),
+        ("https://mine.us-east-1.elb.amazonaws.com/v1", "openai.gpt-6-luna", None),
+        ("https://bedrock-runtime.us-east-1.amazonaws.com.example.com", "openai.gpt-6-luna", None),
+    ],
+)
+def test_models_of_clouds_are_known(tmp_path: Path, url: str, model: str, usd: float | None) -> None:
+    """By the platform's host in any region, and the model as requests name it there; a server of one's own is none."""
+    price = backend(tmp_path, f"base_url: '{url}', model: '{model}', key_env: KEY").price
+    assert (None if price is None else price.input) == usd
+
+
+def test_a_map_names_platforms_by_api_and_maker() -> None:
+    """Bedrock's and Vertex's models are one provider's each, without the map's prefixes, commitments and regions."""
+    entry = {"mode": "chat", "input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6}
+    made = facts_from_price_map(
+        {
+            "us.anthropic.claude-9": {**entry, "litellm_provider": "bedrock_converse"},
+            "bedrock_mantle/openai.gpt-9": {
+                **entry, "litellm_provider": "bedrock_mantle", "supports_reasoning": True,
+            },
+            "bedrock/eu-west-1/1-month-commitment/m": {**entry, "litellm_provider": "bedrock"},
+            "vertex_ai/claude-9@default": {**entry, "litellm_provider": "vertex_ai-anthropic_models"},
+            "gemini-9": {**entry, "litellm_provider": "vertex_ai-language-models"},
+        },
+        {"a": "bedrock", "b": "vertex_ai"},
+        date.today(),
+        "",
+    )  # fmt: skip
+    assert {*made.models["bedrock"]} == {"us.anthropic.claude-9", "openai.gpt-9"}
+    assert made.models["bedrock"]["openai.gpt-9"].omit
+    assert {*made.models["vertex_ai"]} == {"claude-9@default", "google/gemini-9"}
+
+
 def test_what_strict_apis_refuse_is_known(tmp_path: Path) -> None:
     """Groq's and Mistral's refuse fields that they do not know, whatever the model; requests that need them go on."""
     groq = backend(tmp_path, "base_url: 'https://api.groq.com/openai/v1', model: openai/gpt-oss-120b, key_env: KEY")
