@@ -68,8 +68,10 @@ async def look(environ: Environ, servers: Mapping[str, str]) -> list[ModelServer
     timeout = httpx2.Timeout(FAR_S)
     async with httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False) as client:
         near = [_listed(client, name, url, None, "", NEAR_S) for name, url in servers.items()]
-        far = [_listed(client, one.name, url, one, environ[one.key_env], FAR_S) for one, url in offered(environ)]
+        found = list(offered(environ))
+        far = [_listed(client, one.name, url, one, environ[one.key_env], FAR_S) for one, url in found if not one.auth]
         places = await asyncio.gather(*near, *far)
+    places += [ModelServer(one.name, url, None, one) for one, url in found if one.auth]
     return [place for place in places if place.provider is not None or place.models]
 
 
@@ -187,7 +189,7 @@ def _tier_text(rung: Rung) -> str:
         f"      - kind: {provider.kind} # {provider.name}",
         f"        base_url: {rung.place.url}",
         f"        model: {_quoted(rung.model)} # {cost}",
-        f"        key_env: {provider.key_env}",
+        f"        auth: {{kind: {provider.auth}}}" if provider.auth else f"        key_env: {provider.key_env}",
         "        max_in_flight: 64",
         "        continuation: prompt # asked in words to go on with an answer that another model began",
         f"        capabilities: [{', '.join(provider.capabilities)}]",

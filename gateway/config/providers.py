@@ -23,8 +23,12 @@ class Provider(Section):
 
     name: str
     key_env: str
+    or_env: tuple[str, ...] = ()
+    """Further variables, any of which is as good as the key's."""
+    auth: str = ""
+    """The cloud whose identity stands in place of a key, which the variables above then say is there."""
     base_url: str
-    """'' where each customer has a URL of their own, which `url_env` must then hold."""
+    """'' where each customer has a URL of their own, which `url_env` must then hold. `{NAME}` is a variable's value."""
     url_env: str = ""
     path: str = ""
     """What follows the URL in `url_env`."""
@@ -42,7 +46,10 @@ class Provider(Section):
     def url(self, environ: Environ) -> str:
         """Return the base URL: that of the environment, if there is one; '' if nobody knows it."""
         own = environ.get(self.url_env, "").rstrip("/") if self.url_env else ""
-        return own + self.path if own else self.base_url
+        try:
+            return own + self.path if own else self.base_url.format_map(environ)
+        except KeyError:
+            return ""
 
 
 class ProvidersFile(Section):
@@ -63,9 +70,10 @@ def known_providers() -> ProvidersFile:
 
 
 def offered(environ: Environ) -> Iterator[tuple[Provider, str]]:
-    """Yield each provider whose key the environment holds, with its base URL."""
+    """Yield each provider whose key, or identity, the environment holds, with its base URL."""
     for provider in known_providers().providers:
-        if environ.get(provider.key_env) and (url := provider.url(environ)):
+        names = (provider.key_env, *provider.or_env)
+        if any(environ.get(name) for name in names) and (url := provider.url(environ)):
             yield provider, url
 
 

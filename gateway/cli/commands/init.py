@@ -36,8 +36,9 @@ _EXAMPLES = """examples:
   tierline init --json | jq .rungs        use the proposal in a script
 
 It looks for the keys of OpenAI, Anthropic, Gemini, Azure, Mistral, Groq, DeepSeek, Together, xAI and
-OpenRouter, and for Ollama, LM Studio, vLLM, SGLang and llama-server on this machine. Keys are never written:
-the file names their variables."""
+OpenRouter, for identities at AWS (with AWS_REGION), Google Cloud (with GOOGLE_CLOUD_PROJECT) and Azure
+(with AZURE_OPENAI_ENDPOINT), and for Ollama, LM Studio, vLLM, SGLang and llama-server on this machine.
+Keys are never written: the file names their variables."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         "costs": costs(rungs),
         "advice": _advice(rungs),
         "problems": [str(one) for one in found.problems],
-        "warnings": [str(one) for one in found.deployment.warnings] if found.deployment else [],
+        "warnings": [str(one) for one in found.warnings if one.file == args.out],
         "tried": tried,
     }
     if args.json:

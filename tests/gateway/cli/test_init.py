@@ -24,7 +24,7 @@ NOBODY = "http://127.0.0.1:9/v1"
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for provider in known_providers().providers:
-        for name in (provider.key_env, provider.url_env):
+        for name in (provider.key_env, provider.url_env, *provider.or_env):
             monkeypatch.delenv(name or "NOT_THERE", raising=False)
     for name in [name for name in os.environ if name.startswith("TIERLINE_")]:
         monkeypatch.delenv(name)
@@ -63,6 +63,60 @@ def test_without_keys_and_servers_it_writes_the_shipped_ladder(
     assert "--force" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert init(capsys, out, "--server", NOBODY, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "base_url", "auth", "models"),
+    [
+        (
+            {"AWS_PROFILE": "team", "AWS_REGION": "eu-west-1"},
+            "https://bedrock-runtime.eu-west-1.amazonaws.com",
+            "aws",
+            ["global.anthropic.claude-haiku-5-5", "global.anthropic.claude-sonnet-5-5"],
+        ),
+        (
+            {"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere", "GOOGLE_CLOUD_PROJECT": "p"},
+            "https://aiplatform.googleapis.com/v1/projects/p/locations/global",
+            "google",
+            ["claude-haiku-5-5", "claude-sonnet-5-5"],
+        ),
+        (
+            {"AZURE_CLIENT_SECRET": "s", "AZURE_OPENAI_ENDPOINT": "https://r.openai.azure.com/"},
+            "https://r.openai.azure.com/openai/v1",
+            "entra",
+            ["gpt-6-luna", "gpt-6.1-sol"],
+        ),
+    ],
+)
+def test_an_identity_of_a_cloud_makes_a_ladder(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    env: dict[str, str],
+    base_url: str,
+    auth: str,
+    models: list[str],
+) -> None:
+    """Its models are proposed with their prices, and the file names the identity; that it cannot be had is told."""
+    for name, value in {**env, "AWS_EC2_METADATA_DISABLED": "true", "AZURE_TOKEN_CREDENTIALS": "prod"}.items():
+        monkeypatch.setenv(name, value)
+    out = tmp_path / "tierline.yaml"
+    code, said = init(capsys, out, "--server", NOBODY)
+    assert (code, said["problems"]) == (0, [])
+    assert [(rung["base_url"], rung["model"]) for rung in said["rungs"]] == [(base_url, model) for model in models]
+    assert all(rung["price"] for rung in said["rungs"])
+    hosted = load_deployment(out, env).tiers[1].backends[0]
+    assert hosted.auth is not None and hosted.auth.kind == auth and hosted.configured
+    assert any("no credentials can be had" in warning for warning in said["warnings"])
+
+
+def test_without_its_region_a_cloud_is_not_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows its URL then."""
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    assert init(capsys, tmp_path / "tierline.yaml", "--server", NOBODY)[1]["rungs"] == []
 
 
 def test_a_server_and_a_key_make_a_ladder_that_serves(
