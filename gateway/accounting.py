@@ -318,10 +318,12 @@ def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
 def _alone(calls: Sequence[CallAccount], tokens_in: int, tokens_out: int) -> Usage:
     """Return the usage of the same answer by the strongest tier alone.
 
-    It would have read from its prompt cache what any call of the request read from its own: a conversation that stays
-    with one model is read there turn by turn. What the served call wrote to a cache, it would have written.
+    It would have read from its prompt cache what any attempt read from its own: a conversation that stays with one
+    model is read there turn by turn. What the served call wrote to a cache, it would have written. Samples and judges
+    do not count: they read what their draft has just written.
     """
-    read = max((call.tokens_cached / call.tokens_in for call in calls if call.tokens_in), default=0.0)
+    attempts = [call for call in calls if call.attempt and call.tokens_in]
+    read = max((call.tokens_cached / call.tokens_in for call in attempts), default=0.0)
     cached = round(tokens_in * min(1.0, read))
     write = next((call.tokens_cache_write for call in calls if not call.wasted), 0)
     return Usage(tokens_in, tokens_out, tokens_cached=cached, tokens_cache_write=min(write, tokens_in - cached))

@@ -210,6 +210,9 @@ def test_the_strongest_tier_would_have_read_its_prompt_cache_too() -> None:
     """A conversation that stays with one model is read there: what a draft read from its cache, it would have read."""
     request = Finished()
     request.attempt("local", usage=Usage(1000, 10, tokens_cached=900))
+    sample = request.trace.begin(names.SAMPLE, {names.BACKEND: "local"})
+    charge(request.ledger, sample, FREE, Usage(1000, 10, tokens_cached=1000))  # what its draft has just written
+    sample.end()
     request.attempt("hosted", price=LARGE, usage=Usage(1000, 50, tokens_cache_write=1000))
     settle(request.ledger, 2)
     strongest = Price(input=2.5, output=10, cached_input=0.25, cache_write=3.0)
