@@ -406,4 +406,7 @@ def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
         for endpoint in tier.endpoints:
             is_open = endpoint.breaker.state(endpoint.now()) == "open"
             name, queued = endpoint.config.name, endpoint.queue.size
-            yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity)
+            left = {
+                unit: most[0] / most[1] for unit, most in endpoint.quota.headroom(endpoint.now()).items() if most[1]
+            }
+            yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity, left)

@@ -477,6 +477,21 @@ def _backends() -> list[Panel]:
             most=1,
         ),
         Panel(
+            "Headroom of rate limits",
+            "What the replies of a backend say is left of each of its rate limits; nothing where they say nothing.",
+            {"{{backend}} {{unit}}": f"min by (backend, unit) (tierline_backend_headroom_ratio{{{TIER}}})"},
+            "percentunit",
+            most=1,
+        ),
+        Panel(
+            "Lost to rate limits",
+            "Calls that were refused for a rate limit, tiers that were skipped for one, and seconds in refused calls.",
+            {
+                "{{tier}} {{outcome}}": rate("tierline_rate_limited_total", "tier, outcome"),
+                "{{tier}} seconds": rate("tierline_rate_limited_seconds_total", "tier"),
+            },
+        ),
+        Panel(
             "Sessions at their cap",
             "Requests of sessions that reached a cap of their policy, by what was done.",
             {"{{surface}} {{outcome}}": rate("tierline_session_caps_total", "surface, outcome")},

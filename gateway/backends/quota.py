@@ -91,6 +91,20 @@ class _Left:
             comes_in_s *= max(0.0, lacking) / (limit - self.remaining)
         return max(0.0, self.heard_at + min(comes_in_s, _LONGEST_WAIT_S) - now)
 
+    def left(self, now: float) -> tuple[float, float | None] | None:
+        """Return what should be left by now, and the limit if it is known; None once too much time has passed."""
+        left, of, comes_in_s = (
+            self.remaining - self.spent,
+            number_in(self.limit),
+            _seconds(self.full_in, self.heard_at_wall),
+        )
+        passed_s = now - self.heard_at
+        if of is not None and comes_in_s:
+            left += (of - self.remaining) * min(1.0, passed_s / comes_in_s)
+        elif passed_s > (comes_in_s or _LONGEST_WAIT_S):
+            return None
+        return max(0.0, left if of is None else min(left, of)), of
+
 
 class Quota:
     """Track what is left of an endpoint's rate limits, from the headers of its replies; read before each call."""
@@ -154,6 +168,17 @@ class Quota:
             if left.remaining - left.spent < need:
                 longest = max(longest, left.wait_s(need, now))
         return longest
+
+    def headroom(self, now: float) -> dict[Unit, tuple[float, float | None]]:
+        """Return what is left of each rate limit, and of how much if that is known; empty where the backend says none.
+
+        Of several limits of one unit, such as Anthropic's and the draft standard's, the one with the least left counts.
+        """
+        found: dict[Unit, tuple[float, float | None]] = {}
+        for one in self._left.values():
+            if (left := one.left(now)) is not None and (one.unit not in found or left[0] < found[one.unit][0]):
+                found[one.unit] = left
+        return found
 
     def _hear_all(self, header: Header, now: float) -> None:
         for allowance in self._known:

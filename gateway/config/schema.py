@@ -356,8 +356,7 @@ class BackendConfig(Keyed, SetFields):
     def can(self) -> frozenset[str]:
         """What it can do, as routing knows it: the names of `routing.features.FURTHER`, with those of other fields."""
         can: set[str] = {*self.capabilities, *_OF_KIND[self.kind]}
-        here = self.kind == "openai" and is_loopback(urlsplit(self.base_url).hostname or "")
-        if here and "store" not in self.capabilities:
+        if self.kind == "openai" and self.is_here and "store" not in self.capabilities:
             can.discard("store")  # servers of open models keep no completions
         if "service_tier" not in self.omit:
             tiers = SERVICE_TIERS if self.service_tiers is None else self.service_tiers
@@ -371,6 +370,11 @@ class BackendConfig(Keyed, SetFields):
             can.discard("web_search")
             can.add("messages_web_search")
         return frozenset(can)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine, where nobody limits its rate."""
+        return self.kind == "scripted" or is_loopback(urlsplit(self.base_url).hostname or "")
 
     @cached_property
     def sets_fields(self) -> bool:

@@ -31,6 +31,7 @@ _LONGEST_S: Final = 1.0
 """How long a page waits for the store before it is shown without this."""
 _RECENT: Final = 40
 _ALL: Final = 1000
+_UNITS: Final = {"requests": "requests", "tokens_in": "input tokens", "tokens_out": "output tokens"}
 """Entries of the workers' exchange: those of the last seconds, and all that it keeps."""
 LASTS_S: Final = 30.0
 """A tier or a backend that is out for less needs nobody: a pause that it asks for is over in seconds."""
@@ -94,6 +95,8 @@ class TierStanding:
     why: str
     in_flight: int
     waiting: int
+    headroom: str = ""
+    """What is left of its rate limits, in words; '' where that is not asked, as on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,20 @@ def backends_of(standing: StoreStanding) -> Iterator[TierStanding]:
             state = "ready" if not why else "unconfigured" if why.startswith("unconfigured") else "out"
             why = why or str(own.get("retirement") or "")
             load = standing.loads.get(backend, (own["in_flight"], own["waiting"]))
-            yield TierStanding(tier, backend, str(own["model"]), state, why.removeprefix("unconfigured: "), *load)
+            why = why.removeprefix("unconfigured: ")
+            left = _headroom(own.get("headroom"))
+            yield TierStanding(tier, backend, str(own["model"]), state, why, load[0], load[1], left)
+
+
+def _headroom(limits: Mapping[str, Mapping[str, float | None]] | None) -> str:
+    """Return what is left of a backend's rate limits: the scarcest, as a share where the limit is known."""
+    if not limits:
+        return "rate limit not known" if limits is None else ""
+    shares = {unit: one["left"] / one["of"] for unit, one in limits.items() if one["of"] and one["left"] is not None}
+    if shares:
+        unit = min(shares, key=shares.__getitem__)
+        return f"{percent(shares[unit], 0)} of {_UNITS[unit]} left"
+    return ", ".join(f"{one['left']:,.0f} {_UNITS[unit]} left" for unit, one in limits.items())
 
 
 def chips_of(

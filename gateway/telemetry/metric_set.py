@@ -170,6 +170,19 @@ class MetricSet:
             "livemax",
             "backend",
         )
+        self.headroom = self._gauge(
+            "backend_headroom_ratio",
+            "Part of a rate limit that a backend's replies leave, 0 to 1; no series where it says nothing.",
+            "livemin",
+            *_BACKEND,
+            "unit",
+        )
+        self.rate_limited = self._counter(
+            "rate_limited", "Calls refused for a rate limit, and tiers skipped for one.", "surface", "tier", "outcome"
+        )
+        self.rate_limited_time = self._counter(
+            "rate_limited_seconds", "Time that calls took which were refused for a rate limit.", "surface", "tier"
+        )
         self.open = self._gauge(
             "backend_open", "1 while a backend is not called: its breaker is open.", "livemax", *_BACKEND
         )

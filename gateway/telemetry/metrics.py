@@ -82,10 +82,13 @@ _COUNTED: Final = {
     names.CACHE_WRITE: ("writes", (names.CACHE_OUTCOME, names.CACHE_REASON)),
     names.ATTEMPT: ("attempts", (names.TIER, names.BACKEND, names.OUTCOME)),
 }
-_MARKS: Final = frozenset({names.HEDGE, names.COST_UNKNOWN, names.PROMPT_CACHE_USD, names.STAGE, names.CHECK_MS})
+_MARKS: Final = frozenset(
+    {names.HEDGE, names.UPSTREAM_STATUS, names.COST_UNKNOWN, names.PROMPT_CACHE_USD, names.STAGE, names.CHECK_MS}
+)
 """Attributes of those hops that are counted by themselves."""
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
+_TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _OVERLOADED: Final = "server_is_overloaded"
 _UNKNOWN: Final = "unknown"
@@ -108,6 +111,8 @@ class BackendState(NamedTuple):
     in_flight: int
     queued: int
     capacity: int
+    headroom: Mapping[Any, float]
+    """Part of each rate limit that is left, by its unit; empty where the backend says nothing."""
 
 
 class Metrics(MetricSet):
@@ -172,8 +177,9 @@ class Metrics(MetricSet):
             tally[self._hops.get(hop_key) or self._resolve(hop_key)] += 1
             if not _MARKS.isdisjoint(attributes):
                 self._count_marks(hop, series.surface, ledger)
-        if ledger.error == _OVERLOADED:
-            self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
+        made = None if (decided := trace.decision) is None else decided.decision
+        if ledger.error == _OVERLOADED or (decided and (made is None or made.stand_in or made.missing)):
+            self._count_hindered(trace, ledger, series.surface)
 
     def policy_reloaded(self, ok: bool) -> None:
         """Count a policy reload; `ok` says whether it took effect or was refused."""
@@ -276,6 +282,8 @@ class Metrics(MetricSet):
                 self._child(self.calls_in_flight, labels).set(state.in_flight)
                 self._child(self.queued, labels).set(state.queued)
                 self._child(self.capacity, labels).set(state.capacity)
+                for unit, share in state.headroom.items():
+                    self._child(self.headroom, (*labels, unit)).set(share)
 
         self._watched.append(read)
 
@@ -432,11 +440,23 @@ class Metrics(MetricSet):
         if call.outcome in REJECTED:
             self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
+    def _count_hindered(self, trace: Trace, ledger: Ledger, surface: str) -> None:
+        """Count why a request was rejected, and the tiers that could not be called because of a rate limit."""
+        if ledger.error == _OVERLOADED:
+            self._count(self.shed, (surface, _why_shed(trace, ledger)))
+        for name, health in () if trace.decision is None else trace.decision.given.health.items():
+            if health.unavailable.startswith((names.OUT_OF_QUOTA, names.PAUSES)):
+                self._count(self.rate_limited, (surface, name, "skipped"))
+
     def _count_marks(self, hop: Hop, surface: str, ledger: Ledger) -> None:
         """Count a hedge by how it ended, what a call's price or prompt cache was, and what decided on a neighbour."""
         attributes = hop.attributes
         if attributes.get(names.HEDGE):
             self._count(self.hedges, (surface, _raced(hop, ledger)))
+        if attributes.get(names.UPSTREAM_STATUS) == _TOO_MANY and attributes.get(names.BLAME) != "account":
+            tier = attributes.get(names.TIER)
+            self._count(self.rate_limited, (surface, tier, "refused"))
+            self._count(self.rate_limited_time, (surface, tier), hop.seconds)
         if names.COST_UNKNOWN in attributes:
             self._count(self.unpriced, (attributes.get(names.TIER), attributes.get(names.BACKEND)))
         if cache_usd := attributes.get(names.PROMPT_CACHE_USD):

@@ -227,6 +227,10 @@ _PROVIDERS: Final = {
 }
 """The conventions' name of a provider by the kind of its backend, or of the identity it is called with."""
 
+OUT_OF_QUOTA: Final = "out of quota"
+PAUSES: Final = "asking for a pause (status 429)"
+"""How it is told why a backend is not called that has reached a rate limit: by its headers, and by its refusal."""
+
 
 def of_embedder(name: str, *, is_model: bool) -> dict[str, str]:
     """Return the attributes that an embedding in this process starts with. A table of word vectors is no model."""

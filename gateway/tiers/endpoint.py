@@ -125,7 +125,7 @@ class Endpoint:
         if self.breaker.ejection is not None and (reason := self.breaker.reason(self.now())):
             return reason
         if self.quota.tight and (wait_s := self.quota.wait_s(self.now(), tokens_in)) > 0:
-            return f"out of quota for {max(1, round(wait_s))} s"
+            return f"{names.OUT_OF_QUOTA} for {max(1, round(wait_s))} s"
         return ""
 
     @property

@@ -208,6 +208,10 @@ def test_b4_a_pause_that_was_asked_for(
     assert (second.text, second.headers["x-tierline-path"]) == (STRONG, "fallback")
     assert second.headers["x-tierline-attempts"] == "1"
     assert len(local_upstream.requests) == 1
+    metrics, weak = rig.request("GET", "/metrics").body, f"{lane}.weak"
+    for outcome in ("refused", "skipped"):
+        assert value_of(metrics, "tierline_rate_limited_total", surface=lane, tier=weak, outcome=outcome) == 1
+    assert value_of(metrics, "tierline_rate_limited_seconds_total", surface=lane, tier=weak) > 0
 
 
 def test_b4_the_pause_ends_when_it_was_to_end(rig: Rig, local_upstream: Upstream) -> None:

@@ -186,8 +186,10 @@ def _tier(steps: Steps, name: str) -> dict[str, Any]:
 
 
 def _backend(endpoint: Endpoint) -> dict[str, Any]:
-    """Return one backend's state. `limit`: most calls in flight of this worker; `ttft_ms`: of a short prompt."""
+    """Return one backend's state. `limit`: most calls in flight of this worker; `ttft_ms`: of a short prompt.
+    `headroom`: what is left of each of its rate limits, None where it says nothing and is not ours."""
     now = endpoint.now()
+    limits = {unit: {"left": left, "of": of} for unit, (left, of) in endpoint.quota.headroom(now).items()}
     quantiles = {name: endpoint.latency.ttft(q, 0, now) for name, q in (("p50", 0.5), ("p95", 0.95))}
     return {
         "state": endpoint.unavailable() or "ready",
@@ -199,5 +201,6 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "waiting": endpoint.queue.size,
         "limit": endpoint.capacity,
         "breaker": endpoint.breaker.state(now),
+        "headroom": limits or ({} if endpoint.config.is_here else None),
         "ttft_ms": {name: None if s is None else round(s * 1000, 1) for name, s in quantiles.items()},
     }

@@ -90,6 +90,18 @@ def test_with_the_limit_known_it_fills_steadily() -> None:
     assert quota.wait_s(NOW, tokens_in=9000) == pytest.approx(30)
 
 
+def test_headroom_is_what_is_left_of_what() -> None:
+    """Less what was spent since, and filling up again; without the limit only until the reset, and else not known."""
+    quota = heard({**openai(15, 1000, "60s", "30s"), "x-ratelimit-limit-requests": "60"})
+    assert quota.headroom(NOW) == {"requests": (15, 60), "tokens_in": (1000, None)}
+    quota.spent(400)
+    assert quota.headroom(NOW) == {"requests": (14, 60), "tokens_in": (600, None)}
+    assert quota.headroom(NOW + 20)["requests"] == (29, 60)
+    assert quota.headroom(NOW + 31).keys() == {"requests"}
+    assert quota.headroom(NOW + 300)["requests"] == (59, 60)  # the call under way is still counted
+    assert heard({}).headroom(NOW) == {}
+
+
 def test_a_later_reply_replaces_an_earlier_one() -> None:
     """The newest word counts."""
     assert heard(openai(0, 0), openai(5, 5000)).wait_s(NOW, tokens_in=100) == 0

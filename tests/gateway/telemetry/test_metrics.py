@@ -255,7 +255,7 @@ def test_no_label_is_of_a_client(metrics: Metrics) -> None:
     labels = {label for metric in metrics.defined for label in metric._labelnames}
     assert labels == {
         "backend", "cap", "connection", "direction", "group", "hop", "language", "objective", "outcome", "part",
-        "path", "prompt", "reason", "stage", "state", "status", "surface", "tier", "version",
+        "path", "prompt", "reason", "stage", "state", "status", "surface", "tier", "unit", "version",
     }  # fmt: skip
 
 
@@ -365,7 +365,7 @@ async def test_gauges_are_read_now_and_then(metrics: Metrics, read: Read) -> Non
     def state() -> list[BackendState]:
         nonlocal seen
         seen += 1
-        return [BackendState("local", "small", open=True, in_flight=3, queued=2, capacity=4)]
+        return [BackendState("local", "small", True, 3, 2, 4, {"requests": 0.25})]
 
     metrics.watch_backends(state)
     metrics.start()
@@ -376,5 +376,6 @@ async def test_gauges_are_read_now_and_then(metrics: Metrics, read: Read) -> Non
         2,
         4,
     ]
+    assert read("backend_headroom_ratio", backend="small", unit="requests") == 0.25
     metrics.stop()
     assert read("workers") == 0
