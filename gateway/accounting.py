@@ -248,6 +248,7 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
                 ledger.head = attributes.get(names.CONFIDENCE_HEAD) or ""
         elif hop.name in (names.SAMPLE, names.JUDGE):
             beside_it = _account(hop, ledger.served, trace.root)
+            beside_it.verifier = "judge" if hop.name == names.JUDGE else "agreement"
             if hop.name == names.SAMPLE:
                 beside_it.tier = next((call.tier for call in calls if call.backend == beside_it.backend), "")
             calls.append(beside_it)

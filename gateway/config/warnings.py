@@ -112,7 +112,8 @@ def _of_the_draft_judge(policy: Rules, deployment: Deployment) -> Iterator[Findi
     elif backend.price is None:
         why = "has no price, and what nobody can count is not spent"
     if why:
-        message = f"backend {backend.name!r} {why}: it judges no draft"
+        started = " unless `tierline up` starts it" if backend.wants_local_model else ""
+        message = f"backend {backend.name!r} {why}: it judges no draft{started}"
         yield Finding(at, message, "T710", "name another, or mend that", (Edit(at[:2]),))
 
 

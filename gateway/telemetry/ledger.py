@@ -67,7 +67,8 @@ class CallAccount:
     tokens_cache_write: int = 0
     """Of `tokens_in`, those that the provider wrote to its prompt cache, where it says so."""
     verifier: str = ""
-    """Who said how sure the draft is, where its log-probabilities did not: `judge`, `scorer`, `agreement`, or empty."""
+    """Who said how sure the draft is, where its log-probabilities did not: `judge`, `scorer`, `agreement`, or empty.
+    Of a call beside an attempt (a sample, a judge), what it was for."""
     verified: float | None = None
     """What the verifier said, 0..1, before a head calibrated it: what a head is fitted to."""
 

@@ -150,6 +150,18 @@ def confidence_of(
     return None, "none"
 
 
+def asked_before(escalate: Escalate, basis: str) -> tuple[list[Verifier], bool]:
+    """Return who is asked before the verifier that a recorded `basis` comes from, and whether it is asked itself.
+
+    A calibrated confidence is taken for one of log-probabilities, and without evidence everybody was asked.
+    """
+    by = {"logprob": "logprobs", "calibrated": "logprobs"}.get(basis, basis)
+    there = {"judge": escalate.judge is not None, "agreement": escalate.agreement is not None}
+    asked = [one for one in escalate.verify if there.get(one, True)] if escalate.when.asks_for_confidence else []
+    at = next((place for place, one in enumerate(asked) if one == by), len(asked))
+    return asked[:at], at < len(asked)
+
+
 def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
     """Return the first structural fault of an answer in a word or two; empty when there is none."""
     when = escalate.when

@@ -12,7 +12,7 @@ from gateway.lab.explain.moves import bare_names, own_adequate
 from policies.diff import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
-from policies.model import Policy
+from policies.model import Escalate, Policy
 from policies.quantities import dollars, write_duration, write_share
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
 
@@ -246,6 +246,7 @@ def _escalation(
             f"or below {when.threshold(calibrated=False):g} without one; without evidence: {rules.no_signal}"
         )
         yield PathLine("escalation", text, ("escalate", "when", "confidence_below"))
+        yield PathLine("escalation", f"  {_asked(rules)}", ("escalate", "verify"))
     if when.invalid and (given.features.wants_json or given.features.has_tools):
         yield PathLine("escalation", f"  invalid: {', '.join(sorted(when.invalid))}", ("escalate", "when", "invalid"))
     if when.finish:
@@ -263,6 +264,18 @@ def _escalation(
         after = rules.hedge.after if isinstance(rules.hedge.after, str) else write_duration(rules.hedge.after)
         text = f"  hedged after {after}, for up to {write_share(rules.hedge.max_extra_spend)} of the spending"
         yield PathLine("escalation", text, ("escalate", "hedge"))
+
+
+def _asked(rules: Escalate) -> str:
+    """Return who says how sure the answer is, in order, as far as the policy tells: the scorer is the deployment's."""
+    judge = rules.judge
+    words = {
+        "logprobs": "its log-probabilities",
+        "judge": judge and f"{judge.backend} as its judge, within {write_duration(judge.within)}",
+        "agreement": rules.agreement and "a second sample",
+        "scorer": "the config's scorer, if it has one",
+    }
+    return f"as told by {', else '.join(text for by in rules.verify if (text := words[by]))}"
 
 
 def _compared(rule: Expression, values: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ to this question had.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from gateway.lab.replay.tier_figures import TierFigures
 from gateway.progress import OnProgress, silent
 from routing.cascade import MIN_ATTEMPT_S
 from routing.confidence.calls import CALL_FAULTS
-from routing.confidence.judge import CALIBRATED
+from routing.confidence.judge import CALIBRATED, asked_before
 
 if TYPE_CHECKING:
     from gateway.lab.replay.records import LedgerReader
@@ -107,6 +108,7 @@ class CourseFollower:
         rows = np.array([read.tiers.index(name) for name in candidate.tiers])
         self._first_tier = int(rows[0])
         self._tables(read)
+        self._told = _told(candidate, [basis.policy for basis in reader.bases], self._signals)
         changed = np.flatnonzero(self._changed(reader))
         self._hits = np.arange(len(changed), len(changed) + int(lost.linked.sum()))
         self._origin = lost.origin[lost.linked]
@@ -275,6 +277,8 @@ class CourseFollower:
         graded[ungraded] = self._donors("judged", tier, at[ungraded], resampled)
         self.estimated_path[self._target[at[ungraded]]] = self.estimated[self._target[at[ungraded]]] = True
         passes = ~judged | self._passes(tier, graded)
+        unheard = at[judged & ~failed & (self._told[history.basis[graded], history.signal[tier, graded]] < 0)]
+        self._unknown[unheard] = self.estimated[self._target[unheard]] = True
         # The whole answer.
         stream = history.stream[rows]
         whole = rows.copy()
@@ -414,7 +418,8 @@ class CourseFollower:
             state = history.state[tier]
             judged = decided & (history.signal[tier] > 0) & ((state == ACCEPTED) | (state == REJECTED))
             at = np.flatnonzero(judged)
-            changed[at[self._passes(tier, at) != (state[at] == ACCEPTED)]] = True
+            unheard = self._told[history.basis[at], history.signal[tier, at]] < 0
+            changed[at[unheard | (self._passes(tier, at) != (state[at] == ACCEPTED))]] = True
         own = self.candidate.escalate.max_attempts
         theirs = np.array([basis.policy.escalate.max_attempts for basis in reader.bases] or [own])[history.basis]
         several = self._length_of[history.candidate] > 1
@@ -428,7 +433,8 @@ class CourseFollower:
         confidence = history.confidence[tier, rows]
         least = np.array([when.threshold(calibrated=name in CALIBRATED) for name in self._signals])
         asked = self.candidate.escalate.no_signal == "escalate" and when.asks_for_confidence
-        enough = np.where(np.isnan(confidence), not asked, confidence >= least[history.signal[tier, rows]])
+        told = self._told[history.basis[rows], history.signal[tier, rows]] != 0
+        enough = np.where(np.isnan(confidence) | ~told, not asked, confidence >= least[history.signal[tier, rows]])
         fault = self._active_fault[history.fault[tier, rows]] | (history.finish[tier, rows] == self._cut_off)
         return np.asarray(enough & ~fault)
 
@@ -514,3 +520,19 @@ class CourseFollower:
         theirs = np.where(np.isnan(theirs), like[at], theirs)
         same = history.question[donors] == history.question[self._row[at]]
         return np.where(same, 0.0, np.nan_to_num(sure[at] - theirs))
+
+
+def _told(candidate: Policy, recorded: Sequence[Policy], signals: Sequence[str]) -> Ints:
+    """Return what recorded evidence is to the candidate, by the policy it was recorded under and its basis.
+
+    1: it tells as much; 0: nobody would have been asked for it; -1: somebody would have been asked whose word nobody
+    recorded. Shape (policies, signals).
+    """
+    told = np.ones((max(len(recorded), 1), len(signals)), np.int64)
+    for row, policy in enumerate(recorded):
+        for column, basis in enumerate(signals):
+            before, then = asked_before(policy.escalate, basis)
+            now, asked = asked_before(candidate.escalate, basis)
+            none = basis in ("", "none")
+            told[row, column] = -1 if set(now) - set(before) else int(asked or none or not then)
+    return told

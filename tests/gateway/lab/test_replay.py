@@ -228,6 +228,27 @@ def test_a_finish_that_no_draft_had_rejects_none(replayed_by: Callable[..., Repl
     assert (result.changed, result.estimated) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("verify", "changed"), [(["logprobs", "judge"], "nothing"), (["agreement"], "all"), (["judge", "logprobs"], "?")]
+)
+def test_who_would_be_asked_how_sure_a_draft_is(
+    replayed_by: Callable[..., Replayed], verify: list[str], changed: str
+) -> None:
+    """What is asked after log-probabilities changes no verdict, without any the policy has no signal, and of a judge
+    that would be asked before them nobody knows what it would have said.
+    """
+    content = dict(policy().content)
+    escalate = {**content["escalate"], "verify": verify, "judge": {"backend": "judge"}}
+    result = replayed_by(made_policy({**content, "escalate": escalate}, Path("chat.yaml"), {}))
+    before, after = (getattr(result.figures["escalated"], name) for name in ("before", "after"))
+    if changed == "nothing":
+        assert (result.changed, result.no_evidence) == (0, 0)
+    elif changed == "all":
+        assert result.no_evidence < 10 and after > before + 0.1
+    else:
+        assert result.no_evidence > 100 and after == pytest.approx(before)
+
+
 def test_what_another_classifier_would_say_is_not_guessed(replayed_by: Callable[..., Replayed]) -> None:
     """The records hold what their classifier said; a policy whose rules do not ask for it can still be replayed."""
     content = dict(policy().content)
