@@ -33,6 +33,7 @@ from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
+from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.cascade.verifying import Verifiers
@@ -315,7 +316,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     _start_identities(steps)
     peers = Gossip(steps.store, endpoints)
     peers.start()
-    warmth = KeepWarm(endpoints, steps.metrics.warmed)
+    warmth = KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields)
     warmth.start()
     try:
         yield steps

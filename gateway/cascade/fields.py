@@ -42,7 +42,7 @@ def with_set_fields(
         instruction = policy.output.instruction
     native = asked.native
     changes = changes_to(asked.body, plan_of(levels), given_in(native))
-    for name in config.omit:  # the model refuses it
+    for name in config.not_settable:  # the model refuses it
         changes.pop(name, None)
     body: Mapping[str, Any] = with_changes(asked.body, changes) if changes else asked.body
     if native is not None and native.dialect == _DIALECTS.get(config.kind, "chat"):

@@ -1,8 +1,9 @@
 """Propose a ladder of up to three rungs, from the keys in the environment and the servers on this machine.
 
 The rungs are `local` (a server on this machine, else the model that `tierline up` starts), `hosted` (about $0.10 per
-million tokens of prompt) and `large` (about $2). Servers are asked for their models, all at once, and those that do not
-answer in time are left out; a hosted provider that does not answer gets the models of the shipped file.
+million tokens of prompt) and `large` (about $2). Where there are keys of several providers, each hosted rung is of the
+one that suits it best, and says why. Servers are asked for their models, all at once, and those that do not answer in
+time are left out; a hosted provider that does not answer gets the models of the shipped file.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import httpx2
 import orjson
@@ -48,6 +49,18 @@ class Rung:
     model: str
     place: ModelServer
     facts: HostedModel | None = None
+    why: str = ""
+    """Why this one, where there was a choice of providers."""
+
+    @property
+    def lacks(self) -> int:
+        """How many of the capabilities that a provider's models may have these lack."""
+        return len(Provider.model_fields["capabilities"].default) - len(self.capabilities)
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What its provider's models can do; of a model on this machine nothing is known."""
+        return () if self.place.provider is None else self.place.provider.capabilities
 
     @property
     def logprobs(self) -> bool:
@@ -93,24 +106,65 @@ async def _listed(
 
 
 def ladder(places: Sequence[ModelServer]) -> list[Rung]:
-    """Return the proposed rungs, cheapest first: at most one on this machine, then those of the first provider."""
+    """Return the proposed rungs, cheapest first: at most one on this machine, then a small and a large hosted one."""
     rungs = []
     here = next((place for place in places if place.provider is None), None)
     if here is not None and (names := _chats(here.models or ())):
         rungs.append(Rung("local", names[0], here))
-    there = next((place for place in places if place.provider is not None), None)
-    if there is None or there.provider is None:
-        return rungs
-    targets, previous = known_providers().rungs, ""
-    for tier, model, about in (
-        ("hosted", there.provider.small, targets["small"]),
-        ("large", there.provider.large, targets["large"]),
-    ):
-        chosen = _chosen(there, model, about)
-        if chosen and chosen != previous:
-            rungs.append(Rung(tier, chosen, there, shipped_facts().find(there.url, chosen)))
-            previous = chosen
-    return rungs
+    hosted = _cheapest(_offers("hosted", places))
+    large = _strongest(_offers("large", places), hosted)
+    return [*rungs, *(rung for rung in (hosted, large) if rung is not None)]
+
+
+def _offers(tier: Literal["hosted", "large"], places: Sequence[ModelServer]) -> list[Rung]:
+    """Return what each provider has for a rung, in their order."""
+    offers = []
+    for place in places:
+        if place.provider is not None:
+            size: Literal["small", "large"] = "small" if tier == "hosted" else "large"
+            model = _chosen(place, getattr(place.provider, size), known_providers().rungs[size])
+            if model is not None:
+                offers.append(Rung(tier, model, place, shipped_facts().find(place.url, model)))
+    return offers
+
+
+def _cheapest(offers: Sequence[Rung]) -> Rung | None:
+    """Return the cheapest of those that can most; of such as cost the same, one whose answers tell how sure it is."""
+
+    def cost(rung: Rung) -> float:
+        usd = rung.usd(*known_providers().typical["chat"])
+        return math.inf if usd is None else round(usd * 1000, 2)
+
+    found = min(offers, key=lambda one: (one.lacks, cost(one), not one.logprobs), default=None)
+    if found is None or len(offers) == 1:
+        return found
+    others = ", ".join(f"{one.model} ${cost(one):.2f}" for one in offers if one is not found)
+    signal = "with log-probabilities, " if found.logprobs and not all(one.logprobs for one in offers) else ""
+    why = f"{signal}${cost(found):.2f} per 1,000 chats; others: {others}"
+    if found.lacks < max(one.lacks for one in offers):
+        why += " (not all see pictures)"
+    return replace(found, why=why)
+
+
+def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:
+    """Return the one of those that can most whose price is nearest the rung's; if need be, of another provider.
+
+    Prices stand for strength, which no fact states.
+    """
+    about, below = known_providers().rungs["large"], None if small is None else small.place
+
+    def apart(rung: Rung) -> float:
+        price = None if rung.facts is None else rung.facts.price
+        return math.inf if price is None or not price.input else round(abs(math.log(price.input / about)), 1)
+
+    given = [one for one in offers if small is None or (one.place, one.model) != (small.place, small.model)]
+    found = min(given, key=lambda one: (one.lacks, apart(one), one.place is below), default=None)
+    if found is None or len(given) == 1:
+        return found
+    why = f"its price is nearest ${about:g} per million tokens in"
+    if found.place is not below:
+        why += f", and {found.place.name} answers while {below.name if below else 'another'} does not"
+    return replace(found, why=why)
 
 
 def _chosen(place: ModelServer, model: str, about: float) -> str | None:

@@ -52,6 +52,9 @@ _NOT_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
     "decisions": frozenset(get_args(Capability)),
 }
 """Capabilities that backends of each kind cannot have: requests to them have no way to ask for it."""
+_OPENAIS: Final = (".openai.com", ".openai.azure.com")
+"""Ends of the hosts of OpenAI's own API, which refuses fields that it does not know."""
+_ANTHROPICS: Final = ("thinking", "output_config")
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
 
@@ -312,8 +315,22 @@ class BackendConfig(Keyed, SetFields):
         if self.kind in ("responses", "anthropic"):
             message = "members of messages can be left out of chat completions only"
             findings += [Finding(("omit",), f"{message}: {name}") for name in self.omit if name.startswith("messages.")]
+        for how, fields in (("set", self.set), ("force", self.force)):
+            message = "is a field of Anthropic's API, which this one refuses; write reasoning_effort instead"
+            findings += [Finding((how, name), f"{name} {message}") for name in fields if name in self._foreign_fields]
         raise_findings(findings)
         return self
+
+    @property
+    def _foreign_fields(self) -> tuple[str, ...]:
+        """Fields of Anthropic's API that OpenAI's refuse, while servers of open models may have taken them over."""
+        hosted = f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
+        return _ANTHROPICS if self.kind == "responses" or (self.kind == "openai" and hosted) else ()
+
+    @cached_property
+    def not_settable(self) -> frozenset[str]:
+        """Fields that it is never sent for a policy that sets them."""
+        return frozenset((*self.omit, *self._foreign_fields))
 
     @model_validator(mode="after")
     def _continues_as_its_api_can(self) -> BackendConfig:

@@ -228,7 +228,7 @@ def _of_set_fields(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
         fields = policy.tier_fields.get(tier.name)
         for how, values in (("set", fields.set), ("force", fields.force)) if fields is not None else ():
             for backend in tier.backends:
-                for name in sorted(values.keys() & set(backend.omit)):
+                for name in sorted(values.keys() & backend.not_settable):
                     at = ("tier_fields", tier.name, how, name)
                     message = f"backend {backend.name!r} ({backend.model}) refuses {name}, so it is never sent there"
                     yield Finding(at, message, "T718", "leave it out, or give that tier another model", (Edit(at),))

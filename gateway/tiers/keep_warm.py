@@ -39,12 +39,17 @@ class KeepWarm:
         counted: Callable[[str, Warmed], None],
         clock: Clock = time.monotonic,
         chance: Callable[[], float] = random.random,
+        with_fields: Callable[[BackendRequest, Endpoint], BackendRequest] = lambda asked, _: asked,
     ) -> None:
-        """Call `counted` with the backend's name and the outcome of each such request."""
+        """Call `counted` with the backend's name and the outcome of each such request.
+
+        `with_fields` puts the fields that the backend's config sets into it: they may choose what is loaded there.
+        """
         self._endpoints = [one for one in endpoints if one.config.configured and one.config.warm is not None]
         self._counted = counted
         self._clock = clock
         self._chance = chance
+        self._with_fields = with_fields
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -80,7 +85,7 @@ class KeepWarm:
         slot = endpoint.take()
         try:
             async with asyncio.timeout(max(endpoint.config.patience, _PATIENCE * cold_s)):
-                await endpoint.backend.complete(_CALL)
+                await endpoint.backend.complete(self._with_fields(_CALL, endpoint))
             slot.began()
             slot.succeeded()
         except BackendError as error:

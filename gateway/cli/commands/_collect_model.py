@@ -39,6 +39,7 @@ _WRONG_SETUP: Final = frozenset({401, 402, 403, 404, 405})
 
 OnAnswer = Callable[[Any, Json], None]
 OnFailure = Callable[[Any, str], None]
+WithFields = Callable[[BackendRequest], BackendRequest]
 
 
 class Stopped(Exception):
@@ -51,10 +52,14 @@ class Respondent:
     `without_logprobs` counts the answers that came without log-probabilities.
     """
 
-    def __init__(self, backend: Backend, base_url: str, max_tokens: int) -> None:
+    def __init__(
+        self, backend: Backend, base_url: str, max_tokens: int, with_fields: WithFields = lambda asked: asked
+    ) -> None:
+        """`with_fields` puts what a backend's config sets into a request."""
         self.without_logprobs = 0
         self._backend = backend
         self._base_url = base_url
+        self._with_fields = with_fields
         self._wish = {"temperature": 0, "max_tokens": max_tokens}
         self._ask_logprobs: Json = {"logprobs": True, "top_logprobs": _ALTERNATIVES}
         self._failures = 0
@@ -122,9 +127,8 @@ class Respondent:
             started = time.perf_counter()
             try:
                 async with asyncio.timeout(_CALL_S):
-                    return await self._backend.complete(
-                        BackendRequest(body, ask_logprobs=False)
-                    ), time.perf_counter() - started
+                    asked = self._with_fields(BackendRequest(body, ask_logprobs=False))
+                    return await self._backend.complete(asked), time.perf_counter() - started
             except TimeoutError:
                 raise TimedOut(f"no answer within {_CALL_S:g} s") from None
             except BackendError as error:

@@ -8,14 +8,17 @@ import math
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from gateway.backends.base import Backend
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.cascade.fields import with_set_fields
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Labels, read_tasks
@@ -23,10 +26,14 @@ from gateway.cli.commands._collect_words import JudgingRespondent, Words
 from gateway.cli.commands._flags import whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
+from gateway.config.loader import load_deployment
 from gateway.exit_codes import Exit
 from gateway.fit.datasets import DataError, Json
 from gateway.progress import progress
 from gateway.report import NONE, Report, show, table
+from gateway.tiers.build import build_tiers, endpoints_of
+from gateway.tiers.endpoint import Endpoint
+from policies.errors import did_you_mean
 
 _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20
@@ -40,6 +47,8 @@ _EXAMPLES = """examples:
   tierline collect --prompts local.jsonl.gz --base-url https://api.openai.com/v1 --model gpt-4o-mini \\
       --key-env OPENAI_API_KEY --out both.jsonl.gz
                               ask a hosted model the same prompts, and add its labels to those of the first run
+  tierline collect --prompts mine.jsonl --backend hosted --config tierline.yaml --out hosted.jsonl.gz
+                              ask a backend of your config as the gateway does, with what its `set` and `force` say
   tierline collect --prompts both.jsonl.gz --judge --out judged.jsonl.gz
                               have the shipped model judge the answers, as `escalate.judge` would, for
                               `tierline train confidence` of a model without log-probabilities
@@ -69,6 +78,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--base-url", type=_url, metavar="URL", help="the OpenAI-compatible endpoint, up to /v1")
     parser.add_argument("--model", metavar="NAME", help="the model's name at the endpoint, and in the rows")
+    parser.add_argument("--backend", metavar="NAME", help="ask this backend of a config, with the fields that it sets")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the config of --backend (default: the one shipped)"
+    )
     parser.add_argument("--key-env", metavar="VAR", help="the environment variable with the endpoint's API key")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="the file to write the rows to; compressed if named .gz"
@@ -98,8 +111,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the prompts that have no answer yet, write the rows, and print how often the model was right."""
-    if bool(args.base_url) != bool(args.model):
+    if args.backend is None and bool(args.base_url) != bool(args.model):
         raise CommandError("--base-url and --model go together; without both, the shipped model is asked")
+    if args.backend is not None and (args.base_url or args.key_env):
+        raise CommandError(
+            "--backend takes the address and the key from the config; leave out --base-url and --key-env"
+        )
+    args.endpoint = None if args.backend is None else _configured(args)
     try:
         if args.judge:
             return _judge(args)
@@ -107,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
         if ungraded:
             _say(f"{ungraded} prompts are left out: they have no accepted answers")
         tasks = every[: args.limit]
-        labels = Labels.open(args.out, args.model or find_gguf(None)[1], resume=args.resume)
+        model = args.model or (find_gguf(None)[1] if args.endpoint is None else args.endpoint.config.model)
+        labels = Labels.open(args.out, model, resume=args.resume)
         failures = _ask(args, labels, tasks)
         labels.finish(tasks)
     except (DataError, CannotStart, OSError) as error:
@@ -175,15 +194,21 @@ def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask])
 
 
 async def _ask_all(args: argparse.Namespace, tasks: Sequence[Any], on_answer: OnAnswer, on_failure: OnFailure) -> None:
+    kind = JudgingRespondent if args.judge else Respondent
     async with _endpoint(args) as (base_url, model, key):
-        transport = Http1Transport(
-            f"{base_url}/chat/completions",
-            max_in_flight=args.concurrency,
-            connect_timeout_s=_CONNECT_S,
-            max_reply=_MAX_REPLY,
-        )
-        backend = OpenAIBackend(transport, model=model, key=key)
-        respondent = (JudgingRespondent if args.judge else Respondent)(backend, base_url, args.max_tokens)
+        backend: Backend
+        if args.endpoint is None:
+            transport = Http1Transport(
+                f"{base_url}/chat/completions",
+                max_in_flight=args.concurrency,
+                connect_timeout_s=_CONNECT_S,
+                max_reply=_MAX_REPLY,
+            )
+            backend = OpenAIBackend(transport, model=model, key=key)
+            respondent = kind(backend, base_url, args.max_tokens)
+        else:
+            backend = args.endpoint.backend
+            respondent = kind(backend, base_url, args.max_tokens, partial(with_set_fields, endpoint=args.endpoint))
         try:
             await respondent.answer_all(tasks, args.concurrency, on_answer, on_failure)
         finally:
@@ -192,9 +217,26 @@ async def _ask_all(args: argparse.Namespace, tasks: Sequence[Any], on_answer: On
                 _say(f"{count} answers came without log-probabilities: a confidence head cannot be fitted to them")
 
 
+def _configured(args: argparse.Namespace) -> Endpoint:
+    """Return the endpoint of --backend. Raises CommandError."""
+    deployment = load_deployment(args.config, os.environ)
+    endpoints = endpoints_of(build_tiers(deployment, lambda *_: None))
+    endpoint = endpoints.get(args.backend)
+    if endpoint is None:
+        raise CommandError(f"the config has no backend {args.backend!r}{did_you_mean(args.backend, endpoints)}")
+    if not endpoint.config.configured:
+        raise CommandError(
+            f"backend {args.backend!r} is not configured: {endpoint.config.unconfigured_reason or 'no base_url'}"
+        )
+    return endpoint
+
+
 @asynccontextmanager
 async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, str | None]]:
     """Provide the base URL, the model and the key; start the shipped model if no endpoint is named."""
+    if args.endpoint is not None:
+        yield args.endpoint.config.base_url, args.endpoint.config.model, None
+        return
     if args.base_url is None:
         async with local_model(_say) as endpoint:
             yield endpoint

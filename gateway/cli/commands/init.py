@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ escalate: {{no_signal: accept}}
 """
 """The policy by which --try asks each tier by its name: the shipped ones do not name all."""
 _AFTER_TIERS: Final = "# services:"
+_WIDTH: Final = 80
 _EXAMPLES = """examples:
   tierline init                           write tierline.yaml for the keys and servers that are there
   tierline init --try                     and send one short request through each rung
@@ -104,6 +106,7 @@ def _row(rung: Rung) -> dict[str, Any]:
         "price": None if price is None else {"input": price.input, "output": price.output},
         "context": None if rung.facts is None else rung.facts.context,
         "logprobs": rung.logprobs,
+        "why": rung.why,
     }
 
 
@@ -130,19 +133,23 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
             cost = f"${price.input:g} in, ${price.output:g} out per million tokens"
         signal = "" if rung.logprobs else ", no log-probabilities"
         lines.append(f"rung     {rung.tier:<14} {rung.model} ({rung.place.name}): {cost}{signal}")
+        lines += [f"{'':<24}why: {rung.why}"] if rung.why else []
     if rungs:
-        lines.append("1,000 typical requests, were all answered by one tier (cache hits cost nothing), in US dollars:")
+        lines.append("cost     in US dollars of 1,000 typical requests, were all answered by one tier:")
+        lines.append(f"{'':<24}{''.join(f'{rung.tier:>11}' for rung in rungs)}  tokens in, out")
     for surface, row in result["costs"].items() if rungs else ():
-        by_tier = ", ".join(
-            f"{tier} {'not known' if usd is None else f'{usd:.2f}'}" for tier, usd in row["usd"].items()
-        )
-        tokens = f"({row['tokens_in']} tokens in, {row['tokens_out']} out)"
-        lines.append(f"cost     {surface:<14} {by_tier} {tokens}")
+        by_tier = "".join(f"{'not known' if usd is None else f'{usd:.2f}':>11}" for usd in row["usd"].values())
+        lines.append(f"{'':<9}{surface:<15}{by_tier}  {row['tokens_in']}, {row['tokens_out']}")
     lines += [f"advice   {said}" for said in result["advice"]]
     lines += [*result["problems"], *(f"{one} (warning)" for one in result["warnings"])]
     lines += [f"tried    {tier:<14} {said}" for tier, said in result["tried"].items()]
     lines.append(f"wrote {result['config']}; start with `tierline up --config {result['config']}`")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{part}\n" for line in lines for part in _wrapped(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    """Return a line as lines of a terminal of 80 columns; what has no space, such as a URL, stays whole."""
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 24, break_long_words=False, break_on_hyphens=False)
 
 
 async def _try_out(config: Path, rungs: list[Rung]) -> dict[str, str]:

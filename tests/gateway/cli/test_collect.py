@@ -78,6 +78,22 @@ def test_each_prompt_becomes_a_labelled_row(model: Upstream, prompts: Path, tmp_
     assert not out.with_name("rows.jsonl.gz.part").exists()
 
 
+def test_a_backend_of_a_config_is_asked_with_what_it_sets(
+    model: Upstream, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its own API, with its key and its fields: labels of another setting would be those of another model."""
+    config, out = tmp_path / "tierline.yaml", tmp_path / "rows.jsonl"
+    backend = f"{{base_url: '{model.url}', model: tiny, set: {{reasoning_effort: low}}, force: {{seed: 7}}}}"
+    config.write_text(f"tiers: [{{name: local, backends: [{backend}]}}]\ncross_encoder: none\n")
+    named = ["collect", "--prompts", str(prompts), "--out", str(out), "--config", str(config), "--backend"]
+    assert main([*named, "local"]) == 0
+    for request in model.requests:
+        assert request.body.items() >= {"model": "tiny", "reasoning_effort": "low", "seed": 7, "temperature": 0}.items()
+    assert [row.answers["tiny"].correct for row in read_rows(out)] == [1, 0, 1]
+    assert main([*named, "locl", "--resume"]) == 2 and "did you mean" in capsys.readouterr().err
+    assert main([*named, "local", "--key-env", "X"]) == 2
+
+
 def test_the_model_is_asked_as_a_chat_at_temperature_0(
     model: Upstream, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,9 +152,11 @@ def test_people_are_told_what_it_costs_and_who_judges(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary-of-a-test")
     out = tmp_path / "tierline.yaml"
     assert main(["init", "--out", str(out), "--server", NOBODY]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
+    said = " ".join(printed.split())
     assert "claude-haiku-5-5 (Anthropic): $0.1 in, $0.5 out per million tokens, no log-probabilities" in said
-    assert "chat           hosted 0.23, large 4.60 (800 tokens in, 300 out)" in said
+    assert "hosted large tokens in, out" in said and "chat 0.23 4.60 800, 300" in said
+    assert max(map(len, printed.replace(str(out), "").splitlines())) <= 80
     assert "agreement: {samples: 1}" in said
     assert "sk-canary" not in said + out.read_text()
     tiers = load_deployment(out, {"ANTHROPIC_API_KEY": "sk-canary-of-a-test"}).tiers
@@ -169,6 +171,47 @@ def test_a_model_that_is_not_listed_or_retires_is_not_proposed() -> None:
     rungs = ladder([ModelServer("OpenAI", provider.base_url, listed, provider)])
     assert [rung.model for rung in rungs] == ["gpt-5.6-luna", "gpt-6-sol"]
     assert ladder([ModelServer("OpenAI", provider.base_url, ("gpt-5-nano", "o1-pro"), provider)]) == []
+
+
+def places_of(*names: str) -> list[ModelServer]:
+    """Providers with a key that list no models, in the order of the file."""
+    known = known_providers().providers
+    return [ModelServer(one.name, one.base_url, None, one) for one in known if one.name in names]
+
+
+@pytest.mark.parametrize(
+    ("keys", "hosted", "large"),
+    [
+        (("OpenAI",), "gpt-6-luna", "gpt-6.1-sol"),
+        # Both cost the same: the one that tells how sure it is, and a second provider for the hard questions.
+        (("OpenAI", "Anthropic"), "gpt-6-luna", "claude-sonnet-5-5"),
+        # Groq's is cheaper, and sees no pictures.
+        (("Anthropic", "Groq"), "claude-haiku-5-5", "claude-sonnet-5-5"),
+        (("Groq", "DeepSeek"), "openai/gpt-oss-20b", "deepseek-v4-pro"),
+    ],
+)
+def test_rungs_are_of_the_providers_that_suit_them(keys: tuple[str, ...], hosted: str, large: str) -> None:
+    rungs = ladder(places_of(*keys))
+    assert [(rung.tier, rung.model) for rung in rungs] == [("hosted", hosted), ("large", large)]
+    assert all(bool(rung.why) == (len(keys) > 1) for rung in rungs)
+
+
+def test_people_are_told_why_a_rung_is_whose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a terminal of 80 columns, and each rung's key is named in the file."""
+    monkeypatch.setattr("gateway.cli.ladder.FAR_S", 0.0)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-one")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-two")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--server", NOBODY]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    said = " ".join(printed.split())
+    assert "with log-probabilities, $0.23 per 1,000 chats; others: claude-haiku-5-5 $0.23" in said
+    assert "nearest $2 per million tokens in, and Anthropic answers while OpenAI does not" in said
+    text = Path("tierline.yaml").read_text()
+    assert "key_env: OPENAI_API_KEY" in text and "key_env: ANTHROPIC_API_KEY" in text
 
 
 def test_the_local_tier_judges_where_there_is_one() -> None:

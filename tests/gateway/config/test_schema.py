@@ -553,3 +553,26 @@ def test_a_token_over_plain_http_is_a_warning(load: Load) -> None:
     backend = "{base_url: http://a.example/v1, model: m, auth: {kind: google}}"
     (warning,) = load(f"tiers: [{{name: cloud, backends: [{backend}]}}]\n").warnings
     assert "unencrypted" in warning.message
+
+
+@pytest.mark.parametrize(
+    ("backend", "refused"),
+    [
+        (
+            "{kind: responses, base_url: 'https://a.example/v1', model: m, set: {thinking: {type: adaptive}}}",
+            "thinking",
+        ),
+        ("{base_url: 'https://api.openai.com/v1', model: m, force: {output_config: {effort: low}}}", "output_config"),
+        (
+            "{base_url: 'https://mine.openai.azure.com/openai/v1', model: m, set: {thinking: {type: adaptive}}}",
+            "thinking",
+        ),
+    ],
+)
+def test_a_field_of_anthropics_cannot_be_set_where_it_is_refused(load: Load, backend: str, refused: str) -> None:
+    """Each call would fail once; the message says what to write. Servers of open models have taken the field over."""
+    (problem,) = problems_of(load, f"tiers: [{{name: t, backends: [{backend}]}}]\n")
+    assert f".{refused}: " in problem and "write reasoning_effort instead" in problem
+    here = backend.replace("kind: responses, ", "").replace("api.openai.com", "b.example")
+    here = here.replace("mine.openai.azure.com", "b.example")
+    assert load(f"tiers: [{{name: t, backends: [{here}]}}]\n").tiers[0].backends[0].not_settable == frozenset()

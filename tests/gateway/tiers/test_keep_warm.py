@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, EventStream
+from gateway.cascade.fields import with_set_fields
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
 from gateway.tiers.keep_warm import KeepWarm
@@ -60,6 +61,25 @@ async def test_a_silent_backend_gets_one_token_requests() -> None:
         assert backend.bodies[0]["max_tokens"] == 1
         assert not endpoint.forecast(10, batch=False, now=endpoint.now()).cold
         assert counted["local", "warmed"] >= 2 and endpoint.in_flight == 0
+
+
+async def test_what_the_config_sets_is_sent() -> None:
+    """Its fields may choose what is loaded: without them, another variant of the model would be kept warm."""
+    backend = Counting()
+    fields = {"set": {"reasoning_effort": "low"}, "force": {"chat_template_kwargs": {"enable_thinking": False}}}
+    config = {
+        "name": "local",
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "m",
+        "warm": {"ttft": "1s", "after": "300ms"},
+    }
+    config["warm"]["keep"] = True
+    endpoint = Endpoint(BackendConfig.model_validate({**config, **fields}), backend)
+    warmth = KeepWarm([endpoint], lambda *_: None, with_fields=with_set_fields)
+    warmth.start()
+    await eventually(lambda: bool(backend.bodies), 3.0, "a request")
+    await warmth.aclose()
+    assert backend.bodies[0].items() >= {**fields["set"], **fields["force"], "max_tokens": 1}.items()
 
 
 async def test_without_keep_nothing_is_sent() -> None:
