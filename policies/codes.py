@@ -69,6 +69,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T602": Code("canary without steps", "error", "What is learnt could not be tried step by step."),
     "T603": Code("quality unguarded", "warning", "The change can make answers worse, and its canary would not notice."),
     "T604": Code("session that ends at once", "warning", "Its first request is told to conclude, and calls no tool."),
+    "T605": Code("input step that does nothing", "warning", "Another of its keys leaves nothing to it."),
     "T701": Code("tier unknown to the config", "error", "The policy cannot be loaded in this deployment."),
     "T702": Code("backend or service unknown", "error", "The policy cannot be loaded in this deployment."),
     "T703": Code("surface or alias taken twice", "error", "A request's `model` or header would mean two surfaces."),

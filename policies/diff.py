@@ -92,6 +92,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("output", "set"): "What all models are asked for where the request leaves it open.",
     ("output", "force"): "What all models are asked for, whatever the request says.",
     ("output", "instruction"): "What is added to the system's text of every request.",
+    ("input",): "What of the older turns of a conversation is not sent to models.",
     ("prompt_cache",): "Whether providers' prompt caches are asked to keep what comes again, and for how long.",
     ("load",): "Who waits, and for how long, when all backends are full.",
     ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",

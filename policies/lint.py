@@ -315,6 +315,21 @@ def _sessions_begin(policy: Rules) -> Iterator[Finding]:
         yield Finding(at, message, "T604", "write 2 or more, or on_cap: refuse", (Edit(at, "50"),))
 
 
+def _input_steps_differ(policy: Rules) -> Iterator[Finding]:
+    rules = policy.input
+    if rules is None or rules.tool_results is None:
+        return
+    at, keep = ("input", "tool_results", "keep"), rules.tool_results.keep
+    if keep < rules.keep:
+        message = f"less than input.keep, {rules.keep}, which these turns stay whole for in any case"
+        yield Finding(at, message, "T605", f"write {rules.keep} or more", (Edit(at, str(rules.keep)),))
+    elif keep == rules.keep:
+        for name in ("repeats", "minify"):
+            if getattr(rules, name):
+                message = f"every result before the last {keep} turns is a stub already (input.tool_results)"
+                yield Finding(("input", name), message, "T605", "leave it out, or keep more", (Edit(("input", name)),))
+
+
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     for name, quantiles in policy.slo.quantiles().items():
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
@@ -406,6 +421,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _hedges_come_in_time,
     _holdout_is_a_sample,
     _sessions_begin,
+    _input_steps_differ,
     _waits_end_in_time,
     _caches_build_on_each_other,
 )

@@ -49,6 +49,7 @@ _RULING = tuple(name for name in Rules.model_fields if name not in {"description
 _LATER: Final[Mapping[str, object]] = {
     "endpoints": Endpoints(),
     "optional_tiers": (),
+    "input": None,
     "prompt_cache": "auto",
     "session": None,
     "tier_fields": {},
@@ -375,6 +376,8 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
     ladder = [tier for tier in own if not tier.unconfigured]
     makers = [[tier.name, *tier.models, *tier.fields] for tier in ladder]
     made_by = [makers, _canonical(rules.output), _canonical(rules.cache)]
+    if rules.input is not None:
+        made_by.append(_canonical(rules.input))
     if rules.tier_fields:
         made_by.append({name: _canonical(fields) for name, fields in rules.tier_fields.items()})
     return {

@@ -23,6 +23,7 @@ from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.fields import SetFields
+from policies.input import InputRules
 from policies.learn import Learn
 from policies.quantities import read_duration, read_number
 from policies.rollout import Rollout
@@ -440,6 +441,8 @@ class Rules(Section):
     escalate: Escalate = Escalate()
     cache: CachePolicy = CachePolicy()
     output: Output = Output()
+    input: InputRules | None = None
+    """What of a conversation is sent shorter than the client sends it."""
     prompt_cache: PromptCache = "auto"
     """Whether providers' prompt caches are asked to keep what comes again: `long` for as long as each offers it."""
     load: Load = Load()

@@ -63,6 +63,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "answer_estimated": "BOOLEAN",
     "counterfactual_usd": "DOUBLE",
     "prompt_cache_usd": "DOUBLE",
+    "tokens_left_out": "BIGINT",
     "wasted_tokens": "BIGINT",
     "tpot_ms": "DOUBLE",
     "gap_ms": "DOUBLE",

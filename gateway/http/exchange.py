@@ -34,6 +34,7 @@ from gateway.http.tried_policy import TRY, tried_policy
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import QUIET_S, is_sign_of_life
+from gateway.request.shortened import with_shorter_input
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_CALLER, Trace, parse_caller
@@ -205,6 +206,8 @@ class Exchange(BaseExchange):
         )
         if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
             request = await steps.sessions.enter(request, caps)
+        if (rules := request.policy.input) is not None:
+            request = await with_shorter_input(request, rules)
         if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
             self._dialect.limited(limit)
         await self._accepted(request)

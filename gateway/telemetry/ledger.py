@@ -132,6 +132,8 @@ class Ledger:
     prompt_cache_usd: float | None = None
     """What providers' prompt caches saved, less what it cost more to write to them; None if nothing was, or no price is
     known."""
+    tokens_left_out: int = 0
+    """Prompt tokens, estimated, that the policy's `input` did not send."""
     wasted_tokens: int = 0
     """Prompt and completion tokens of calls whose text the client never saw, free calls included."""
     tpot_ms: float | None = None

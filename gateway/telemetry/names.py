@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 # Hops, in the order of one request.
 REQUEST: Final = "request"
 SESSION: Final = "session"  # where the policy caps sessions: counts the request
+INPUT: Final = "input"  # where the policy has `input`: sends older tool results shorter
 CACHE_EXACT: Final = "cache.exact"
 EMBED: Final = "embed"
 CACHE_SEMANTIC: Final = "cache.semantic"
@@ -165,6 +166,7 @@ TIMEOUT: Final = "tierline.timeout_ms"
 COST_UNKNOWN: Final = "tierline.cost.unknown"  # nobody states the price of the backend
 FIELDS: Final = "tierline.fields"  # request fields that the config or the policy set, as NAME=VALUE
 INSTRUCTION: Final = "tierline.instruction"  # what the policy added to the system's text
+INPUT_SAVED: Final = "tierline.input.saved"  # tokens that each step left out, as STEP TOKENS
 PROMPT_CACHE: Final = "tierline.prompt_cache"  # what was added to the request for the provider's prompt cache
 PROMPT_CACHE_USD: Final = "tierline.prompt_cache.saved_usd"  # less than without it; below 0 where writing cost more
 DROPPED: Final = "tierline.dropped"  # paths of the client's fields that the backend was not sent

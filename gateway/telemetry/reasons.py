@@ -67,6 +67,11 @@ def _session(a: Attributes) -> Iterable[str]:
     yield f"{dollars(a.get(names.SESSION_USD, 0.0))} in {a.get(names.SESSION_TIME, 0.0):.0f} s"
 
 
+def _input(a: Attributes) -> Iterable[str]:
+    steps = [one.split(" ") for one in a.get(names.INPUT_SAVED, ())]
+    yield ", ".join(f"{step} left out {tokens} tokens" for step, tokens in steps) or "nothing was left out"
+
+
 def _cache(a: Attributes) -> Iterable[str]:
     outcome, reason = a.get(names.CACHE_OUTCOME, "no outcome"), a.get(names.CACHE_REASON)
     yield f"{outcome} ({reason})" if reason else str(outcome)
@@ -313,5 +318,6 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.JUDGE: _judge,
     names.CACHE_WRITE: _cache,
     names.SESSION: _session,
+    names.INPUT: _input,
     names.HOP_SHED: _shed,
 }

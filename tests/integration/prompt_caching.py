@@ -11,7 +11,7 @@ import asyncio
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,11 +73,14 @@ async def caching_world(
     prompt_cache: str = "auto",
     store_url: str | None = None,
     refuses: tuple[str, ...] = (),
-    models: Mapping[str, str] | None = None,
+    more: str = "",
 ) -> AsyncIterator[CachingWorld]:
-    """The application before scripted providers of each API, which call a tool whenever there are any."""
+    """The application before scripted providers of each API, which call a tool whenever there are any.
+
+    `more` is what the policies say beside the rest.
+    """
     facts = {"dated": "2026-11-22", "hosts": {"127.0.0.1": "openai"}, "models": {}}
-    named = {"chat": "gpt-5.4", "responses": "gpt-6-luna", "messages": "claude-sonnet-5-5", **(models or {})}
+    named = {"chat": "gpt-5.4", "responses": "gpt-6-luna", "messages": "claude-sonnet-5-5"}
     kinds = {"chat": "openai", "responses": "responses", "messages": "anthropic"}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "facts.json").write_bytes(orjson.dumps(facts))
@@ -108,7 +111,7 @@ async def caching_world(
             for name, server in servers.items()
         ]
         settings = {"tiers": tiers, "prices": {"file": "facts.json"}}
-        policies = {name: policy(name, prompt_cache) for name in SURFACES}
+        policies = {name: f"{policy(name, prompt_cache)}{more}\n" for name in SURFACES}
         async with in_process(
             folder, chat.url, messages.url, store_url=store_url, settings=settings, policies=policies
         ) as app:

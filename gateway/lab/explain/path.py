@@ -45,7 +45,7 @@ class PathLine:
 def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     """Return the steps from the features to the decision, and what could happen after it."""
     values = rule_values(policy, given.difficulty, given.features, given.budget_s)
-    lines = [*_session(policy), *_features(policy, values, given), *_classifier(policy, given, values)]
+    lines = [*_session(policy), *_input(policy), *_features(policy, values, given), *_classifier(policy, given, values)]
     lines += [*_conversation(policy, given, values), *_budget(policy, given)]
     try:
         decision = decide(policy, given)
@@ -65,6 +65,18 @@ def _session(policy: Policy) -> Iterator[PathLine]:
         allowed += [write_duration(caps.time)] if caps.time is not None else []
         then = "the last one is told to conclude" if caps.on_cap == "conclude" else "what comes later is refused"
         yield PathLine("session", f"one session gets {', '.join(allowed)} at most; {then}", ("session",))
+
+
+def _input(policy: Policy) -> Iterator[PathLine]:
+    if (rules := policy.input) is None:
+        return
+    if rules.tool_results is not None:
+        kept = max(rules.keep, rules.tool_results.keep)
+        yield PathLine("input", f"tool results before the last {kept} turns are left out", ("input", "tool_results"))
+    for name in ("repeats", "minify"):
+        if done := getattr(rules, name):
+            verb = "repeated tool results are left out" if done == "drop" else "tool results that are JSON are minified"
+            yield PathLine("input", f"{verb} before the last {rules.keep} turns", ("input", name))
 
 
 def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> list[PathLine]:

@@ -51,6 +51,8 @@ UNSEEN: Final[Mapping[str, str]] = {
     "cache.coalesce": "needs simultaneous requests",
     "cache.scope": "needs several tenants",
     "cache.tags": "needs a purge",
+    "input": "what of a conversation is sent; a whole request with one shows what that changes",
+    "prompt_cache": "what a provider keeps of a prompt",
     "session": "what the requests of a session use together",
     "holdout": "a share of requests; `holdout: true` in a case shows what it does",
 }

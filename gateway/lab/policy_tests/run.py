@@ -245,18 +245,19 @@ class Requests:
     """The whole requests of tests as the classifier reads them, each read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[Any, Any, Request]] = {}
-        """By the body and the policy's `route.traffic`: all of a policy that such a request is read by."""
+        self._known: dict[tuple[int, int, int], tuple[Any, Any, Any, Request]] = {}
+        """By the body and the policy's `route.traffic` and `input`: all of a policy that such a request is read by."""
 
     def of(self, body: Mapping[str, Any], policy: Policy) -> Request:
         """Return the request with this body."""
-        traffic = policy.route.traffic
-        known = self._known.get((id(body), id(traffic)))
+        traffic, rules = policy.route.traffic, policy.input
+        key = id(body), id(traffic), id(rules)
+        known = self._known.get(key)
         if known is None:
             from gateway.lab.policy_tests.whole_requests import request_of
 
-            known = self._known[id(body), id(traffic)] = (body, traffic, request_of(body, policy))
-        return known[2]
+            known = self._known[key] = (body, traffic, rules, request_of(body, policy))
+        return known[3]
 
 
 def _requests_together(

@@ -16,6 +16,7 @@ from gateway.lab.policy_tests.case import Request
 from routing.conversation import rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
+from routing.shortening import shorter_input
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
@@ -38,6 +39,10 @@ def _cross_encoder() -> TurnScorer:
 
 def request_of(body: Mapping[str, Any], policy: Policy) -> Request:
     """Return a whole request with its features, and its difficulty as the classifier rates it."""
+    if policy.input is not None:
+        texts = shorter_input(body["messages"], policy.input).texts
+        messages = [{**one, "content": texts[i]} if i in texts else one for i, one in enumerate(body["messages"])]
+        body = {**body, "messages": messages}
     difficulty, features = rated_in_conversation(policy, classifier(), embedder(), features_of(body))
     return Request(features, body, {"room": room_needed(body)}, difficulty)
 

@@ -150,8 +150,9 @@ class LedgerReader:
         self.which = which
         self.table = table
         unpriced = "count(*) FILTER (coalesce(cost_unknown, false))"
-        more = ("count(*)", "min(ordinal)", "max(ordinal)", "max(len(given.difficulty.p_right))", unpriced)
-        words, (count, first, last, heads, self.unpriced) = self._words("requests", _WORDS, more)
+        left_out = "coalesce(sum(tokens_left_out), 0)"
+        more = ("count(*)", "min(ordinal)", "max(ordinal)", "max(len(given.difficulty.p_right))", unpriced, left_out)
+        words, (count, first, last, heads, self.unpriced, self.tokens_left_out) = self._words("requests", _WORDS, more)
         self.count, self._first, self._last, self._heads = int(count), first or 0, last or -1, int(heads or 0)
         called, _ = self._words(_CALLS, [f"c.{name}" for name in _CALL_WORDS])
         self.basis_ids, self.paths, self.tenants = Words(words["basis"]), Words(words["path"]), Words(words["tenant"])

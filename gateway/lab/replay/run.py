@@ -310,6 +310,12 @@ def _notes(
     notes = _cache_notes(recorded, candidate)
     if recorded.output != candidate.output:
         notes.append("output changes: answers are taken as long as they were")
+    if recorded.input != candidate.input:
+        left = reader.tokens_left_out
+        notes.append(
+            f"input changes: what it leaves out is not known, as no record holds a conversation, and counts nowhere; "
+            f"{left:,} tokens were left out of these requests. A shadow or a canary shows it"
+        )
     was_escalate, now_escalate = recorded.escalate, candidate.escalate
     if (was_escalate.stream.hold_tokens, was_escalate.stream.hold_max) != (
         now_escalate.stream.hold_tokens,

@@ -1,0 +1,98 @@
+"""Send older tool results of a conversation shorter where the policy says so (`input`), in both forms of a request.
+
+See `routing.shortening` for what that is. In the client's own form, which a backend of its dialect is sent, a result is
+found by the id of its call and its text; one that is not found there, or whose id is that of several, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.off_loop import off_loop
+from gateway.telemetry import names
+from routing.shortening import shorter_input, text_of_result
+
+if TYPE_CHECKING:
+    from gateway.dialects.native import Native
+    from gateway.request.context import RequestContext
+    from policies.input import InputRules
+    from routing.shortening import ShorterInput
+
+_LONG: Final = 8000
+"""Estimated tokens of a conversation from which it is read in a thread."""
+_RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_Texts = Mapping[Any, tuple[str, str]]
+"""The text of a result, and the one that takes its place, by the id of its call."""
+
+
+async def with_shorter_input(request: RequestContext, rules: InputRules) -> RequestContext:
+    """Return a request whose older tool results are shorter; the request itself if none is. The trace gets a hop."""
+    hop = request.trace.begin(names.INPUT)
+    shorten = partial(shorter_input, request.body["messages"], rules)
+    found = await off_loop(shorten) if request.features.approx_tokens > _LONG else shorten()
+    tokens = sum(found.saved.values())
+    hop.attributes[names.INPUT_SAVED] = [f"{step} {saved}" for step, saved in found.saved.items()]
+    hop.end()
+    if not found.texts:
+        return request
+    request.ledger.tokens_left_out = tokens
+    body, native = request.body, request.native
+    features = request.features._replace(approx_tokens=max(1, request.features.approx_tokens - tokens))
+    if native is not None:
+        native = _in_own_form(native, _by_call(body["messages"], found))
+    return replace(request, body=_in_chat(body, found), native=native, features=features)
+
+
+def _in_chat(body: Mapping[str, Any], found: ShorterInput) -> dict[str, Any]:
+    messages = [
+        {**message, "content": found.texts[i]} if i in found.texts else message
+        for i, message in enumerate(body["messages"])
+    ]
+    return {**body, "messages": messages}
+
+
+def _by_call(messages: list[Mapping[str, Any]], found: ShorterInput) -> _Texts:
+    ids = Counter(message.get("tool_call_id") for message in messages if message.get("role") == "tool")
+    return {
+        ident: (text_of_result(messages[i].get("content")) or "", text)
+        for i, text in found.texts.items()
+        if ids[ident := messages[i].get("tool_call_id")] == 1
+    }
+
+
+def _in_own_form(native: Native, texts: _Texts) -> Native:
+    if native.dialect == "messages":
+        messages = [_message(message, texts) for message in native.body["messages"]]
+        return replace(native, body={**native.body, "messages": messages})
+    items = native.body.get("input")
+    if not isinstance(items, list):
+        return native
+    return replace(native, body={**native.body, "input": [_item(item, texts) for item in items]})
+
+
+def _message(message: Mapping[str, Any], texts: _Texts) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    blocks = [
+        _replaced(block, "content", block.get("tool_use_id"), texts) if block.get("type") == "tool_result" else block
+        for block in content
+    ]
+    return message if blocks == content else {**message, "content": blocks}
+
+
+def _item(item: Any, texts: _Texts) -> Any:
+    if type(item) is not dict or item.get("type") not in _RESULTS:
+        return item
+    return _replaced(item, "output", item.get("call_id"), texts)
+
+
+def _replaced(holder: Mapping[str, Any], member: str, ident: Any, texts: _Texts) -> Mapping[str, Any]:
+    before, after = texts.get(ident, ("", ""))
+    if not after or text_of_result(holder.get(member)) != before:
+        return holder
+    return {**holder, member: after}
