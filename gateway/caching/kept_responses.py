@@ -107,7 +107,7 @@ class KeptResponses(BatchTask[str | Release]):
         """
         super().__init__("tierline.responses")
         self._store = store
-        self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
+        self.secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self._caps = caps
         self._pending: dict[str, _Pending] = {}
         self._pending_bytes = 0
@@ -403,7 +403,7 @@ class KeptResponses(BatchTask[str | Release]):
         return ends(prefixes[0], digests)
 
     def _digest(self, *parts: str) -> str:
-        digest = blake2b(digest_size=16, key=self._secret)
+        digest = blake2b(digest_size=16, key=self.secret)
         for part in (_SCHEMA, *parts):
             digest.update(prefixed(part.encode("utf-8", "surrogatepass")))
         return digest.hexdigest()

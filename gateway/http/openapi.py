@@ -91,6 +91,7 @@ def _answers() -> list[APIRoute]:
         _described("POST", "/v1/embeddings", "Embed texts", _ANSWERS, schemas.CreateEmbeddings, schemas.EmbeddingList),
         _described("POST", "/v1/responses", "Answer as a response", *response, stream=True),
         _described("POST", "/responses", "Answer as a response", *response, stream=True),
+        _described("POST", "/v1/responses/compact", "Compact a conversation", _ANSWERS, schemas.CreateResponse),
         _described(
             "POST", "/v1/messages", "Answer as Anthropic's API does", _ANSWERS, schemas.CreateMessage, stream=True
         ),

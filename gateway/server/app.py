@@ -54,6 +54,7 @@ class App:
             "/v1/completions": TextCompletions(steps),
             "/v1/embeddings": Embeddings(steps),
             **dict.fromkeys(responses.PATHS, responses.ResponsesEndpoint(steps)),
+            "/v1/responses/compact": responses.ResponsesEndpoint(steps, compacts=True),
             "/v1/messages": Messages(steps),
         }
         """The other endpoints that only take POST, by path."""

@@ -256,7 +256,7 @@ def test_other_methods(cached_gateway: Gateway) -> None:
         ("POST", "/resp_1", "DELETE, GET, HEAD"),
         ("GET", "/input_tokens", None),
         ("GET", "/resp_1/cancel", "POST"),
-        ("POST", "/compact", None),
+        ("GET", "/compact", "POST"),
         ("POST", "/resp_1/others", None),
     ):
         reply = httpx2.request(method, f"{cached_gateway.url}/responses{path}", timeout=20)

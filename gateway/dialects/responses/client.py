@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from gateway.dialects.native import Native
+from gateway.dialects.responses.compaction import FIELDS, asked_of, is_compaction, opened, sealed
 from gateway.dialects.responses.events import ResponseEvents
-from gateway.dialects.responses.items import Json, without_encrypted
+from gateway.dialects.responses.items import Json, listed_item, usage_object, without_encrypted
 from gateway.dialects.responses.reading import (
     ENCRYPTED,
     LOGPROBS,
@@ -29,7 +30,7 @@ from gateway.dialects.responses.response_object import (
     response_of_item,
     whole_response,
 )
-from gateway.errors import ApiError, InvalidRequest
+from gateway.errors import ApiError, InvalidRequest, UpstreamFailed
 from gateway.off_loop import off_loop
 
 _STATE: Final = "a store (store.url in the config) and a policy that keeps responses (state.responses)"
@@ -93,6 +94,8 @@ class ResponsesClient:
         lifetime: LifetimeOf,
         *,
         conversations: PastConversations | None = None,
+        secret: bytes = b"",
+        compacts: bool = False,
         messages: int,
         hosted: bool = False,
         hides_cache: bool = False,
@@ -101,11 +104,15 @@ class ResponsesClient:
 
         `hides_cache`: the client is not told of a backend's prompt cache.
 
+        `secret`: what compactions are encrypted with. `compacts`: whether the request asks for one.
+
         `hosted`: whether a backend of this API is configured, which can honour what chat completions cannot express.
         """
         self._past = past
         self._lifetime = lifetime
         self._conversations = conversations
+        self._secret = secret
+        self.compacts = compacts
         self._conversation = ""
         """Id of the open one."""
         self._most = messages
@@ -121,11 +128,15 @@ class ResponsesClient:
         self._before: list[str] = []
         self.ttl_s = self._conversation_s = 0.0
         self._over = False
+        self._users: list[Json] = []
+        """The user's messages of a conversation that is compacted."""
         self._logprobs = self._encrypted = False
 
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
+        if self.compacts:
+            body = {**{name: value for name, value in body.items() if name in FIELDS}, "store": False}
         lifetime = self._kept_for(body)
         self.ttl_s = lifetime.kept_s
         entries = await off_loop(partial(entries_of, body)) if large else entries_of(body)
@@ -140,6 +151,11 @@ class ResponsesClient:
         elif previous is not None:
             earlier = await self._earlier(previous)
             entries = [(f"previous[{i}]", item) for i, item in enumerate(earlier)] + entries
+        if any(is_compaction(item) for _, item in entries):
+            entries = [(at, self._expanded(at, item) if is_compaction(item) else item) for at, item in entries]
+        if self.compacts and entries:
+            self._users = [listed_item(item, self._ids.new("message")) for _, item in entries if _is_users(item)]
+            entries = [("input", asked_of(entries))]
         if not entries and body.get("prompt") is None:
             raise (
                 missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
@@ -176,6 +192,8 @@ class ResponsesClient:
         """Return the Response object of a whole reply, as JSON, and keep it if it is to be kept."""
         head = self._begun()
         response = whole_response(completion, head, logprobs=self._logprobs)
+        if self.compacts:
+            return orjson.dumps(self._compacted(response))
         self._keep(response)
         if not self._encrypted:
             response = {**response, "output": [without_encrypted(item) for item in response["output"]]}
@@ -199,6 +217,28 @@ class ResponsesClient:
     def cancel(self) -> None:
         """Keep the response as cancelled, whatever comes of it later."""
         self._keep(self._begun().of("cancelled"))
+
+    def _expanded(self, at: str, item: Json) -> Json:
+        """Return the message that a compaction stands for. Raises InvalidRequest."""
+        message = opened(self._secret, self._tenant, item)
+        if message is None:
+            what = "was not made here for this key's tenant, or was changed since."
+            raise unsupported(f"{at}.encrypted_content", what)
+        return message
+
+    def _compacted(self, response: Json) -> Json:
+        """Return a compaction of the conversation, by the response that sums it up. Raises UpstreamFailed."""
+        parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+        if not (summary := "".join(part.get("text", "") for part in parts)):
+            raise UpstreamFailed("The model gave no summary of the conversation.")
+        item_id, content = self._ids.new("compaction"), sealed(self._secret, self._tenant, summary)
+        return {
+            "id": response["id"],
+            "object": "response.compaction",
+            "created_at": response["created_at"],
+            "output": [*self._users, {"id": item_id, "type": "compaction", "encrypted_content": content}],
+            "usage": response["usage"] or usage_object({"prompt_tokens": 0, "completion_tokens": 0}),
+        }
 
     def _begun(self) -> ResponseHead:
         if self._head is None:  # the error of a stream whose request could not be read
@@ -271,3 +311,7 @@ class ResponsesClient:
             if item_id not in found:
                 raise InvalidRequest(f"Item with id {item_id!r} not found.", code="item_not_found", param=at)
         return {at: found[item_id] for at, item_id in ids.items()}
+
+
+def _is_users(item: Any) -> bool:
+    return type(item) is dict and item.get("role") == "user" and item.get("type", "message") == "message"

@@ -82,6 +82,20 @@ def without_encrypted(item: Json) -> Json:
     return {name: value for name, value in item.items() if name != "encrypted_content"}
 
 
+def listed_item(item: Json, item_id: str) -> Json:
+    """Return an item as the API lists it, with this id if it has none: a message has a type, a status and parts."""
+    item_id = item.get("id") or item_id
+    if item.get("type", "message") != "message":
+        done = {"status": "completed"} if item["type"].endswith(("_call", "_output")) and not item.get("status") else {}
+        return {**item, **done, "id": item_id}
+    content = item.get("content")
+    if isinstance(content, str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        part: Json = {"type": kind, "text": content}
+        content = [{**part, "annotations": []} if kind == "output_text" else part]
+    return {"status": "completed", **item, "type": "message", "id": item_id, "content": content}
+
+
 def _carried(encrypted: str) -> list[Json]:
     """Return the details in a carrier; none if it is damaged, as no backend could read them either."""
     try:

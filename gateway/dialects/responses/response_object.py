@@ -28,6 +28,7 @@ _PREFIXES: Final = {
     "code_interpreter_call": "ci",
     "image_generation_call": "ig",
     "computer_call": "cu",
+    "compaction": "cmp",
 }
 _ID_CHARS: Final = 32
 Names = Mapping[str, tuple[str, str]]

@@ -9,10 +9,12 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.caching.conversations import named
+from gateway.dialects.responses.items import Json as Shown
+from gateway.dialects.responses.items import listed_item
 from gateway.dialects.responses.reading import chat_body, unsupported
 from gateway.errors import NotFound
 from gateway.http.api_route import Body, BodyRoute, Sender, Served
-from gateway.http.routes.kept_responses import Shown, ShownItems, listed_item
+from gateway.http.routes.kept_responses import ShownItems
 from gateway.steps import Steps
 
 router: Final = APIRouter(prefix="/v1/conversations", tags=["Answers"], route_class=BodyRoute)

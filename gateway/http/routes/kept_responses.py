@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
 from gateway.caching.background import UNFINISHED
 from gateway.caching.kept_responses import ENDED, KeptResponse
-from gateway.dialects.responses.items import without_encrypted
+from gateway.dialects.responses.items import Json as Shown
+from gateway.dialects.responses.items import listed_item, without_encrypted
 from gateway.dialects.responses.reading import ENCRYPTED, unsupported
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.api_route import BodyRoute, Sender, Served
 from gateway.steps import Steps
 
 router: Final = APIRouter(prefix="/v1/responses", tags=["Answers"], route_class=BodyRoute)
-Shown = dict[str, Any]
 _NOT_LISTED: Final = frozenset({"compaction_trigger"})
 """Items that ask for something at their place, and are nothing that could be shown."""
 _MOST_LISTED: Final = 100
@@ -132,24 +132,5 @@ async def _given(steps: Steps, kept: KeptResponse) -> list[Shown]:
         found = await steps.kept_responses.conversation(kept.tenant, kept.id)
         items = items if found is None else [*found[0][: -len(kept.items())], *items]
     suffix = kept.id.rpartition("_")[2]
-    listed = [listed_item(item, f"{suffix}i{place:03x}") for place, item in enumerate(items)]
+    listed = [listed_item(item, f"item_{suffix}i{place:03x}") for place, item in enumerate(items)]
     return [item for item in listed if item["type"] not in _NOT_LISTED]
-
-
-def listed_item(item: dict[str, Any], suffix: str) -> dict[str, Any]:
-    """Return an item as the API lists it: a message has a type, an id, a status and parts."""
-    if item.get("type", "message") != "message":
-        done = {"status": "completed"} if item["type"].endswith(("_call", "_output")) and not item.get("status") else {}
-        return {**item, **done, "id": item.get("id") or f"item_{suffix}"}
-    content = item.get("content")
-    if isinstance(content, str):
-        kind = "output_text" if item.get("role") == "assistant" else "input_text"
-        part: dict[str, Any] = {"type": kind, "text": content}
-        content = [{**part, "annotations": []} if kind == "output_text" else part]
-    return {
-        "status": "completed",
-        **item,
-        "type": "message",
-        "id": item.get("id") or f"msg_{suffix}",
-        "content": content,
-    }

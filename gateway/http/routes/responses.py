@@ -27,15 +27,16 @@ _PATIENCE_S: Final = 5.0
 
 
 class ResponsesEndpoint:
-    """Answer `POST /v1/responses` with one worker's steps."""
+    """Answer `POST /v1/responses` with one worker's steps; or `/v1/responses/compact`, if it `compacts`."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, *, compacts: bool = False) -> None:
         self._steps = steps
+        self._compacts = compacts
         self._bodies = ChatBodies(steps.deployment.limits)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request."""
-        dialect = client_of(self._steps, known_headers(scope["headers"]))
+        dialect = client_of(self._steps, known_headers(scope["headers"]), compacts=self._compacts)
         return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
 
 
@@ -64,6 +65,8 @@ class ResponsesExchange(Exchange):
             self.steps.background.end(self._run)
 
     def _translated(self) -> None:
+        if self._response.compacts:  # of two conversations that are alike, neither's summary is the other's
+            self.headers[b"x-tierline-cache"] = b"no-cache, no-store"
         if self._response.background:  # a client's time limit is one for the reply, which it has at once
             for name in _CLIENTS_LIMITS:
                 self.headers.pop(name, None)
@@ -111,7 +114,7 @@ class ResponsesExchange(Exchange):
         self.client.drop()
 
 
-def client_of(steps: Steps, headers: dict[bytes, bytes]) -> ResponsesClient:
+def client_of(steps: Steps, headers: dict[bytes, bytes], *, compacts: bool = False) -> ResponsesClient:
     """Return the dialect of one request's client."""
     surface = headers.get(b"x-tierline-surface")
 
@@ -131,6 +134,8 @@ def client_of(steps: Steps, headers: dict[bytes, bytes]) -> ResponsesClient:
         steps.kept_responses,
         lifetime,
         conversations=steps.conversations,
+        secret=steps.kept_responses.secret,
+        compacts=compacts,
         messages=messages,
         hosted=hosted,
         hides_cache=hides,
