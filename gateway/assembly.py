@@ -242,10 +242,10 @@ def _service(config: ServiceConfig) -> ServiceClient:
 
 
 def _counters(deployment: Deployment) -> dict[str, TokenCounter]:
-    """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API, with a key of ours."""
+    """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API, this part of it too."""
     first = {tier.name: tier.backends[0] for tier in deployment.tiers}
-    counting = {name: one for name, one in first.items() if one.kind == "anthropic" and one.auth is None}
-    return {name: _counter(one) for name, one in counting.items() if one.configured}
+    counting = {name: one for name, one in first.items() if one.kind == "anthropic" and one.configured}
+    return {name: _counter(one) for name, one in counting.items() if one.auth_kind in ("", "entra")}
 
 
 def _counter(config: BackendConfig) -> TokenCounter:
@@ -256,6 +256,7 @@ def _counter(config: BackendConfig) -> TokenCounter:
         max_reply=config.max_reply,
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
+        identity=identity_for(config.auth),
     )
     key = config.key.get_secret_value() if config.key is not None else None
     return TokenCounter(service, model=config.model, key=key, maker=config.maker())
@@ -355,7 +356,7 @@ def _start_identities(steps: Steps) -> None:
     servers: list[Endpoint | ServiceClient] = [*endpoints_of(steps.tiers).values(), *steps.services.values()]
     for one in servers:
         if one.identity is not None:
-            one.identity.start()
+            one.identity.renew()
 
 
 def _store(deployment: Deployment) -> Store:

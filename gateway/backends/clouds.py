@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -15,12 +16,13 @@ import orjson
 
 from gateway.backends.base import InvalidReply, Response, whole_body
 from gateway.backends.http_backend import media_type_of
-from gateway.backends.identity import Credential, Identity, NoCredentials
+from gateway.backends.identity import Credential, Identity, NoCredentials, refusal_for
 
 _FRAMES: Final = "application/vnd.amazon.eventstream"
 _REGION: Final = re.compile(r"\.([a-z]{2,4}(?:-[a-z]+)+-\d)\.")
 _POLLED_S: Final = (60.0, 10.0, 1.0)
 """Seconds between two looks at credentials that their library renews itself; the next where they end within two."""
+_FED: Final = 4096
 _STATUS_OF: Final = {
     "internalServerException": 500,
     "modelStreamErrorException": 424,
@@ -75,11 +77,13 @@ _SCOPES: Final = {
 def _of_google(scope: str) -> tuple[str, float]:
     """Return a token of the application default credentials: a service account, workload identity, a machine's own."""
     import google.auth
+    from google.auth.credentials import with_scopes_if_required
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
     try:
-        credentials: Any = google.auth.default(scopes=[scope])[0]
+        # Given to `default`, the scope would have it ask another service for the name of the project.
+        credentials: Any = with_scopes_if_required(google.auth.default()[0], [scope])  # type: ignore[no-untyped-call]
         credentials.refresh(Request())
     except (GoogleAuthError, OSError, ValueError) as error:
         raise NoCredentials(f"Google: {error.args[0] if error.args else error}") from error
@@ -127,7 +131,9 @@ class AwsIdentity(Identity):
         try:
             if self._credentials is None or self.failure:
                 session = Session(profile=self._profile)
-                self._found_region = session.get_config_variable("region") or ""
+                region = self._region or session.get_config_variable("region") or os.environ.get("AWS_REGION", "")
+                session.set_config_variable("region", region or None)
+                self._found_region = region
                 self._credentials = session.get_credentials()
             if self._credentials is None:
                 raise NoCredentials("AWS: none in the environment, the shared files, the container or the machine")
@@ -147,6 +153,8 @@ class AwsIdentity(Identity):
         host = urlsplit(url).hostname or ""
         in_url = _REGION.search(host)
         region = self._region or (in_url[1] if in_url else self._found_region)
+        if not region:
+            raise refusal_for("AWS: no region in `auth`, the URL or the environment")
         service = self._service or ("bedrock-mantle" if host.startswith("bedrock-mantle.") else "bedrock")
         given = {name: one for name, one in headers.items() if name.lower().startswith(("content-type", "x-amz"))}
         request = AWSRequest(method=method, url=url, headers=given, data=body)
@@ -186,9 +194,11 @@ class FramedStream:
     async def chunk(self) -> bytes:
         """See `Response.chunk`. Raises InvalidReply for a frame whose checksum is wrong."""
         while part := await self._response.chunk():
-            self._frames.add_data(part)
+            events: list[bytes] = []
             try:
-                events = [_event_in(frame.headers, orjson.loads(frame.payload or b"{}")) for frame in self._frames]
+                for start in range(0, len(part), _FED):  # the buffer moves all that is in it for each frame
+                    self._frames.add_data(part[start : start + _FED])
+                    events += [_event_in(one.headers, orjson.loads(one.payload or b"{}")) for one in self._frames]
             except self._wrong:
                 raise InvalidReply("a stream that is not in AWS's frames") from None
             if said := b"".join(events):

@@ -40,6 +40,12 @@ class NoCredentials(Exception):
     """No credentials can be had. The message says why, in the words of the provider's library."""
 
 
+def refusal_for(reason: str) -> BadStatus:
+    """Return the error of a request that cannot be signed: that of a server which refuses our key."""
+    told = {"message": f"no credentials: {reason}", "type": "authentication_error"}
+    return BadStatus(401, orjson.dumps({"error": told}))
+
+
 @value_type
 class Credential:
     """What a request is signed with. `secrets` are the texts in it that nobody may read."""
@@ -53,7 +59,7 @@ class Credential:
 
 
 class Identity(ABC):
-    """Hold one account's credential, and renew it from `start` to `aclose`. Use it from one event loop."""
+    """Hold one account's credential, and renew it from the first `renew` to `aclose`. Use it from one event loop."""
 
     def __init__(self) -> None:
         self.failure = ""
@@ -86,11 +92,6 @@ class Identity(ABC):
         """Return a reply of status 200 as the backends read it."""
         return response
 
-    def start(self) -> None:
-        """Fetch a credential in the background, unless that has begun."""
-        if self._renewal is None:
-            self.renew()
-
     def renew(self) -> asyncio.Task[None]:
         """Return the renewal that runs, or a new one."""
         if self._renewal is None or self._renewal.done():
@@ -107,8 +108,7 @@ class Identity(ABC):
                 await asyncio.shield(self.renew())
             credential = self._credential
             if credential is None or credential.ends <= time.time():
-                told = {"message": f"no credentials: {self.failure}", "type": "authentication_error"}
-                raise BadStatus(401, orjson.dumps({"error": told}))
+                raise refusal_for(self.failure)
         if len(body) > _LARGE:
             own = await off_loop(lambda: self.sign(credential, method, url, headers, body))
         else:

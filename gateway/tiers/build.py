@@ -98,10 +98,10 @@ def _messages(config: BackendConfig, common: Common, transport: MakeTransport) -
     if config.names_model_in_url:
         from gateway.backends.platform_messages import PlatformMessagesBackend
 
-        at = quote(config.model, safe="@" if config.auth_kind == "google" else "")
-        whole, streamed, version = _ON_PLATFORM[config.auth_kind]
-        streaming = transport(streamed.format(at))
-        return PlatformMessagesBackend(transport(whole.format(at)), streaming=streaming, version=version, **common)
+        path, whole, streamed, version = _ON_PLATFORM[config.auth_kind]
+        path = path.format(quote(config.model, safe="@" if config.auth_kind == "google" else ""))
+        streaming = transport(path + streamed)
+        return PlatformMessagesBackend(transport(path + whole), streaming=streaming, version=version, **common)
     bills = f".{urlsplit(config.base_url).hostname}".endswith(".anthropic.com")
     path = "/messages" if config.base_url.endswith("/v1") else "/v1/messages"
     return AnthropicBackend(transport(path), bills=bills, **common)
@@ -122,14 +122,10 @@ def _decisions(config: BackendConfig, common: Common, transport: MakeTransport) 
 _IN_DIALECT: Final = {"anthropic": _messages, "responses": _responses, "decisions": _decisions}
 """What makes a backend of another dialect than chat completions, by its kind in the config."""
 _ON_PLATFORM: Final = {
-    "aws": ("/model/{}/invoke", "/model/{}/invoke-with-response-stream", "bedrock-2023-05-31"),
-    "google": (
-        "/publishers/anthropic/models/{}:rawPredict",
-        "/publishers/anthropic/models/{}:streamRawPredict",
-        "vertex-2023-10-16",
-    ),
+    "aws": ("/model/{}/", "invoke", "invoke-with-response-stream", "bedrock-2023-05-31"),
+    "google": ("/publishers/anthropic/models/{}:", "rawPredict", "streamRawPredict", "vertex-2023-10-16"),
 }
-"""Paths of whole and streamed calls of Anthropic's models on Bedrock and Vertex, and the version that both want."""
+"""Paths of Anthropic's models on Bedrock and Vertex, what whole and streamed calls add, and the version to name."""
 
 
 def _transport(config: BackendConfig, identity: Identity | None, path: str) -> Transport:

@@ -20,6 +20,7 @@ import struct
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
@@ -115,6 +116,8 @@ class Bedrock(Cloud):
         super().__init__(life_s)
         self.skew_s = 0.0
         """By how much its clock is ahead."""
+        self.web_identity = SigningKey()
+        """What a cluster signs its pods' tokens with."""
         self.broken_after: str | None = None
         """The exception that a stream breaks with after its second event."""
 
@@ -122,6 +125,33 @@ class Bedrock(Cloud):
     def credentials_url(self) -> str:
         """Where a container gets its credentials."""
         return f"{self.origin}/credentials"
+
+    def _of_a_machine(self, request: Received) -> Reply | None:
+        """The instance's metadata service (version 2), and the token service for web identities; None for others."""
+        self.probes.append(request)
+        if (request.method, request.path) == ("PUT", "/latest/api/token"):
+            return Reply(body=b"session-of-the-machine", headers={"x-aws-ec2-metadata-token-ttl-seconds": "21600"})
+        roles = "/latest/meta-data/iam/security-credentials/"
+        if request.path.startswith(roles):
+            if request.headers.get("x-aws-ec2-metadata-token") != "session-of-the-machine":
+                return Reply(status=401, body=b"")
+            if request.path == roles:
+                return Reply(body=b"gateway")
+            return Reply(body=json.dumps({"Code": "Success", "Type": "AWS-HMAC", **self.issue()}).encode())
+        form = {name: values[0] for name, values in parse_qs(request.raw.decode()).items()}
+        if request.path == "/" and form.get("Action") == "AssumeRoleWithWebIdentity":
+            self.web_identity.claims(form["WebIdentityToken"], "sts.amazonaws.com")
+            made = self.issue()
+            made["SessionToken"] = made.pop("Token")
+            inner = "".join(f"<{name}>{value}</{name}>" for name, value in made.items())
+            result = f"<AssumeRoleWithWebIdentityResult><Credentials>{inner}</Credentials>"
+            result += (
+                "</AssumeRoleWithWebIdentityResult><ResponseMetadata><RequestId>one</RequestId></ResponseMetadata>"
+            )
+            response = f"<AssumeRoleWithWebIdentityResponse>{result}</AssumeRoleWithWebIdentityResponse>"
+            return Reply(body=response.encode(), headers={"content-type": "text/xml"})
+        self.probes.pop()
+        return None
 
     def issue(self) -> dict[str, str]:
         """New credentials of a role, as a container gets them."""
@@ -137,6 +167,8 @@ class Bedrock(Cloud):
         if request.path == "/credentials":
             self.probes.append(request)
             return Reply(status=500, body=b"{}") if self.failing else Reply(body=json.dumps(self.issue()).encode())
+        if (reply := self._of_a_machine(request)) is not None:
+            return reply
         try:
             self._check_signature(request)
         except _TurnedAwayError as refused:
@@ -253,6 +285,7 @@ class Vertex(Cloud):
 
     ACCOUNT = "robot@project.iam.gserviceaccount.com"
     PROJECT = "/v1/projects/project/locations/global"
+    POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/pool/providers/cluster"
 
     def __init__(self, life_s: float = 3600.0) -> None:
         super().__init__(life_s)
@@ -274,9 +307,9 @@ class Vertex(Cloud):
     def reply_to(self, request: Received) -> Reply:
         """See `Host`."""
         try:
-            if request.path == "/token":
+            if request.path in ("/token", "/sts"):
                 self.probes.append(request)
-                return self._token(request)
+                return self._token(request) if request.path == "/token" else self._exchanged(request)
             self.check_bearer(request)
         except _TurnedAwayError as refused:
             status, kind, said = refused.args
@@ -308,6 +341,28 @@ class Vertex(Cloud):
         if claims["iss"] != self.ACCOUNT or "cloud-platform" not in claims["scope"]:
             raise _TurnedAwayError(400, "invalid_scope", "Invalid OAuth scope or ID token audience provided.")
         given = {"access_token": self.token("ya29."), "expires_in": int(self.life_s), "token_type": "Bearer"}
+        return Reply(body=json.dumps(given).encode())
+
+    def federation_file(self, token_file: Path) -> str:
+        """The text of a file for workload identity federation: a token of another issuer is exchanged for Google's."""
+        return json.dumps(
+            {
+                "type": "external_account",
+                "audience": self.POOL,
+                "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+                "token_url": f"{self.origin}/sts",
+                "credential_source": {"file": str(token_file)},
+            }
+        )
+
+    def _exchanged(self, request: Received) -> Reply:
+        form = {name: values[0] for name, values in parse_qs(request.raw.decode()).items()}
+        claims = self.key.claims(form["subject_token"], "pool")
+        asked = (form["grant_type"], form["audience"], claims["sub"])
+        if asked != ("urn:ietf:params:oauth:grant-type:token-exchange", self.POOL, "gateway"):
+            raise _TurnedAwayError(400, "invalid_grant", f"no such identity: {asked}")
+        given = {"access_token": self.token("ya29.f."), "expires_in": int(self.life_s), "token_type": "Bearer"}
+        given["issued_token_type"] = "urn:ietf:params:oauth:token-type:access_token"
         return Reply(body=json.dumps(given).encode())
 
 

@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,23 +142,20 @@ def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str
 
 def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]]:
     """Yield each `auth` by which no credentials can be had here and now, by its key, with the reason."""
-    servers: list[tuple[KeyPath, Keyed]] = [
-        (("tiers", i, "backends", j), backend)
-        for i, tier in enumerate(deployment.tiers)
-        for j, backend in enumerate(tier.backends)
-    ]
-    servers += [(("services", name), service) for name, service in deployment.services.items()]
-    failures: dict[CloudAuth, str] = {}
+    servers: list[tuple[KeyPath, Keyed]] = [(("services", name), one) for name, one in deployment.services.items()]
+    for i, tier in enumerate(deployment.tiers):
+        servers += [(("tiers", i, "backends", j), backend) for j, backend in enumerate(tier.backends)]
+    why_none = cache(_why_no_credentials)
     for path, server in servers:
-        if server.auth is None:
-            continue
-        if server.auth not in failures:
-            from gateway.tiers.build import identity_for
-
-            identity = identity_for(server.auth)
-            failures[server.auth] = "" if identity is None or identity.tried() is not None else identity.failure
-        if why := failures[server.auth]:
+        if server.auth is not None and (why := why_none(server.auth)):
             yield (*path, "auth"), f"no credentials can be had: {why}"
+
+
+def _why_no_credentials(auth: CloudAuth) -> str:
+    from gateway.tiers.build import identity_for
+
+    identity = identity_for(auth)
+    return "" if identity is None or identity.tried() is not None else identity.failure
 
 
 async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:

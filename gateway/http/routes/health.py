@@ -108,11 +108,12 @@ def readiness(steps: Steps) -> dict[str, Any]:
         for endpoint in tier.endpoints
         if endpoint.refused
     ]
+    identities = {f"backend {one.config.name}": one.identity for tier in steps.tiers.values() for one in tier.endpoints}
+    identities |= {f"service {name}": one.identity for name, one in steps.services.items()}
     degraded += [
-        f"backend {endpoint.config.name}: credentials cannot be renewed: {endpoint.identity.failure}"
-        for tier in steps.tiers.values()
-        for endpoint in tier.endpoints
-        if endpoint.identity is not None and endpoint.identity.failure
+        f"{name}: credentials cannot be renewed: {one.failure}"
+        for name, one in identities.items()
+        if one and one.failure
     ]
     named = {service for policy in policies.values() for _, service in policy.endpoints.services()}
     services = {name: one.unconfigured_reason or "ready" for name, one in steps.deployment.services.items()}

@@ -7,6 +7,7 @@ service account, the token file of a pod. Every call goes over a real socket, by
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import time
@@ -17,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.base import Backend, BackendRequest, BadStatus
+from gateway.backends.base import Backend, BackendRequest, BadStatus, InvalidReply
 from gateway.backends.clouds import identity_for
 from gateway.backends.service import ServiceClient
 from gateway.config.schema import Deployment
 from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint
-from tests.support.clouds import Azure, Bedrock, Vertex
-from tests.support.strict_messages import text, thinking, tool_use
+from tests.support.clouds import Azure, Bedrock, Vertex, frame
+from tests.support.strict_messages import events_of, text, thinking, tool_use
 from tests.support.tls import make_certificate, tls_front
 from tests.support.upstream import Reply
 from tests.support.wait import eventually
@@ -33,6 +34,18 @@ BODY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content"
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 ON_BEDROCK = "us.anthropic.claude-haiku-4-5-20251001-v1:0"
 ON_VERTEX = "claude-haiku-4-5@20251001"
+MESSAGE: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": ON_BEDROCK,
+    "content": [text("Well.")],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "stop_details": None,
+    "container": None,
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
 CLIENTS = pytest.mark.parametrize("client", ["http1", "httpx2"])
 
 
@@ -187,6 +200,73 @@ async def test_anthropics_own_api_on_bedrock(aws: Bedrock) -> None:
     assert aws.refused == []
 
 
+@pytest.mark.parametrize("source", ["environment", "profile", "web identity", "machine"])
+async def test_where_credentials_of_aws_are_found(
+    aws: Bedrock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
+) -> None:
+    """Where every tool of AWS finds them; the other tests have a container's."""
+    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+    auth = {"kind": "aws", "region": aws.REGION}
+    if source == "environment":
+        made = aws.issue()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", made["AccessKeyId"])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made["SecretAccessKey"])
+        monkeypatch.setenv("AWS_SESSION_TOKEN", made["Token"])
+    elif source == "profile":
+        made = aws.issue()
+        keys = f"aws_access_key_id={made['AccessKeyId']}\naws_secret_access_key={made['SecretAccessKey']}\n"
+        (tmp_path / "credentials").write_text(f"[team]\n{keys}aws_session_token={made['Token']}\n")
+        (tmp_path / "config").write_text(f"[profile team]\nregion={aws.REGION}\n")
+        auth = {"kind": "aws", "profile": "team"}
+    elif source == "web identity":
+        (tmp_path / "token").write_text(aws.web_identity.assertion(sub="gateway", aud="sts.amazonaws.com"))
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/gateway")
+        monkeypatch.setenv("AWS_REGION", aws.REGION)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", aws.origin)
+        auth = {"kind": "aws"}
+    else:
+        monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", aws.origin)
+    async with bedrock(aws, auth=auth) as endpoint:
+        assert await whole(endpoint.backend)
+    assert aws.refused == []
+    assert len(aws.issued) == 1
+
+
+async def test_a_region_that_nobody_names(aws: Bedrock) -> None:
+    """No request can be signed, and the error says what is missing."""
+    async with bedrock(aws, auth={"kind": "aws"}) as endpoint:
+        with pytest.raises(BadStatus) as refused:
+            await whole(endpoint.backend)
+    assert refused.value.blame == "key"
+    assert "no region" in str(refused.value.told["message"])
+
+
+async def test_a_large_request_is_signed_too(aws: Bedrock) -> None:
+    async with bedrock(aws) as endpoint:
+        assert await whole(endpoint.backend, messages=[{"role": "user", "content": "много " * 100_000}])
+    assert aws.refused == []
+
+
+@pytest.mark.parametrize("fragment", [7, 100])
+async def test_frames_that_come_in_pieces(aws: Bedrock, fragment: int) -> None:
+    """A frame may be cut anywhere, and several may come at once."""
+    events = b"".join(
+        frame({"bytes": base64.b64encode(json.dumps(one).encode()).decode()}) for one in events_of(MESSAGE)
+    )
+    framed = {"content-type": "application/vnd.amazon.eventstream"}
+    async with bedrock(aws) as endpoint:
+        aws.queue(Reply(body=events, headers=framed, fragment=fragment))
+        assert text_of(await streamed(endpoint.backend)) == "Well."
+        aws.queue(Reply(body=events[:-9] + b"x" + events[-8:], headers=framed))
+        with pytest.raises(InvalidReply, match="frames"):
+            await streamed(endpoint.backend)
+        aws.queue(Reply(body=events[:-9], headers=framed))
+        with pytest.raises(AssertionError):
+            await streamed(endpoint.backend)
+
+
 async def test_a_stream_that_bedrock_breaks(aws: Bedrock) -> None:
     """An exception among the frames is what its status would have been, by the table of blame."""
     async with bedrock(aws) as endpoint:
@@ -241,7 +321,6 @@ async def test_a_wrong_signature_is_refused(aws: Bedrock, wrong: str) -> None:
 
 async def eventually_held(endpoint: Endpoint) -> None:
     assert endpoint.identity is not None
-    endpoint.identity.start()
     await endpoint.identity.renew()
 
 
@@ -272,6 +351,18 @@ async def test_claude_on_vertex(google: Vertex, client: str) -> None:
     assert google.refused == []
     assert f"/models/{ON_VERTEX}:" in google.requests[0].path
     assert len(google.issued) == 1, "one token for all calls"
+
+
+async def test_workload_identity_on_vertex(google: Vertex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A token of the cluster's is exchanged for one of Google's."""
+    file = tmp_path / "federation.json"
+    file.write_text(google.federation_file(tmp_path / "token"))
+    (tmp_path / "token").write_text(google.key.assertion(sub="gateway", aud="pool"))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    async with vertex(google) as endpoint:
+        assert await whole(endpoint.backend)
+    assert google.refused == []
+    assert next(iter(google.issued)).startswith("ya29.f.")
 
 
 async def test_openais_api_on_vertex(google: Vertex) -> None:
