@@ -52,7 +52,7 @@ from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
-from gateway.telemetry.sink import Telemetry, exporter_from_environment
+from gateway.telemetry.sink import Telemetry, exporter_from_environment, meter_from_environment
 from gateway.tiers import Tier
 from gateway.tiers.build import build_tiers, endpoints_of, identity_for
 from gateway.tiers.endpoint import Endpoint, OnRefusal
@@ -199,6 +199,7 @@ def _telemetry(
         store,
         keep=deployment.telemetry.keep,
         exporter=exporter_from_environment(metrics),
+        meter=meter_from_environment(metrics),
         metrics=metrics,
         artefacts={
             **models.versions(),

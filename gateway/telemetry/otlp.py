@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from opentelemetry.sdk.environment_variables import (
     OTEL_BSP_MAX_QUEUE_SIZE,
     OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
 )
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -59,25 +60,38 @@ class OtlpUnavailable(ValueError):
     """The environment asks for a way of export that is not there; the message says what to do."""
 
 
-def exporter_of_environment() -> SpanExporter:
+def exporter_type(signal: Literal["trace", "metric"]) -> Any:
     """Return the exporter of the protocol that the environment names, HTTP by default. Raises OtlpUnavailable."""
-    variable = OTEL_EXPORTER_OTLP_TRACES_PROTOCOL
+    variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}S_PROTOCOL"
     if not os.environ.get(variable):
         variable = OTEL_EXPORTER_OTLP_PROTOCOL
     protocol = os.environ.get(variable) or _HTTP
-    if protocol == _HTTP:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        return OTLPSpanExporter()
-    if protocol != "grpc":
+    if protocol not in (_HTTP, "grpc"):
         raise OtlpUnavailable(f"{variable} is {protocol!r}; write {_HTTP} or grpc")
     try:
-        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter
+        package = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}")
+        module = importlib.import_module(f"{package.__name__}.{signal}_exporter")
     except ImportError as error:
         raise OtlpUnavailable(
             f"{variable} is grpc, which needs the extra otlp-grpc: pip install 'tierline[otlp-grpc]' ({error})"
         ) from None
-    return trace_exporter.OTLPSpanExporter()
+    return getattr(module, "OTLPSpanExporter" if signal == "trace" else "OTLPMetricExporter")
+
+
+async def closed_in_time(close: Callable[[], object]) -> bool:
+    """Run what sends what is left, in a thread; return whether it ended within 2 seconds."""
+    # The SDK's own limit is 30 s. An executor's thread will not do: the interpreter waits for those when it exits.
+    loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        close()
+        with contextlib.suppress(RuntimeError):  # the loop did not wait for this thread and is closed
+            loop.call_soon_threadsafe(closed.set)
+
+    threading.Thread(target=run, name="tierline.otlp.close", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(closed.wait(), _CLOSE_S)
+    return closed.is_set()
 
 
 class OtlpSpans:
@@ -87,12 +101,12 @@ class OtlpSpans:
         """Open the exporter that the environment asks for. Raises OtlpUnavailable."""
         # The exporter's thread encodes in pure Python; at the default interval it may hold up the event loop for 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
-        provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)  # reads OTEL_TRACES_SAMPLER*
+        provider = TracerProvider(resource=resource_with(), shutdown_on_exit=False)  # reads OTEL_TRACES_SAMPLER*
         self._resource = provider.resource
         self._sampler = provider.sampler
         self._scope = InstrumentationScope("tierline", version())
         self._limit = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, _SPANS_WAITING))
-        self._exporter = _Watched(exporter_of_environment(), dropped)
+        self._exporter = _Watched(exporter_type("trace")(), dropped)
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._limit)
         self._handed_over = 0
         self._dropped = dropped
@@ -115,18 +129,7 @@ class OtlpSpans:
 
     async def aclose(self) -> None:
         """Send what is left, for at most 2 seconds."""
-        # The SDK's own limit is 30 s. An executor's thread will not do: the interpreter waits for those when it exits.
-        loop, closed = asyncio.get_running_loop(), asyncio.Event()
-
-        def close() -> None:
-            self._processor.shutdown()  # type: ignore[no-untyped-call]
-            with contextlib.suppress(RuntimeError):  # the loop did not wait for this thread and is closed
-                loop.call_soon_threadsafe(closed.set)
-
-        threading.Thread(target=close, name="tierline.otlp.close", daemon=True).start()
-        try:
-            await asyncio.wait_for(closed.wait(), _CLOSE_S)
-        except TimeoutError:
+        if not await closed_in_time(self._processor.shutdown):
             self._exporter.shutdown()
 
     def _spans(self, trace: Trace, ledger: Ledger) -> list[ReadableSpan]:
@@ -183,9 +186,10 @@ def _name(hop: Hop) -> str:
     return f"{operation} {hop.attributes.get(names.GEN_AI_REQUEST_MODEL, '')}".rstrip() if operation else hop.name
 
 
-def _resource() -> Resource:
+def resource_with(more: Mapping[str, str] = MappingProxyType({})) -> Resource:
+    """Return who exports: the name and the version, what the environment says, and `more`."""
     configured = OTELResourceDetector().detect().attributes
-    return Resource.create({"service.name": "tierline", "service.version": version(), **configured})
+    return Resource.create({"service.name": "tierline", "service.version": version(), **more, **configured})
 
 
 def _attributes(hop: Hop, ledger: Ledger, *, is_root: bool) -> dict[str, Any]:

@@ -27,12 +27,13 @@ from gateway.telemetry.sampling import HEAD, bound_of, kept_for
 
 if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.otlp_metrics import OtlpMetrics
     from gateway.telemetry.redaction import Redactor
     from gateway.telemetry.trace import Hop, Trace
 
 _log = logging.getLogger("tierline.telemetry")
 
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT")
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
 _BATCH: Final = 16  # records per round trip
 _SLICE: Final = 4
@@ -56,14 +57,28 @@ def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
 
     Without an endpoint, opentelemetry (12 MB of memory) is not imported.
     """
-    if (
-        not any(os.environ.get(name) for name in _ENDPOINTS)
-        or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    ):
+    if not _is_asked_for("TRACES"):
         return None
     from gateway.telemetry.otlp import OtlpSpans
 
     return OtlpSpans(metrics.telemetry_dropped)
+
+
+def meter_from_environment(metrics: Metrics) -> OtlpMetrics | None:
+    """Return what exports metrics over OTLP if the environment sets an endpoint for them, else None."""
+    if not _is_asked_for("METRICS"):
+        return None
+    from gateway.telemetry.otlp_metrics import OtlpMetrics
+
+    return OtlpMetrics(metrics.telemetry_dropped)
+
+
+def _is_asked_for(signal: str) -> bool:
+    """Return whether the environment sets an endpoint for a signal, and switches neither it nor all of them off."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    ends = any(os.environ.get(name.format(signal)) for name in _ENDPOINTS)
+    return ends and os.environ.get(f"OTEL_{signal}_EXPORTER", "").lower() != "none"
 
 
 class Telemetry:
@@ -80,6 +95,7 @@ class Telemetry:
         log_request: Callable[[Trace, Ledger], None] | None = None,
         sample: float = 1.0,
         redactor: Redactor | None = None,
+        meter: OtlpMetrics | None = None,
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
 
@@ -92,6 +108,7 @@ class Telemetry:
         self._redactor = redactor
         self._keep = keep
         self._exporter = exporter
+        self._meter = meter
         self._log_request = log_request
         self._decisions = DecisionRecorder(artefacts)
         self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped)
@@ -152,8 +169,9 @@ class Telemetry:
                 await asyncio.wait_for(self._task, _CLOSE_S)
             if left := len(self._queue) + self._writer.waiting:
                 self.metrics.telemetry_dropped("shutdown", left)
-        if self._exporter is not None:
-            await self._exporter.aclose()
+        for one in (self._exporter, self._meter):
+            if one is not None:
+                await one.aclose()
         self.metrics.flush()
 
     async def _run(self) -> None:
@@ -200,6 +218,8 @@ class Telemetry:
                 hop_details.complete(trace)
             if self._exporter is not None:
                 self._exporter.export(trace, ledger)
+        if self._meter is not None:
+            self._meter.add(trace, ledger)
         if self._keep:
             records.append(encode(trace, ledger, self._decisions))
 

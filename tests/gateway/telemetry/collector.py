@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
 import grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -16,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -25,6 +27,8 @@ class Collector:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.resources: list[dict[str, Any]] = []
+        self.metrics: list[Metric] = []
+        self.metric_resources: list[dict[str, Any]] = []
         self.behaviour: Literal["take", "refuse", "hang", "full"] = "take"
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -48,6 +52,12 @@ class Collector:
                     outer.released.wait(30)
                 if outer.behaviour == "take" and self.path == "/v1/traces":
                     outer.take(ExportTraceServiceRequest.FromString(body))
+                if outer.behaviour == "take" and self.path == "/v1/metrics":
+                    for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                        outer.metric_resources.append(
+                            {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+                        )
+                        outer.metrics += [metric for scope in resource.scope_metrics for metric in scope.metrics]
                 self.send_response({"take": 200, "full": 429}.get(outer.behaviour, 400))
                 if outer.behaviour == "full":
                     self.send_header("retry-after", "1")
@@ -65,6 +75,12 @@ class Collector:
             self.resources.append({pair.key: pair.value.string_value for pair in resource.resource.attributes})
             for scope in resource.scope_spans:
                 self.spans.extend(scope.spans)
+
+
+def points_of(metrics: list[Metric], name: str) -> list[tuple[dict[str, Any], HistogramDataPoint]]:
+    """The points of a histogram, as it was last sent, with their attributes as plain Python values."""
+    metric = [one for one in metrics if one.name == name][-1]
+    return [(attributes_of(point), point) for point in metric.histogram.data_points]
 
 
 class GrpcCollector(TraceServiceServicer):
@@ -104,6 +120,6 @@ class GrpcCollector(TraceServiceServicer):
         self._server.stop(None).wait(5)
 
 
-def attributes_of(span: Span) -> dict[str, Any]:
-    """A span's attributes as plain Python values."""
+def attributes_of(span: Span | HistogramDataPoint) -> dict[str, Any]:
+    """The attributes of a span or a point as plain Python values."""
     return {pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in span.attributes}
