@@ -347,6 +347,7 @@ class ResponseCache:
         task = asyncio.create_task(self._quietly(chore))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+        task.add_done_callback(lambda _: chore.close())  # one that is cancelled before it begins does not await it
 
     async def _quietly(self, chore: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(StoreUnavailable):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.store.base import Claim, Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
@@ -161,19 +160,18 @@ class Leases:
         self._renewal = None
         if self._held:
             self._renewal = asyncio.get_running_loop().call_later(_RENEW_S, self._renew)
-            self._later(self._renewed([held.lease for held in self._held.values()]))
+            leases = [held.lease for held in self._held.values()]
+            task = asyncio.create_task(self._renewed(leases), name="tierline.leases")
+            self._chores.add(task)
+            task.add_done_callback(self._chores.discard)
 
     async def _renewed(self, leases: list[Lease]) -> None:
-        for lease in leases:
-            await self._store.renew(lease.key, lease.holder, LEASE_S)
+        with contextlib.suppress(StoreUnavailable):
+            for lease in leases:
+                await self._store.renew(lease.key, lease.holder, LEASE_S)
 
     def _give_up(self, lease: Lease) -> None:
         self._delayed.release(lease.key, lease.holder)
-
-    def _later(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(_quietly(chore), name="tierline.leases")
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
 
 def can_serve(theirs: Lease, deadline: float) -> bool:
@@ -194,8 +192,3 @@ def _lease_of(flight: Flight) -> Lease:
         holder = b"%b:%d:%d" % (flight.ident.encode(), until * 1000, flight.full_deadline)
         lease = flight.memo["lease"] = Lease(f"{flight.key}:l", holder)
     return lease
-
-
-async def _quietly(chore: Coroutine[Any, Any, None]) -> None:
-    with contextlib.suppress(StoreUnavailable):
-        await chore

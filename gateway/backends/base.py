@@ -333,6 +333,7 @@ def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | Non
     # The event loop holds tasks weakly; this set keeps them until they are done.
     _draining.add(task)
     task.add_done_callback(_draining.discard)
+    task.add_done_callback(lambda _: to_end.close())  # a task that is cancelled before it begins does not await it
 
 
 async def _drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:

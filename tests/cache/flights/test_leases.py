@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 import time
 
 import pytest
 
-from cache.flights.leases import Claimed, Leases, can_serve
+from cache.flights.leases import Claimed, Leases, _lease_of, can_serve
 from cache.flights.single_flight import Flight
 from cache.scopes.shelf import Caps, put
 from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
@@ -122,6 +123,17 @@ async def test_a_lease_is_renewed_for_as_long_as_its_flight_takes(store: RedisSt
     assert await store.get(f"{key}:l") is not None
     await leases.aclose()
     assert await store.get(f"{key}:l") is None
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_renewal_that_is_closed_before_it_began_leaves_nothing_behind() -> None:
+    """The timer may fire in the turn of the loop in which the worker closes."""
+    leases = Leases(NoStore(), DelayedWrites(NoStore()))
+    made = flight(name())
+    leases._claimed(made, held := _lease_of(made), held.holder, written=False)
+    leases._renew()
+    await leases.aclose()
+    gc.collect()
 
 
 async def test_a_look_that_may_have_taken_the_lease_gives_it_up(store: RedisStore) -> None:

@@ -1,0 +1,29 @@
+"""The end of a reply that is read in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from gateway.backends.base import drain
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_drain_that_is_cancelled_before_it_began_leaves_nothing_behind() -> None:
+    """As at the end of a process."""
+    ended = asyncio.Event()
+
+    async def to_end() -> None:
+        ended.set()
+
+    before = asyncio.all_tasks()
+    drain(to_end(), None)
+    (task,) = asyncio.all_tasks() - before
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    gc.collect()
+    assert not ended.is_set()
+    drain(to_end(), None)
+    await asyncio.wait_for(ended.wait(), 5)
