@@ -34,20 +34,13 @@ _STATUS_OF: Final = {
 """The status that an exception within a stream would have come with."""
 
 
-def identity_for(
-    kind: str,
-    *,
-    region: str | None = None,
-    service: str | None = None,
-    profile: str | None = None,
-    client_id: str | None = None,
-    scope: str | None = None,
-) -> Identity:
-    """Return the identity that a backend's or a service's `auth` describes, by the values of its keys."""
+def identity_for(auth: Mapping[str, str | None]) -> Identity:
+    """Return the identity that the keys of a backend's or a service's `auth` describe."""
+    kind = auth["kind"] or ""
     if kind == "aws":
-        return AwsIdentity(region, service, profile)
-    fetch = _of_google if kind == "google" else partial(_of_entra, client_id)
-    return BearerIdentity(partial(fetch, scope or _SCOPES[kind]))
+        return AwsIdentity(auth)
+    fetch = _of_google if kind == "google" else partial(_of_entra, auth.get("client_id"))
+    return BearerIdentity(partial(fetch, auth.get("scope") or _SCOPES[kind]))
 
 
 class BearerIdentity(Identity):
@@ -108,18 +101,16 @@ def _of_entra(client_id: str | None, scope: str) -> tuple[str, float]:
 
 
 class AwsIdentity(Identity):
-    """An account of AWS, whose requests are signed (SigV4). `region` and `service` are read from the URL if not given.
+    """An account of AWS, whose requests are signed (SigV4). What `auth` leaves out is read from the URL.
 
     botocore renews the credentials of roles by itself, some 15 minutes before they end, whenever they are looked at.
     """
 
-    def __init__(self, region: str | None, service: str | None, profile: str | None) -> None:
+    def __init__(self, auth: Mapping[str, str | None]) -> None:
         super().__init__()
-        self._region = region
-        self._service = service
-        self._profile = profile
+        self._auth = auth
         self._credentials: Any = None
-        self._found_region = ""
+        self._region = auth.get("region") or ""
 
     def fetch(self) -> Credential:
         """See `Identity.fetch`. Where they are found is looked for anew after a failure and after a refusal."""
@@ -129,18 +120,19 @@ class AwsIdentity(Identity):
         from botocore.session import Session
 
         try:
-            if self._credentials is None or self.failure:
-                session = Session(profile=self._profile)
-                region = self._region or session.get_config_variable("region") or os.environ.get("AWS_REGION", "")
-                session.set_config_variable("region", region or None)
-                self._found_region = region
-                self._credentials = session.get_credentials()
-            if self._credentials is None:
+            found = self._credentials  # which a refusal may take away meanwhile
+            if found is None or self.failure:
+                session = Session(profile=self._auth.get("profile"))
+                in_files = session.get_config_variable("region") or os.environ.get("AWS_REGION")
+                self._region = self._auth.get("region") or in_files or ""
+                session.set_config_variable("region", self._region or None)
+                found = self._credentials = session.get_credentials()
+            if found is None:
                 raise NoCredentials("AWS: none in the environment, the shared files, the container or the machine")
-            frozen = self._credentials.get_frozen_credentials()
+            frozen = found.get_frozen_credentials()
         except (BotoCoreError, ClientError, OSError, ValueError, RuntimeError) as error:
             raise NoCredentials(f"AWS: {error}") from error
-        ends_within = getattr(self._credentials, "refresh_needed", None)
+        ends_within = getattr(found, "refresh_needed", None)
         pause_s = next((one for one in _POLLED_S if ends_within is None or not ends_within(2 * one)), _POLLED_S[-1])
         secrets = tuple(one for one in (frozen.secret_key, frozen.token, frozen.access_key) if one)
         return Credential(frozen, secrets, renew_s=pause_s)
@@ -152,10 +144,10 @@ class AwsIdentity(Identity):
 
         host = urlsplit(url).hostname or ""
         in_url = _REGION.search(host)
-        region = self._region or (in_url[1] if in_url else self._found_region)
+        region = self._auth.get("region") or (in_url[1] if in_url else self._region)
         if not region:
             raise refusal_for("AWS: no region in `auth`, the URL or the environment")
-        service = self._service or ("bedrock-mantle" if host.startswith("bedrock-mantle.") else "bedrock")
+        service = self._auth.get("service") or ("bedrock-mantle" if host.startswith("bedrock-mantle.") else "bedrock")
         given = {name: one for name, one in headers.items() if name.lower().startswith(("content-type", "x-amz"))}
         request = AWSRequest(method=method, url=url, headers=given, data=body)
         SigV4Auth(credential.value, service, region).add_auth(request)

@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -109,11 +110,8 @@ class Identity(ABC):
             credential = self._credential
             if credential is None or credential.ends <= time.time():
                 raise refusal_for(self.failure)
-        if len(body) > _LARGE:
-            own = await off_loop(lambda: self.sign(credential, method, url, headers, body))
-        else:
-            own = self.sign(credential, method, url, headers, body)
-        return {**headers, **own}
+        sign = partial(self.sign, credential, method, url, headers, body)
+        return {**headers, **(await off_loop(sign) if len(body) > _LARGE else sign())}
 
     def refused(self) -> None:
         """Renew what a server has refused, for the requests that come after."""
@@ -127,12 +125,9 @@ class Identity(ABC):
 
     async def aclose(self) -> None:
         """Renew no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._renewal is not None:
-            self._renewal.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._renewal
+        for one in (self._timer, self._renewal):
+            if one is not None:
+                one.cancel()
 
     async def _renew(self) -> None:
         before = self.failure

@@ -193,12 +193,10 @@ class _Resolver:
         except BadSecret as error:
             self._refuse((*path, "key_env" if key_env else "key_file"), str(error))
         url = urlsplit(server.base_url)
-        if server.auth is not None and not _is_installed(package := _PACKAGES[server.auth.kind]):
-            extra = f"pip install 'tierline[{server.auth.kind}]'"
-            self._refuse(
-                (*path, "auth", "kind"), f"{server.auth.kind} needs {package}, which is not installed: {extra}"
-            )
-        if (key or server.auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
+        if (auth := server.auth) is not None and not _is_installed(package := _PACKAGES[auth.kind]):
+            message = f"{auth.kind} needs {package}, which is not installed: pip install 'tierline[{auth.kind}]'"
+            self._refuse((*path, "auth", "kind"), message)
+        if (key or auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         return key, reason
 

@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 
 MakeTransport = Callable[[str], Transport]
 """Makes a transport for calls to a path, which follows the backend's base URL."""
-Identities = Callable[["CloudAuth | None"], "Identity | None"]
-"""Returns the identity for an `auth`: the same for equal ones."""
 _USAGE_OPTION: Final = "stream_options"
 """Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
 
 
 def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
-    identities = cache(identity_for)
-    tiers = {config.name: _tier(config, waiting, identities) for config in deployment.tiers}
+    identity_of = cache(identity_for)  # one for equal ones
+    tiers = {config.name: _tier(config, waiting, identity_of) for config in deployment.tiers}
     for endpoint in endpoints_of(tiers).values():
         endpoint.on_refusal = on_refusal
         endpoint.hides_cache = deployment.shares_backends
@@ -56,11 +54,13 @@ def identity_for(auth: CloudAuth | None) -> Identity | None:
         return None
     from gateway.backends import clouds
 
-    return clouds.identity_for(**auth.model_dump())
+    return clouds.identity_for(auth.model_dump())
 
 
-def _tier(config: TierConfig, waiting: Counter[str], identities: Identities) -> Tier:
-    endpoints = [_endpoint(backend, waiting, identities(backend.auth)) for backend in config.backends]
+def _tier(
+    config: TierConfig, waiting: Counter[str], identity_of: Callable[[CloudAuth | None], Identity | None]
+) -> Tier:
+    endpoints = [_endpoint(backend, waiting, identity_of(backend.auth)) for backend in config.backends]
     for endpoint in endpoints:
         endpoint.tier = config.name
     return Tier(config.name, endpoints, select=config.select)

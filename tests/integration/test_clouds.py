@@ -84,10 +84,12 @@ def test_a_ladder_of_two_clouds(tmp_path: Path) -> None:
             account.write_text(google.account_file())
             until(lambda: not degraded(), 20, "credentials")
             claude = anthropic.Anthropic(base_url=gateway.origin, api_key="any", max_retries=0)
+            betas = {"anthropic-beta": "context-1m-2025-08-07,one-more"}
             with claude.messages.stream(
-                model="chat", max_tokens=100, messages=[{"role": "user", "content": "hi"}]
+                model="chat", max_tokens=100, messages=[{"role": "user", "content": "hi"}], extra_headers=betas
             ) as stream:
                 message = stream.get_final_message()
+            assert aws.requests[-1].body["anthropic_beta"] == ["context-1m-2025-08-07", "one-more"]
             assert message.usage.cache_read_input_tokens == 7
             log = gateway.log()
         secrets = [one.secret for cloud in (google, aws) for one in cloud.issued.values()]

@@ -392,6 +392,9 @@ class Azure(Cloud):
             self.refused.append(said)
             told = {"error": kind, "error_description": f"AADSTS700027: {said}"}
             return Reply(status=status, body=json.dumps(told).encode())
+        if request.path.startswith("/anthropic/"):
+            request.headers["x-api-key"] = self.KEY
+            request.path = request.path.removeprefix("/anthropic")
         return super().reply_to(request)
 
     def _token(self, request: Received) -> Reply:

@@ -24,7 +24,9 @@ from gateway.backends.service import ServiceClient
 from gateway.config.schema import Deployment
 from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint
+from tests.support.app import in_process
 from tests.support.clouds import Azure, Bedrock, Vertex, frame
+from tests.support.gateway import CHAT
 from tests.support.strict_messages import events_of, text, thinking, tool_use
 from tests.support.tls import make_certificate, tls_front
 from tests.support.upstream import Reply
@@ -383,6 +385,31 @@ async def test_azure_by_workload_identity(azure: Azure, client: str) -> None:
     assert "api-key" not in azure.requests[0].headers
 
 
+async def test_claude_in_azures_foundry(azure: Azure, tmp_path: Path) -> None:
+    """By Anthropic's own API with a token, which its counter of tokens takes too; /readyz knows of services' tokens."""
+    url = f"{azure.origin}/anthropic"
+    foundry = {"kind": "anthropic", "base_url": url, "model": "claude-haiku-5-5", "auth": {"kind": "entra"}}
+    settings = {
+        "tiers": [{"name": "local", "backends": [foundry]}],
+        "services": {"audio": {"base_url": f"{azure.origin}/openai/v1", "auth": {"kind": "entra"}}},
+    }
+    policy = CHAT.replace("tiers: [local, hosted]", "tiers: [local]")
+    async with in_process(tmp_path, "", settings=settings, policies={"chat": policy}) as app:
+        answer = (await app.ask()).json()
+        assert answer["choices"][0]["message"]["content"]
+        asked = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+        counted = await app.client.post("/v1/messages/count_tokens", json=asked)
+        assert counted.json()["input_tokens"]
+        assert "x-tierline-estimated" not in counted.headers
+        assert azure.refused == []
+        azure.failing = True
+        service = app.steps.services["audio"].identity
+        assert service is not None
+        await service.renew()
+        degraded = (await app.get("/readyz")).json()["degraded"]
+    assert any(one.startswith("service audio: credentials cannot be renewed: Entra: ") for one in degraded), degraded
+
+
 async def test_a_service_by_an_identity(azure: Azure) -> None:
     """Embeddings, audio and the like are sent the token too."""
     client = ServiceClient(
@@ -392,7 +419,7 @@ async def test_a_service_by_an_identity(azure: Azure) -> None:
         max_reply=1 << 20,
         connect_timeout_s=1,
         idle_timeout_s=5,
-        identity=identity_for("entra"),
+        identity=identity_for({"kind": "entra"}),
     )
     try:
         reply = await client.send("GET", "/models", {})
