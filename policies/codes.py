@@ -40,6 +40,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T208": Code("rule without a classifier", "warning", "`route.classifier` is none, so the value is always missing."),
     "T209": Code("measured traffic unused", "warning", "No rule asks for quantiles."),
     "T210": Code("alias given twice", "warning", "The second one changes nothing."),
+    "T211": Code("switching weighed in vain", "warning", "A rule holds the tier, or there is no other."),
     "T301": Code("objectives out of order", "warning", "A lower percentile cannot be longer than a higher one."),
     "T302": Code("objective longer than the deadline", "warning", "The deadline ends every request before."),
     "T303": Code("hold longer than the first token's budget", "warning", "Holding back alone breaks the objective."),

@@ -100,6 +100,19 @@ def _verifiers_are_asked(policy: Rules) -> Iterator[Finding]:
         yield Finding(at, message, "T409", f"write {longest}, or raise that", (Edit(at, longest),))
 
 
+def _switching_is_weighed(policy: Rules) -> Iterator[Finding]:
+    at: KeyPath = ("route", "weigh_switching")
+    if "weigh_switching" not in policy.route.model_fields_set or not policy.route.weigh_switching:
+        return
+    if len(policy.tiers) == 1:
+        yield Finding(at, "there is no other tier to switch to", "T211", "leave it out", (Edit(at),))
+    for tier, rule in policy.route.start.items():
+        if "last_tier" in rule.names:
+            message = "last_tier keeps a conversation at its tier whatever that costs, where weigh_switching weighs it"
+            mend = "ask for something else, or write weigh_switching: false"
+            yield Finding(("route", "start", tier), message, "T211", mend, (Edit(at, "false"),))
+
+
 def _checks_are_whole(policy: Rules) -> Iterator[Finding]:
     invalid, at = policy.escalate.when.invalid, ("escalate", "when", "invalid")
     if "json_schema" in invalid and "json" not in invalid:
@@ -415,6 +428,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _samples_are_used,
     _verifiers_are_asked,
     _checks_are_whole,
+    _switching_is_weighed,
     _hold_fits,
     _second_opinions_come_in_time,
     _races_have_a_rival,

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s")
 
 
+GOES_ON: Final = "goes on at "
+"""How the part of a reason begins that says why a conversation stays at its tier."""
+
+
 class NoTierError(Exception):
     """No tier can take this request. `capable` is False if no tier could at any time: the request asks for too much.
 
@@ -169,7 +173,7 @@ def _cheapest(adequate: tuple[str, ...], health: Mapping[str, TierHealth], costs
 def _why_on(start: str, goes_on: str, costs: Mapping[str, TierCost]) -> str:
     less, more = dollars(costs[goes_on].usd or 0.0), dollars(costs[start].usd or 0.0)
     why = f", as it reads {cold} tokens cold" if (cold := costs[start].cold) else ""
-    return f"goes on at {goes_on}: {start} would cost {more} until a harder turn{why}, {goes_on} {less}"
+    return f"{GOES_ON}{goes_on}: {start} would cost {more} until a harder turn{why}, {goes_on} {less}"
 
 
 def _reading_cold(health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> Mapping[str, TierHealth]:

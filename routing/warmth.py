@@ -8,6 +8,7 @@ switch, and this is what it costs, in US dollars:
     this turn    what the tier holds read from its cache, and the rest read cold
     its like     the turns until one asks for the strongest again: all but what a turn adds read from the cache, if
                  turns follow each other before it lapses
+    made again   what the strongest costs, for the share of the tier's answers, with this one, that it has replaced
     coming back  the prompt read cold at the strongest, if it lapses by then, times the chance that it is asked for
 
 That chance is the share of the conversation's turns so far that asked for a tier as strong: one in `turns / hard` does,
@@ -107,10 +108,17 @@ class KnownConversation:
     """Turns by the weakest tier that was enough."""
     held: dict[str, Held] = field(default_factory=dict)
     """By tier; one that was never called holds nothing."""
+    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By tier, how many answers it gave, and how many of them were not good enough and were made again above it."""
 
     def copy(self) -> KnownConversation:
         """Return a copy that can be changed by itself."""
-        return replace(self, asked=dict(self.asked), held=dict(self.held))
+        return replace(self, asked=dict(self.asked), held=dict(self.held), drafts=dict(self.drafts))
+
+    def gave(self, tier: str, *, rejected: bool) -> None:
+        """Note an answer of a tier."""
+        drafts, failed = self.drafts.get(tier, (0, 0))
+        self.drafts[tier] = drafts + 1, failed + rejected
 
     def ended(self, now_s: float, asked: str, tokens_in: int, tokens_out: int, estimate: int) -> None:
         """Note a turn that calls answered; `asked` is the weakest tier that was enough, '' if that is not known."""
@@ -146,19 +154,25 @@ def costs_of(
         cold, read = (strongest.usd(tokens, cached, 0) for cached in (0, tokens))
         back = 0.0 if cold is None or read is None else hard / turns * max(0.0, cold - read)
     costs: dict[str, TierCost] = {}
-    for place, name in enumerate(ladder[: top + 1]):
-        own = terms[name]
-        cached = warm[place]
+    again = 0.0
+    for place in range(top, -1, -1):
+        own, cached = terms[ladder[place]], warm[place]
         lasts = own.lifetime_s is not None and pause_s < own.lifetime_s
         usd = own.usd(tokens, min(cached or 0, tokens), out)
         like = own.usd(tokens, max(0, tokens - grown) if lasts else 0, out)
         if (cached is None or own.lifetime_s is None) and usd != own.usd(tokens, tokens, out):
             usd = None
         if usd is not None and like is not None:
-            usd += (runs - 1) * like + (back if place < top else 0.0)
+            usd += (runs - 1) * like
+            if place == top:
+                again = usd
+            else:
+                drafts, failed = conversation.drafts.get(ladder[place], (0, 0))
+                usd += back + failed / (drafts + 1) * again
         read_cold = None if cached is None else max(0, tokens - cached)
-        costs[name] = TierCost(read_cold, usd, own.cold_s(read_cold) if read_cold and place < top else 0.0)
-    return costs
+        slower_s = own.cold_s(read_cold) if read_cold and place < top else 0.0
+        costs[ladder[place]] = TierCost(read_cold, usd, slower_s)
+    return dict(reversed(costs.items()))
 
 
 class ReadingSpeed:

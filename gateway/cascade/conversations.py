@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.chat.usage import Usage
 from policies.quantities import read_duration
+from routing.cascade import REJECTED
 from routing.conversation import Recent, keys_of
 from routing.decide import clause_of
 from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, costs_of, kept_of
@@ -123,6 +124,7 @@ class ConversationMemory:
             if tier is None or not call.attempt or not call.tokens_in:
                 continue
             known.held[call.tier] = _held(call, tier, now_s, longer=longer)
+            known.gave(call.tier, rejected=call.outcome in REJECTED)
             if call.ttft_ms is not None and not call.estimated:
                 tier.speed.observe(call.tokens_in - call.tokens_cached, call.ttft_ms / 1000)
             answered = answered or (None if call.wasted else call)

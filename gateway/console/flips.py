@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from gateway.chat.usage import Usage
 from gateway.config.prices import Price
+from routing.decide import GOES_ON
 
 Row = Mapping[str, Any]
 """A row of the archive's view `requests`, with the parts of its decision that `views.conversation` selects."""
@@ -75,6 +76,8 @@ class ConversationTurn:
     dropped: Sequence[str]
     lost_reasoning: bool
     flip: TierFlip | None
+    stayed: str
+    """What it would have cost to go to the weaker tier that was wanted, in words; '' if none was."""
 
     @property
     def failed(self) -> bool:
@@ -90,6 +93,8 @@ class ConversationSums:
     forced: int
     moves: int
     """Changes of the backend within a tier."""
+    stayed: int
+    """Turns that went on at a stronger tier than was wanted, as that cost less."""
     tokens_again: int
     usd_again: float
     unknown: int
@@ -189,6 +194,7 @@ def _turn(
         dropped=dropped,
         lost_reasoning=REASONING in dropped,
         flip=flip,
+        stayed=next((part for part in (row["reason"] or "").split("; ") if part.startswith(GOES_ON)), ""),
     )
 
 
@@ -210,6 +216,7 @@ def sums_of(turns: Sequence[ConversationTurn]) -> ConversationSums:
         flips=sum(not flip.within_tier for flip in flips),
         forced=sum(flip.forced for flip in flips if not flip.within_tier),
         moves=sum(flip.within_tier for flip in flips),
+        stayed=sum(bool(turn.stayed) for turn in turns),
         tokens_again=sum(flip.tokens_again or 0 for flip in known),
         usd_again=sum(flip.usd_again or 0.0 for flip in known),
         unknown=len(flips) - len(known),

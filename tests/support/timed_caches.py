@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.connection import Received
@@ -26,12 +26,11 @@ BLOCK = 128
 
 @dataclass(frozen=True)
 class ReadPrompt:
-    """One call: its model, its prompt in tokens, and how many of them were read from the cache and written to it."""
+    """One call: its model, its prompt in tokens, and how many of them were read from the cache."""
 
     model: str
     tokens: int
     cached: int
-    written: int
 
 
 @dataclass
@@ -65,10 +64,11 @@ def _prefixes(parts: Sequence[str]) -> Iterator[bytes]:
 class TimedChat(Upstream):
     """A server of chat completions with OpenAI's prompt cache; its script says what it answers."""
 
-    def __init__(self, cold_s: float = 0.0) -> None:
+    def __init__(self, cold_s: Mapping[str, float] | None = None) -> None:
+        """`cold_s` are seconds for each token that is read cold, by model."""
         super().__init__()
         self.cache = TimedCache()
-        self.cold_s = cold_s
+        self.cold_s = cold_s or {}
         self.calls: list[ReadPrompt] = []
 
     def reply_to(self, request: Received) -> Reply:
@@ -89,11 +89,13 @@ class TimedChat(Upstream):
             cached = cached if cached >= LEAST else 0
             for prefix in prefixes:
                 self.cache.keep(model, prefix)
-        self.calls.append(ReadPrompt(model, tokens, cached, 0))
+        self.calls.append(ReadPrompt(model, tokens, cached))
         out = len(reply.pieces())
         usage = {
             "prompt_tokens": tokens, "completion_tokens": out, "total_tokens": tokens + out,
             "prompt_tokens_details": {"cached_tokens": cached},
         }  # fmt: skip
         more = {name: getattr(reply, name) for name in ("text", "tokens", "logprob", "finish_reason", "tool_calls")}
-        return Reply(**more, usage=usage, before_first_s=reply.before_first_s + (tokens - cached) * self.cold_s)
+        return Reply(
+            **more, usage=usage, before_first_s=reply.before_first_s + (tokens - cached) * self.cold_s.get(model, 0.0)
+        )

@@ -23,20 +23,25 @@ from gateway.lab.explain.moves import (
     own_adequate,
     relative,
     through,
+    yes_or_no,
 )
 from policies.expression import KINDS, Expression
 from policies.model import ROUTE_VALUES, Policy
 from policies.quantities import write_duration, write_share
 from routing.decide import DecisionInput, rule_values
 
+_WEIGHS: Final = ("route", "weigh_switching")
+
 
 def changed_policy(policy: Policy, given: DecisionInput, patch: Patch) -> tuple[Policy, DecisionInput] | None:
     """Return the policy with these constants, and the input that it leaves of this request's."""
     start = dict(policy.route.start)
     texts: dict[str, dict[int, str]] = {}
-    slo, budget_s, ttft_s = policy.slo, given.budget_s, given.ttft_s
+    slo, budget_s, ttft_s, weighs = policy.slo, given.budget_s, given.ttft_s, policy.route.weigh_switching
     for path, value in patch.items():
-        if path[0] == "route":
+        if path == _WEIGHS:
+            weighs = value
+        elif path[0] == "route":
             texts.setdefault(path[2], {})[int(path[3])] = value
         elif path == ("slo", "deadline"):
             budget_s = _budget_left(policy, given, value)
@@ -48,7 +53,7 @@ def changed_policy(policy: Policy, given: DecisionInput, patch: Patch) -> tuple[
         return None
     for tier, changes in texts.items():
         start[tier] = _rewritten(start[tier].source, tuple(sorted(changes.items())))
-    route = policy.route.model_copy(update={"start": start})
+    route = policy.route.model_copy(update={"start": start, "weigh_switching": weighs})
     changed = policy.model_copy(update={"route": route, "slo": slo})
     return changed, replace(given, budget_s=budget_s, ttft_s=ttft_s)
 
@@ -62,6 +67,10 @@ def policy_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
         things += [_constant_moves(tier, constant, own) for constant in _constants(rule.source)]
     expected = {seconds for one in given.health.values() for seconds in expectations(one)}
     tests = RuleTests(policy, values)
+    if given.costs:
+        weighs = policy.route.weigh_switching
+        texts = yes_or_no(weighs), yes_or_no(not weighs)
+        things.append([Move(_WEIGHS, not weighs, "route.weigh_switching", *texts, 1.0)])
     if expected or "budget_ms" in tests.names:
         things.append(_deadline_moves(policy, given, tests, expected))
     if expected and given.features.stream:

@@ -48,6 +48,7 @@ _FEATURES: Final = {
 """The fields of the request's features, by the names that rules have for them."""
 _NEEDS: Final = "needs"
 """Begins the path of a further capability that the request may do without."""
+_WARM: Final = ("costs",)
 _CLASSIFIED: Final = frozenset({"p_adequate", "kind", "quantile"})
 
 
@@ -76,8 +77,8 @@ def changed_request(policy: Policy, given: DecisionInput, patch: Patch) -> tuple
     ):
         return None  # the turn by itself is harder
     budget_s = patch.get(("budget_ms",), given.budget_s)
-    health, holdout = given.health, given.holdout
-    return policy, DecisionInput(difficulty, features, health, budget_s, ttft_s, clamp, holdout, room)
+    health, holdout, costs = given.health, given.holdout, None if _WARM in patch else given.costs
+    return policy, DecisionInput(difficulty, features, health, budget_s, ttft_s, clamp, holdout, room, costs)
 
 
 _NO_SUCH: Final = Difficulty((), in_domain=False, model_version="")
@@ -130,6 +131,8 @@ def request_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
         last = [cut for cut in tests.cuts("last_tier") if cut <= most]
         things.append(_whole("last_tier", features.last_tier, last, tests.of("last_tier"), most))
         things.append(_before(policy, given, tests))
+    if given.costs:
+        things.append([Move(_WARM, None, "held by a provider's cache", yes_or_no(True), yes_or_no(False), 1.0)])
     for name, capability in _FLAGS.items():
         matters = name in tests.names
         matters |= any(capability not in one.capabilities for one in health) if capability else False

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.lab.policy_tests.cache_lookup import CacheResult, consulted, why_not_stored
-from gateway.lab.policy_tests.format import Case, DraftRules, Tested, TierWorld
+from gateway.lab.policy_tests.format import Case, DraftRules, StatedCost, Tested, TierWorld
 from gateway.lab.walk import GOOD, STATUS, Draft, Step, Surroundings, TierQueue, Walk, Walks
 from policies.errors import InvalidContent, Problem
 from policies.expression import Expression
@@ -20,6 +20,7 @@ from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
 from routing.output_limits import effective_body
+from routing.warmth import TierCost
 
 if TYPE_CHECKING:
     from gateway.lab.policy_tests.format import StoredAnswerRules
@@ -284,6 +285,7 @@ class PolicyUnderTest:
             clamp,
             bool(values.get("holdout") and may_hold_out),
             room,
+            _costs(values.get("costs") or {}, health),
         )
 
     # --- the world ----------------------------------------------------------------------------------------------------
@@ -427,6 +429,11 @@ def conditions(rule: Expression) -> Sequence[Expression]:
         else:
             found.append(Expression.parse(ast.unparse(node)))
     return found if len(found) > 1 else ()
+
+
+def _costs(stated: Mapping[str, StatedCost], health: Mapping[str, TierHealth]) -> dict[str, TierCost] | None:
+    named = {name: stated[name] for name in health if name in stated}
+    return {name: TierCost(one.cold, one.usd, one.cold_time) for name, one in named.items()} or None
 
 
 def _health(name: str, world: TierWorld) -> TierHealth:

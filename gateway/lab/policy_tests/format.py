@@ -88,6 +88,16 @@ class TierWorld(Section):
         return frozenset({*self.can, *(set(get_args(MostlyThere)) - self.lacks)})
 
 
+class StatedCost(Section):
+    """What a tier would cost a conversation until a harder turn; left out, that is not known."""
+
+    usd: Annotated[float, Field(ge=0)] | None = None
+    cold: Count | None = None
+    """Tokens of the prompt that it would read cold."""
+    cold_time: Seconds = 0.0
+    """How much longer that takes than its usual call."""
+
+
 class Given(Section):
     """The request: the values that rules may ask for, its limits, and its text where the cache reads it."""
 
@@ -115,6 +125,8 @@ class Given(Section):
     holdout: bool = False
     may_hedge: bool = True
     """Whether the budget for hedging allows one now."""
+    costs: Mapping[Tier, StatedCost] = {}
+    """Of a conversation that is warm at the last of these tiers."""
     text: str | None = None
     volatile: bool = False
     """Stands for a text that asks for what changes by the day."""
@@ -229,9 +241,8 @@ def span(value: object) -> Span:
 
 
 Spans = Mapping[str, Annotated[Span, BeforeValidator(span)]]
-_SCALARS: Final = tuple(
-    name for name in Given.model_fields if name not in {"text", "stop", "min_tier", "max_tier", "may_hedge", "needs"}
-)
+_NO_SCALARS: Final = {"text", "stop", "min_tier", "max_tier", "may_hedge", "needs", "costs"}
+_SCALARS: Final = tuple(name for name in Given.model_fields if name not in _NO_SCALARS)
 
 
 def _quantified(spans: Spans) -> Spans:
@@ -454,6 +465,8 @@ def _unknown_tiers(rules: TestFileRules, document: Document, policies: Sequence[
                     look((*here, "expect", key), tier)
             for key in ("min_tier", "max_tier"):
                 look((*here, "given", key), getattr(part.given, key))
+            for name in part.given.costs:
+                look((*here, "given", "costs", name), name)
     return problems
 
 

@@ -19,9 +19,13 @@ from gateway.console.app import ConsoleApp
 from gateway.console.flips import conversations_in
 from gateway.console.page import PolicyPlaces
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.decisions import DecisionRecorder, RecordedDecision
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, encode
 from gateway.telemetry.trace import Trace
+from policies.model import Policy
+from routing.decide import DecisionInput, TierHealth, decide
+from routing.features import Features
+from routing.warmth import TierCost
 from tests.gateway.telemetry.conftest import server, store
 
 __all__ = ["server", "store"]
@@ -57,10 +61,12 @@ def _call(attempt: int, tier: str, prompt: int, cached: int, *, wasted: bool) ->
     )  # fmt: skip
 
 
-async def record(store: RedisStore, ledgers: Iterable[Ledger]) -> None:
+async def record(store: RedisStore, ledgers: Iterable[Ledger], stays: str = "") -> None:
     recorder = DecisionRecorder({})
     for ledger in ledgers:
         trace = Trace(names.REQUEST)
+        if ledger.request_id == stays:
+            trace.decision = staying()
         trace.root.end()
         await store.apply([Append(TRACES, encode(trace, ledger, recorder), 100_000)])
 
@@ -126,6 +132,30 @@ async def test_why_a_turn_went_elsewhere(store: RedisStore, tmp_path: Path) -> N
         causes = [one["flip"] and one["flip"]["cause"] for one in data["turns"]]
         assert causes == [None, "holdout", "policy", "health", None, "chosen"]
         assert data["sums"]["flips"] == 4 and data["sums"]["forced"] == 3
+
+
+def staying() -> RecordedDecision:
+    """An easy turn that goes on at the warm tier."""
+    rules = {"surface": "chat", "version": "0123456789", "slo": {"deadline": "10s"}, "tiers": ["local", "hosted"]}
+    policy = Policy.model_validate({**rules, "route": {"start": {"local": "turns > 0", "hosted": "otherwise"}}})
+    health = {name: TierHealth(name, frozenset(), 1) for name in policy.tiers}
+    costs = {"local": TierCost(9000, 0.03), "hosted": TierCost(100, 0.02)}
+    given = DecisionInput(None, Features("", 2, 9000), health, 10.0, costs=costs)
+    return RecordedDecision(policy, given, decide(policy, given))
+
+
+async def test_a_turn_that_stayed_says_what_going_would_have_cost(store: RedisStore, tmp_path: Path) -> None:
+    """An easy turn that went on where the prompt is warm is marked, and counted."""
+    turns = [turn(1, "hosted", 9000), turn(2, "hosted", 9100, 9000)]
+    await record(store, turns, stays="req-2")
+    async with console(tmp_path, store, []) as client:
+        data = (await client.get(f"/conversations/{NAME}.json")).json()
+        why = (
+            "goes on at hosted: local would cost $0.03 until a harder turn, as it reads 9000 tokens cold, hosted $0.02"
+        )
+        assert [one["stayed"] for one in data["turns"]] == ["", why] and data["sums"]["stayed"] == 1
+        page = (await client.get(f"/conversations/{NAME}")).text
+        assert why in page and "1 stayed as that cost less" in page
 
 
 async def test_answers_without_a_call_are_turns_too(store: RedisStore, tmp_path: Path) -> None:

@@ -126,6 +126,24 @@ def test_cases_pass(tmp_path: Path) -> None:
     assert len(result.results) == 19
 
 
+def test_a_test_says_how_warm_a_conversation_is(tmp_path: Path) -> None:
+    """What each tier would cost it decides where an easy turn starts, and nothing for a hard one."""
+    costs = "costs: {local: {usd: 0.03, cold: 9000, cold_time: 400ms}, hosted: {usd: USD}}"
+    stays, goes = costs.replace("USD", "0.02"), costs.replace("USD", "0.04")
+    tests = f"""\
+  - name: an easy turn stays while that costs less
+    given: {{p_adequate: 0.83, {stays}}}
+    each:
+      - {{expect: {{start: hosted, rule: "p_adequate >= 0.7 and tokens_in < 3000"}}}}
+      - {{given: {{{goes}}}, expect: {{start: local}}}}
+      - {{given: {{p_adequate: 0.2, {goes}}}, expect: {{start: hosted, rule: otherwise}}}}
+      - {{given: {{stream: true, ttft_ms: 350, {goes}}}, expect: {{start: hosted}}}}
+"""
+    assert failures(ran(tmp_path, tests)) == []
+    ignored = POLICY.replace("  start:", "  weigh_switching: false\n  start:")
+    assert len(failures(ran(tmp_path, tests, ignored))) == 2
+
+
 def test_what_a_tier_lacks_moves_a_request(tmp_path: Path) -> None:
     """What a request needs beside tools, images and JSON is said by name; `n` follows from the request's own."""
     result = ran(

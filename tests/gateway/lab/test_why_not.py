@@ -13,6 +13,7 @@ from routing.decide import Clamp, DecisionInput, TierHealth
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
+from routing.warmth import TierCost
 from tests.gateway.lab.smallest_change import Tally, check
 
 EVERYTHING = frozenset({"tools", "json", "vision"})
@@ -53,6 +54,16 @@ def test_a_strict_comparison_is_passed_by_the_least_step() -> None:
     answer = why_not(policy(local="tokens_in < 50", hosted="otherwise"), given(), "local")
     assert moves(answer.request) == [("tokens_in", "100", "49")]
     assert moves(answer.policy) == [("route.start.local", "50", "101")]
+
+
+def test_a_conversation_that_stays_can_go_to_the_weaker_tier() -> None:
+    """If no provider held its prompt, or if the policy did not weigh what it would read cold."""
+    rules = policy(local="p_adequate >= 0.5", hosted="otherwise")
+    warm = given(costs={"local": TierCost(9000, 0.03), "hosted": TierCost(100, 0.02)})
+    answer = why_not(rules, warm, "local")
+    assert answer.start == "hosted"
+    assert moves(answer.request) == [("held by a provider's cache", "yes", "no")]
+    assert moves(answer.policy) == [("route.weigh_switching", "yes", "no")]
 
 
 def test_a_share_of_a_kind_stays_in_percent() -> None:
