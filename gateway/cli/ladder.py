@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -54,13 +54,9 @@ class Rung:
 
     @property
     def lacks(self) -> int:
-        """How many of the capabilities that a provider's models may have these lack."""
-        return len(Provider.model_fields["capabilities"].default) - len(self.capabilities)
-
-    @property
-    def capabilities(self) -> tuple[str, ...]:
-        """What its provider's models can do; of a model on this machine nothing is known."""
-        return () if self.place.provider is None else self.place.provider.capabilities
+        """How many of the capabilities that most providers' models have those of its provider lack."""
+        own = () if self.place.provider is None else self.place.provider.capabilities
+        return len(Provider.model_fields["capabilities"].default) - len(own)
 
     @property
     def logprobs(self) -> bool:
@@ -111,21 +107,17 @@ def ladder(places: Sequence[ModelServer]) -> list[Rung]:
     here = next((place for place in places if place.provider is None), None)
     if here is not None and (names := _chats(here.models or ())):
         rungs.append(Rung("local", names[0], here))
-    hosted = _cheapest(_offers("hosted", places))
-    large = _strongest(_offers("large", places), hosted)
+    hosted = _cheapest([*_offers("hosted", "small", places)])
+    large = _strongest([*_offers("large", "large", places)], hosted)
     return [*rungs, *(rung for rung in (hosted, large) if rung is not None)]
 
 
-def _offers(tier: Literal["hosted", "large"], places: Sequence[ModelServer]) -> list[Rung]:
-    """Return what each provider has for a rung, in their order."""
-    offers = []
+def _offers(tier: str, size: Literal["small", "large"], places: Sequence[ModelServer]) -> Iterator[Rung]:
+    """Yield what each provider has for a rung, in their order."""
+    about = known_providers().rungs[size]
     for place in places:
-        if place.provider is not None:
-            size: Literal["small", "large"] = "small" if tier == "hosted" else "large"
-            model = _chosen(place, getattr(place.provider, size), known_providers().rungs[size])
-            if model is not None:
-                offers.append(Rung(tier, model, place, shipped_facts().find(place.url, model)))
-    return offers
+        if place.provider is not None and (model := _chosen(place, getattr(place.provider, size), about)):
+            yield Rung(tier, model, place, shipped_facts().find(place.url, model))
 
 
 def _cheapest(offers: Sequence[Rung]) -> Rung | None:

@@ -58,16 +58,12 @@ class OtlpMetrics:
         readers = [PeriodicExportingMetricReader(Watched())]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         meter, defined = self._provider.get_meter("tierline", version()), orjson.loads(_FILE.read_bytes())["histograms"]
-        self._histograms = {
-            name: meter.create_histogram(
-                name, one["unit"], one["description"], explicit_bucket_boundaries_advisory=one["bounds"]
-            )
-            for name, one in defined.items()
-        }
+        self._histograms = {name: meter.create_histogram(name, **one) for name, one in defined.items()}
         self._dropped = dropped
         self._waiting: deque[tuple[Trace, Ledger]] = deque()
         self._ended = threading.Event()
-        threading.Thread(target=self._run, name="tierline.otlp.metrics", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="tierline.otlp.metrics", daemon=True)
+        self._thread.start()
 
     def add(self, trace: Trace, ledger: Ledger) -> None:
         """Count a finished request, which no longer changes, soon; never block."""
@@ -79,15 +75,13 @@ class OtlpMetrics:
     async def aclose(self) -> None:
         """Send what is left, for at most 2 seconds."""
         self._ended.set()
-        await closed_in_time(self._close)
-
-    def _close(self) -> None:
-        self._count()
-        self._provider.shutdown()
+        await closed_in_time(self._thread.join)
 
     def _run(self) -> None:
         while not self._ended.wait(_INTERVAL_S):
             self._count()
+        self._count()
+        self._provider.shutdown()
 
     def _count(self) -> None:
         while self._waiting:

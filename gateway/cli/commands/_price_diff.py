@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib import metadata
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
 from gateway.config.model_facts import FactsFile, HostedModel
-from gateway.config.prices import TokenRates
 
 _PACKAGE: Final = "genai-prices"
 _PROVIDERS: Final = {"gemini": "google", "together_ai": "together", "xai": "x-ai"}
 """Names of providers in the facts that genai-prices has others for."""
-_RATES: Final = {
-    "input": "input_mtok",
-    "output": "output_mtok",
-    "cached_input": "cache_read_mtok",
-    "cache_write": "cache_write_mtok",
-}
+_RATES: Final = (
+    ("input", "input_mtok"),
+    ("output", "output_mtok"),
+    ("cached_input", "cache_read_mtok"),
+    ("cache_write", "cache_write_mtok"),
+)
 """Rates as the facts name them, and as genai-prices does: both in US dollars per million tokens."""
 _CLOSE: Final = 0.005
 """Relative difference of two rates that rounding explains."""
@@ -29,33 +27,10 @@ _ROUND: Final = 0.05
 """Likewise of two context lengths: many write 2^20 as a million."""
 _DAY: Final = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One value of one model on which the two sources differ; None: that source does not have it."""
-
-    provider: str
-    model: str
-    field: str
-    """A rate, `long.over`, `long.` and a rate, `context` (tokens), `retired`, or `model` where one has it alone."""
-    ours: Any
-    theirs: Any
-    checked: str | None
-    """The last day that genai-prices names for its figures of this model."""
-    newer: str
-    """`ours`, `theirs`, or `not known` where genai-prices names no day."""
-    used: bool
-    """Whether `tierline init` proposes the model, or a config names it."""
-
-    @property
-    def times(self) -> float | None:
-        """How many times ours is theirs; None where either is no number, or 0."""
-        both = isinstance(self.ours, (int, float)) and isinstance(self.theirs, (int, float))
-        return self.ours / self.theirs if both and self.ours and self.theirs else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return {**asdict(self), "times": self.times}
+Row = dict[str, Any]
+"""One value of one model on which they differ: `provider`, `model`, `field` (a rate, `long.` and a rate, `long.over`,
+`context` in tokens, `retired`, or `model` where they have it alone), `ours`, `theirs` (None: not stated), `times` (ours
+by theirs), `checked` (the last day that theirs names), `newer` (`ours`, `theirs` or `not known`) and `used`."""
 
 
 def source() -> str:
@@ -66,92 +41,80 @@ def source() -> str:
         raise CommandError(f"{_PACKAGE} is not installed: pip install 'tierline[prices]'") from None
 
 
-def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator[Difference]:
+def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator[Row]:
     """Yield what differs, of all models that both have, and the models that genai-prices alone has.
 
     `used` are the provider and name of each model that counts most.
     """
     from genai_prices.data import providers
 
-    theirs, now = {one.id: one for one in providers}, datetime.now(UTC)
+    now = datetime.now(UTC)
+    others = {one.id: one for one in providers}
     for provider, models in sorted(facts.models.items()):
-        other = theirs.get(_PROVIDERS.get(provider, provider))
-        if other is None:
+        if (other := others.get(_PROVIDERS.get(provider, provider))) is None:
             continue
-        found: set[str] = set()
-        for name, known in sorted(models.items()):
-            if (info := other.find_model(name)) is None:
-                continue
-            found.add(info.id)
-            day = _checked(info, now)
+        both = [(name, known, info) for name, known in sorted(models.items()) if (info := other.find_model(name))]
+        for name, known, info in both:
+            day, ours, theirs = _checked(info, now), _ours(known), _theirs(info, now)
             newer = "not known" if day is None else "theirs" if day > facts.dated else "ours"
-            for field, ours, value in _of_model(known, info, now):
-                is_used = (provider, name) in used
-                yield Difference(provider, name, field, ours, value, _told(day), newer, is_used)
+            row = {
+                "provider": provider,
+                "model": name,
+                "checked": day,
+                "newer": newer,
+                "used": (provider, name) in used,
+            }
+            for field, value in theirs.items():
+                own = ours[field]
+                if _differ(field, own, value):
+                    times = own / value if own and value else None
+                    yield {**row, "field": field, "ours": own, "theirs": value, "times": times}
+        found = {info.id for *_, info in both}
         for info in other.models:
-            if info.id not in found and info.id not in models and not info.deprecated:
-                day, rate = _checked(info, now), _rates(_prices(info, now)).get("input")
-                yield Difference(provider, info.id, "model", None, rate, _told(day), "not known", False)
-
-
-def _of_model(known: HostedModel, info: Any, now: datetime) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, our value and theirs of each value that differs."""
-    prices, price = _prices(info, now), known.price
-    pairs: list[tuple[str, float | None, float | None]] = [
-        (name, _rate(price, name), value) for name, value in _rates(prices).items()
-    ]
-    long, over = _long(prices)
-    if over is not None or (price is not None and price.long is not None):
-        own = None if price is None else price.long
-        pairs.append(("long.over", None if own is None else own.over, over))
-        pairs += [(f"long.{name}", _rate(own, name), long.get(name)) for name in ("input", "output")]
-    yield from ((name, own_value, value) for name, own_value, value in pairs if _differ(own_value, value, name))
-    ours, context = known.context, info.context_window
-    if ours is not None and context is not None and abs(ours - context) > _ROUND * context:
-        yield "context", ours, context
-    if info.deprecated and known.retires is None:
-        yield "retired", None, True
-
-
-def _rate(rates: TokenRates | None, name: str) -> float | None:
-    return None if rates is None else getattr(rates, name)
-
-
-def _differ(ours: float | None, theirs: float | None, name: str) -> bool:
-    if ours is None or theirs is None:
-        # Without a rate of theirs, only that of long prompts says something: they know of none.
-        return ours != theirs and (theirs is not None or name.startswith("long"))
-    return abs(ours - theirs) > _CLOSE * max(ours, theirs)
-
-
-def _prices(info: Any, now: datetime) -> Any:
-    """Return the prices of today; where they change by the hour, those of the dearest, as the facts have one price."""
-    hours = range(24) if isinstance(info.prices, list) else (now.hour,)
-    return max((info.get_prices(now.replace(hour=hour)) for hour in hours), key=lambda one: _rates(one)["input"] or 0)
-
-
-def _rates(prices: Any) -> Mapping[str, float | None]:
-    """Return the rates of short prompts."""
-    found = {name: getattr(prices, theirs, None) for name, theirs in _RATES.items()}
-    return {name: None if one is None else float(getattr(one, "base", one)) for name, one in found.items()}
-
-
-def _long(prices: Any) -> tuple[Mapping[str, float], int | None]:
-    """Return the rates of the first tier of long prompts, and the tokens behind which it begins."""
-    found = {name: getattr(getattr(prices, theirs, None), "tiers", ()) for name, theirs in _RATES.items()}
-    tiers = {name: one[0] for name, one in found.items() if one}
-    over = min((one.start for one in tiers.values()), default=None)
-    return {name: float(one.price) for name, one in tiers.items()}, over
-
-
-def _told(day: date | None) -> str | None:
-    return None if day is None else day.isoformat()
+            if info.id not in found | models.keys() and not info.deprecated:
+                row = {"provider": provider, "model": info.id, "field": "model", "ours": None, "times": None}
+                price = _theirs(info, now)["input"]
+                yield {**row, "theirs": price, "checked": _checked(info, now), "newer": "not known", "used": False}
 
 
 def _checked(info: Any, now: datetime) -> date | None:
     """Return the last day, not later than today, that the source names for a model's figures."""
-    said = _DAY.findall(info.price_comments or "")
+    said = [date.fromisoformat(day) for day in _DAY.findall(info.price_comments or "")]
     prices = info.prices if isinstance(info.prices, list) else ()
     starts = [getattr(one.constraint, "start_date", None) for one in prices]
-    days = [*map(date.fromisoformat, said), *(one for one in starts if one is not None)]
-    return max((one for one in days if one <= now.date()), default=None)
+    return max((one for one in (*said, *starts) if one is not None and one <= now.date()), default=None)
+
+
+def _ours(known: HostedModel) -> Mapping[str, Any]:
+    price, long = known.price, known.price and known.price.long
+    rates = {name: getattr(price, name, None) for name, _ in _RATES}
+    rates |= {f"long.{name}": getattr(long, name, None) for name in ("over", *dict(_RATES))}
+    return {**rates, "context": known.context, "retired": None if known.retires is None else True}
+
+
+def _theirs(info: Any, now: datetime) -> Mapping[str, Any]:
+    """Return what they say of today; where prices change by the hour, the dearest, as the facts have one price."""
+    hours = range(24) if isinstance(info.prices, list) else (now.hour,)
+    found = [
+        {name: getattr(prices, theirs, None) for name, theirs in _RATES}
+        for prices in (info.get_prices(now.replace(hour=hour)) for hour in hours)
+    ]
+    short, rates = max(
+        (({name: _number(getattr(one, "base", one)) for name, one in rates.items()}, rates) for rates in found),
+        key=lambda pair: pair[0]["input"] or 0,
+    )
+    tiers = {name: tiers[0] for name, one in rates.items() if (tiers := getattr(one, "tiers", ()))}
+    long = {f"long.{name}": _number(tiers[name].price) if name in tiers else None for name, _ in _RATES}
+    over = min((one.start for one in tiers.values()), default=None)
+    return {**short, **long, "long.over": over, "context": info.context_window, "retired": info.deprecated or None}
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _differ(field: str, ours: float | None, theirs: float | None) -> bool:
+    """Return whether two values say something else; what one source does not state says nothing but of long prompts."""
+    if ours is None or theirs is None:
+        return ours != theirs and (field == "long.over" or (theirs is not None and field != "context"))
+    return abs(ours - theirs) > (_ROUND if field == "context" else _CLOSE) * max(ours, theirs)

@@ -95,20 +95,21 @@ def _diff(args: argparse.Namespace) -> int:
     configured = [(one.base_url, one.model) for tier in deployment.tiers for one in tier.backends]
     used = {(facts.provider(url) or "", name) for url, name in (*proposed, *configured)}
     other, rows = _price_diff.source(), list(_price_diff.differences(facts, used))
-    shown = [row for row in rows if row.used or args.all]
+    shown = sorted((row for row in rows if row["used"] or args.all), key=lambda row: not row["used"])
     if args.json:
-        value = {"ours": facts.name, "theirs": other, "differences": [row.as_dict() for row in shown]}
+        value = {"ours": facts.name, "theirs": other, "differences": shown}
         sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
     else:
         sys.stdout.write(f"ours: the {facts.name}\ntheirs: {other}\n")
-        for row in sorted(shown, key=lambda row: not row.used):
-            times = "" if row.times is None else f" ({row.times:.3g} times)"
-            ours, theirs = ("none" if one is None else one for one in (row.ours, row.theirs))
-            newer = f"newer: {row.newer}" + (f", theirs of {row.checked}" if row.checked else "")
-            sys.stdout.write(f"{row.provider} {row.model}: {row.field} {ours}, theirs {theirs}{times}; {newer}\n")
+        for row in shown:
+            times = "" if row["times"] is None else f" ({row['times']:.3g} times)"
+            ours, theirs = ("none" if row[one] is None else row[one] for one in ("ours", "theirs"))
+            newer = f"newer: {row['newer']}" + (f", theirs of {row['checked']}" if row["checked"] else "")
+            at = f"{row['provider']} {row['model']}"
+            sys.stdout.write(f"{at}: {row['field']} {ours}, theirs {theirs}{times}; {newer}\n")
         rest = len(rows) - len(shown)
         sys.stdout.write(f"{len(shown)} differences{f', {rest} more of other models: --all' if rest else ''}\n")
-    return Exit.FINDINGS if any(row.used for row in rows) else Exit.OK
+    return Exit.FINDINGS if any(row["used"] for row in rows) else Exit.OK
 
 
 def _check(args: argparse.Namespace) -> int:

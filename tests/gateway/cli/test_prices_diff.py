@@ -25,30 +25,30 @@ def facts(**providers: object) -> FactsFile:
 
 
 def test_each_value_that_differs_is_told_with_how_much() -> None:
-    rows = {row.field: row for row in differences(facts(openai=MODELS), {("openai", "gpt-6-luna")}) if row.used}
-    assert {row.model for row in rows.values()} == {"gpt-6-luna"}
-    assert (rows["input"].ours, rows["input"].theirs, rows["input"].times) == (1.0, 0.1, pytest.approx(10))
-    assert rows["context"].theirs == 1_050_000
-    assert (rows["long.over"].ours, rows["long.over"].theirs, rows["long.over"].times) == (None, 272_000, None)
-    assert rows["cache_write"].ours is None and not rows.keys() & {"output", "cached_input"}
-    assert rows["input"].checked is not None and rows["input"].checked < "2026-11-22"
-    assert rows["input"].newer == "ours"
+    rows = {row["field"]: row for row in differences(facts(openai=MODELS), {("openai", "gpt-6-luna")}) if row["used"]}
+    assert {row["model"] for row in rows.values()} == {"gpt-6-luna"}
+    assert (rows["input"]["ours"], rows["input"]["theirs"], rows["input"]["times"]) == (1.0, 0.1, pytest.approx(10))
+    assert rows["context"]["theirs"] == 1_050_000
+    assert (rows["long.over"]["ours"], rows["long.over"]["theirs"], rows["long.over"]["times"]) == (None, 272_000, None)
+    assert rows["cache_write"]["ours"] is None and not rows.keys() & {"output", "cached_input"}
+    assert rows["input"]["checked"] < date(2026, 11, 22)
+    assert rows["input"]["newer"] == "ours"
 
 
 def test_the_newer_source_is_that_of_the_later_day() -> None:
     old = facts(openai=MODELS).model_copy(update={"dated": date(2026, 1, 1)})
-    assert {row.newer for row in differences(old, ()) if row.field == "input"} == {"theirs"}
+    assert {row["newer"] for row in differences(old, ()) if row["field"] == "input"} == {"theirs"}
 
 
 def test_models_of_theirs_alone_are_told() -> None:
-    rows = [row for row in differences(facts(openai=MODELS), ()) if row.field == "model"]
-    assert "gpt-6.1-sol" in {row.model for row in rows}
-    assert {(row.ours, row.used) for row in rows} == {(None, False)}
+    rows = [row for row in differences(facts(openai=MODELS), ()) if row["field"] == "model"]
+    assert "gpt-6.1-sol" in {row["model"] for row in rows}
+    assert {(row["ours"], row["used"]) for row in rows} == {(None, False)}
 
 
 def test_a_price_that_changes_by_the_hour_is_the_dearest() -> None:
     """Our facts have one price a model, and it must not be told too low."""
-    assert [row for row in differences(facts(deepseek=DEEPSEEK), ()) if row.model == "deepseek-flash"] == []
+    assert [row for row in differences(facts(deepseek=DEEPSEEK), ()) if row["model"] == "deepseek-flash"] == []
 
 
 def test_what_is_used_agrees(capsys: pytest.CaptureFixture[str]) -> None:
