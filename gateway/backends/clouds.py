@@ -120,7 +120,7 @@ class AwsIdentity(Identity):
         from botocore.session import Session
 
         try:
-            found = self._credentials  # which a refusal may take away meanwhile
+            found = self._credentials
             if found is None or self.failure:
                 session = Session(profile=self._auth.get("profile"))
                 in_files = session.get_config_variable("region") or os.environ.get("AWS_REGION")
@@ -152,11 +152,6 @@ class AwsIdentity(Identity):
         request = AWSRequest(method=method, url=url, headers=given, data=body)
         SigV4Auth(credential.value, service, region).add_auth(request)
         return dict(request.headers.items())
-
-    def refused(self) -> None:
-        """See `Identity.refused`."""
-        self._credentials = None
-        super().refused()
 
     def reply(self, response: Response) -> Response:
         """Return the reply; a stream in frames as the server-sent events that are in them."""

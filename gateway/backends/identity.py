@@ -64,7 +64,7 @@ class Identity(ABC):
 
     def __init__(self) -> None:
         self.failure = ""
-        """Why the last renewal failed; '' if it did not."""
+        """Why the last renewal failed, or is needed; '' if neither."""
         self._credential: Credential | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +114,8 @@ class Identity(ABC):
         return {**headers, **(await off_loop(sign) if len(body) > _LARGE else sign())}
 
     def refused(self) -> None:
-        """Renew what a server has refused, for the requests that come after."""
+        """Look anew for what a server has refused, for the requests that come after."""
+        self.failure = "the server refuses them"
         self.renew()
 
     def without_secrets(self, body: bytes) -> bytes:
@@ -139,7 +140,7 @@ class Identity(ABC):
                 log.warning("credentials cannot be renewed: %s%s", self.failure, kept)
         else:
             if before:
-                log.warning("credentials can be had again")
+                log.warning("credentials were renewed")
             self._credential, self._pause_s = credential, 0.0
             left_s = (credential.ends - time.time()) * _USED_OF_LIFE
             pause_s = max(_LEAST_PAUSE_S, left_s if credential.renew_s is None else credential.renew_s)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MakeTransport = Callable[[str], Transport]
 """Makes a transport for calls to a path, which follows the backend's base URL."""
+IdentityOf = Callable[["CloudAuth | None"], "Identity | None"]
 _USAGE_OPTION: Final = "stream_options"
 """Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
 
@@ -57,17 +58,16 @@ def identity_for(auth: CloudAuth | None) -> Identity | None:
     return clouds.identity_for(auth.model_dump())
 
 
-def _tier(
-    config: TierConfig, waiting: Counter[str], identity_of: Callable[[CloudAuth | None], Identity | None]
-) -> Tier:
-    endpoints = [_endpoint(backend, waiting, identity_of(backend.auth)) for backend in config.backends]
+def _tier(config: TierConfig, waiting: Counter[str], identity_of: IdentityOf) -> Tier:
+    endpoints = [_endpoint(backend, waiting, identity_of) for backend in config.backends]
     for endpoint in endpoints:
         endpoint.tier = config.name
     return Tier(config.name, endpoints, select=config.select)
 
 
-def _endpoint(config: BackendConfig, waiting: Counter[str], identity: Identity | None) -> Endpoint:
+def _endpoint(config: BackendConfig, waiting: Counter[str], identity_of: IdentityOf) -> Endpoint:
     quota, refused = Quota(), RefusedFields(config.name)
+    identity = identity_of(config.auth) if config.configured else None
     backend = _backend(config, quota, refused, identity)
     return Endpoint(config, backend, waiting=waiting, quota=quota, refused_fields=refused, identity=identity)
 
