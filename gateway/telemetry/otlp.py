@@ -28,7 +28,7 @@ from opentelemetry.sdk.environment_variables import (
 )
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
@@ -78,6 +78,23 @@ def exporter_type(signal: Literal["trace", "metric"]) -> Any:
     return getattr(module, "OTLPSpanExporter" if signal == "trace" else "OTLPMetricExporter")
 
 
+def watched_exporter(signal: Literal["trace", "metric"], on_end: Callable[[Any, bool], object]) -> Any:
+    """Return an exporter that tells, in its thread, of each batch that it is done with, and whether that was sent."""
+    exporting = exporter_type(signal)
+
+    class Watched(exporting):  # type: ignore[misc, valid-type]
+        def export(self, batch: Any, *given: Any, **more: Any) -> Any:
+            sent = False
+            try:
+                result = super().export(batch, *given, **more)
+                sent = result.name == "SUCCESS"
+            finally:
+                on_end(batch, sent)
+            return result
+
+    return Watched()
+
+
 async def closed_in_time(close: Callable[[], object]) -> bool:
     """Run what sends what is left, in a thread; return whether it ended within 2 seconds."""
     # The SDK's own limit is 30 s. An executor's thread will not do: the interpreter waits for those when it exits.
@@ -106,9 +123,9 @@ class OtlpSpans:
         self._sampler = provider.sampler
         self._scope = InstrumentationScope("tierline", version())
         self._limit = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, _SPANS_WAITING))
-        self._exporter = _Watched(exporter_type("trace")(), dropped)
+        self._exporter = watched_exporter("trace", self._ended)
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._limit)
-        self._handed_over = 0
+        self._handed_over = self._finished = 0
         self._dropped = dropped
 
     def export(self, trace: Trace, ledger: Ledger) -> None:
@@ -120,12 +137,17 @@ class OtlpSpans:
         if sampling.decision is not Decision.RECORD_AND_SAMPLE:
             return
         # A full processor queue would drop its oldest spans uncounted, and leave incomplete traces.
-        if self._handed_over - self._exporter.finished + len(trace.hops) > self._limit:
+        if self._handed_over - self._finished + len(trace.hops) > self._limit:
             self._dropped("export_queue_full", 1)
             return
         self._handed_over += len(trace.hops)
         for span in self._spans(trace, ledger):
             self._processor.on_end(span)
+
+    def _ended(self, spans: Sequence[ReadableSpan], sent: bool) -> None:
+        self._finished += len(spans)
+        if not sent:
+            self._dropped("export_failed", sum(span.kind is SpanKind.SERVER for span in spans))
 
     async def aclose(self) -> None:
         """Send what is left, for at most 2 seconds."""
@@ -154,31 +176,6 @@ class OtlpSpans:
             )
             for hop, context in zip(trace.hops, contexts, strict=True)
         ]
-
-
-class _Watched(SpanExporter):
-    """Count an exporter's work: `finished` spans, sent or lost, and the traces lost with them."""
-
-    def __init__(self, inner: SpanExporter, dropped: Dropped) -> None:
-        self.finished = 0
-        self._inner = inner
-        self._dropped = dropped
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = SpanExportResult.FAILURE
-        try:
-            result = self._inner.export(spans)
-        finally:
-            self.finished += len(spans)
-            if result is not SpanExportResult.SUCCESS:
-                self._dropped("export_failed", sum(span.kind is SpanKind.SERVER for span in spans))
-        return result
-
-    def shutdown(self) -> None:
-        self._inner.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._inner.force_flush(timeout_millis)
 
 
 def _name(hop: Hop) -> str:

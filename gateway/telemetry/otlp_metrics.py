@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import orjson
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.otlp import Dropped, closed_in_time, exporter_type, resource_with
+from gateway.telemetry.otlp import Dropped, closed_in_time, resource_with, watched_exporter
 from gateway.telemetry.trace import Trace
 from gateway.version import version
 
@@ -45,17 +45,9 @@ class OtlpMetrics:
 
     def __init__(self, dropped: Dropped) -> None:
         """Open the exporter that the environment asks for. Raises OtlpUnavailable."""
-        exporting: Any = exporter_type("metric")
-
-        class Watched(exporting):  # type: ignore[misc]
-            def export(self, *given: Any, **more: Any) -> MetricExportResult:
-                result: MetricExportResult = super().export(*given, **more)
-                if result is not MetricExportResult.SUCCESS:
-                    dropped("metrics_export_failed", 1)
-                return result
-
+        exporter = watched_exporter("metric", lambda _, sent: None if sent else dropped("metrics_export_failed", 1))
         resource = resource_with({"service.instance.id": str(uuid.uuid4())})  # workers' sums are added up
-        readers = [PeriodicExportingMetricReader(Watched())]
+        readers = [PeriodicExportingMetricReader(exporter)]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         meter, defined = self._provider.get_meter("tierline", version()), orjson.loads(_FILE.read_bytes())["histograms"]
         self._histograms = {name: meter.create_histogram(name, **one) for name, one in defined.items()}

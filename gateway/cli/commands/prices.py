@@ -44,9 +44,8 @@ _DIFF_EXAMPLES = """examples:
   tierline prices diff                  of the models that init proposes and the shipped config names
   tierline prices diff --all --json     of all models, for a script
 
-Rates are US dollars per million tokens. It needs pip install 'tierline[prices]'. A finding is a
-difference of a model that is proposed or configured; say then in the config, or in the file that
-prices.file names, what its provider asks."""
+Rates are US dollars per million tokens. A finding is a difference of a model that is proposed or
+configured. It needs pip install 'tierline[prices]'."""
 _IMPORT_EXAMPLES = """examples:
   tierline prices import model_prices_and_context_window.json --write prices.json
                                                          then say prices: {file: prices.json} in the config
