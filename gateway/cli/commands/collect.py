@@ -222,12 +222,9 @@ def _configured(args: argparse.Namespace) -> Endpoint:
     deployment = load_deployment(args.config, os.environ)
     endpoints = endpoints_of(build_tiers(deployment, lambda *_: None))
     endpoint = endpoints.get(args.backend)
-    if endpoint is None:
-        raise CommandError(f"the config has no backend {args.backend!r}{did_you_mean(args.backend, endpoints)}")
-    if not endpoint.config.configured:
-        raise CommandError(
-            f"backend {args.backend!r} is not configured: {endpoint.config.unconfigured_reason or 'no base_url'}"
-        )
+    if endpoint is None or not endpoint.config.configured:
+        near = did_you_mean(args.backend, endpoints)
+        raise CommandError(f"the config has no backend {args.backend!r} that is configured{near}")
     return endpoint
 
 

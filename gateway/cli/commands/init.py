@@ -28,7 +28,7 @@ escalate: {{no_signal: accept}}
 """
 """The policy by which --try asks each tier by its name: the shipped ones do not name all."""
 _AFTER_TIERS: Final = "# services:"
-_WIDTH: Final = 80
+_WRAPPER: Final = textwrap.TextWrapper(80, subsequent_indent=" " * 24, break_long_words=False, break_on_hyphens=False)
 _EXAMPLES = """examples:
   tierline init                           write tierline.yaml for the keys and servers that are there
   tierline init --try                     and send one short request through each rung
@@ -144,12 +144,7 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
     lines += [*result["problems"], *(f"{one} (warning)" for one in result["warnings"])]
     lines += [f"tried    {tier:<14} {said}" for tier, said in result["tried"].items()]
     lines.append(f"wrote {result['config']}; start with `tierline up --config {result['config']}`")
-    return "".join(f"{part}\n" for line in lines for part in _wrapped(line))
-
-
-def _wrapped(line: str) -> list[str]:
-    """Return a line as lines of a terminal of 80 columns; what has no space, such as a URL, stays whole."""
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 24, break_long_words=False, break_on_hyphens=False)
+    return "".join(f"{part}\n" for line in lines for part in _WRAPPER.wrap(line))
 
 
 async def _try_out(config: Path, rungs: list[Rung]) -> dict[str, str]:
