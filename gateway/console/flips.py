@@ -73,6 +73,8 @@ class ConversationTurn:
     cost_unknown: bool
     saved_usd: float | None
     """What the call cost less because a part of its prompt was cached; None if not known."""
+    alone_usd: float | None
+    """What the strongest tier alone would have cost; None if that, or what the turn cost, is not known."""
     dropped: Sequence[str]
     lost_reasoning: bool
     flip: TierFlip | None
@@ -108,6 +110,12 @@ class ConversationSums:
     saved_usd: float
     cost_usd: float
     cost_unknown: bool
+    compared: int
+    """Turns of which it is known what they cost, and what the strongest tier alone would have cost."""
+    alone_usd: float
+    """What the strongest tier alone would have cost for those."""
+    less_usd: float
+    """What they cost less than that."""
 
 
 def conversations_in(rows: Sequence[Row]) -> list[list[Row]]:
@@ -191,6 +199,7 @@ def _turn(
         cost_usd=row["cost_usd"],
         cost_unknown=bool(row["cost_unknown"]),
         saved_usd=saved,
+        alone_usd=None if row["cost_unknown"] else row["counterfactual_usd"],
         dropped=dropped,
         lost_reasoning=REASONING in dropped,
         flip=flip,
@@ -226,6 +235,9 @@ def sums_of(turns: Sequence[ConversationTurn]) -> ConversationSums:
         saved_usd=sum(turn.saved_usd or 0.0 for turn in turns),
         cost_usd=sum(turn.cost_usd for turn in turns),
         cost_unknown=any(turn.cost_unknown for turn in turns),
+        compared=len(compared := [turn for turn in turns if turn.alone_usd is not None]),
+        alone_usd=(alone := sum(turn.alone_usd or 0.0 for turn in compared)),
+        less_usd=alone - sum(turn.cost_usd for turn in compared),
     )
 
 

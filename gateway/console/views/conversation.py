@@ -14,6 +14,7 @@ from gateway.config.schema import Deployment
 from gateway.console.flips import Row, conversations_in, sums_of, turns_of
 from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import BadQuery, Page, PageError, Sources, whole_in
+from policies.session import SessionCaps
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400}
 MOST: Final = 500
@@ -26,11 +27,17 @@ _RECENT: Final = 1000
 _FRESH_S: Final = 30.0
 _COLUMNS: Final = (
     "entry_ms, entry_seq, started_s, conversation, session, request_id, tenant, surface, policy, path, tier, model, "
-    "status, error, cost_usd, cost_unknown, answer_tokens_in, dropped, calls, served, holdout, basis, "
-    "given.min_tier AS min_tier, given.max_tier AS max_tier, decision.reason AS reason, "
+    "status, error, cost_usd, cost_unknown, counterfactual_usd, answer_tokens_in, dropped, calls, served, holdout, "
+    "basis, given.min_tier AS min_tier, given.max_tier AS max_tier, decision.reason AS reason, "
     "decision.stand_in AS stand_in, list_transform(given.health, lambda one: one.unavailable) AS unavailable"
 )
 _LADDERS: Final = "SELECT id, (basis ->> '$.ladder[*]') AS ladder FROM bases WHERE id IN (SELECT unnest($ids))"
+_SESSION: Final = """
+SELECT count(*) AS requests, count(DISTINCT conversation) AS chats, sum(cost_usd) AS usd,
+    coalesce(bool_or(cost_unknown), false) AS usd_unknown, max(started_s) - min(started_s) AS lasted_s
+FROM requests WHERE session = $session AND surface = $surface AND entry_ms BETWEEN $from_ms AND $to_ms
+"""
+_CAPS: Final = "SELECT (basis -> '$.content.session') AS caps FROM bases WHERE id = $id"
 _MOST_FLIPS: Final = f"""
 SELECT conversation FROM (
     SELECT conversation, tier, lag(tier) OVER (PARTITION BY conversation ORDER BY started_s) AS before, entry_ms
@@ -110,6 +117,7 @@ class ConversationView:
             "ladder": ladders.get(own[-1]["basis"] or "", self._tiers),
             "turns": turns,
             "sums": sums_of(turns),
+            "session": await self._session_of(own),
             "others": [_link(one) for one in several if one is not own],
             "cut": len(found) == MOST,
             "query_ms": (time.perf_counter() - began) * 1000,
@@ -164,6 +172,23 @@ class ConversationView:
             for row in await self._archive.ask(_LADDERS, {"ids": new}):
                 self._ladders[row["id"]] = row["ladder"]
         return self._ladders
+
+    async def _session_of(self, rows: Sequence[Row]) -> dict[str, Any] | None:
+        """Return what the session of a conversation has used on its surface, and the policy's caps.
+
+        None where the session is this conversation alone and nothing caps it.
+        """
+        last, caps = rows[-1], None
+        if basis := next((row["basis"] for row in reversed(rows) if row["basis"]), None):
+            found = await self._archive.ask(_CAPS, {"id": basis})
+            caps = SessionCaps.model_validate_json(found[0]["caps"]) if found and found[0]["caps"] else None
+        if not last["session"]:
+            return None
+        around = {"from_ms": rows[0]["entry_ms"] - _AROUND_MS, "to_ms": last["entry_ms"] + _AROUND_MS}
+        (used,) = await self._archive.ask(
+            _SESSION, {"session": last["session"], "surface": last["surface"], **around}, from_ms=around["from_ms"]
+        )
+        return {**used, "caps": caps} if caps is not None or used["chats"] > 1 else None
 
     async def _telling_of(self, surface: str, rows: Sequence[Row]) -> frozenset[str]:
         """Return the backends whose providers said what was cached: in `rows`, or lately on the surface."""

@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
+from gateway.archive.folder import add_bases
 from gateway.archive.live import LiveArchive
 from gateway.config.launch import Launch
 from gateway.console.access import ConsoleAccess
@@ -22,6 +24,7 @@ from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder, RecordedDecision
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, encode
 from gateway.telemetry.trace import Trace
+from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput, TierHealth, decide
 from routing.features import Features
@@ -61,14 +64,22 @@ def _call(attempt: int, tier: str, prompt: int, cached: int, *, wasted: bool) ->
     )  # fmt: skip
 
 
-async def record(store: RedisStore, ledgers: Iterable[Ledger], stays: str = "") -> None:
+async def record(
+    store: RedisStore,
+    ledgers: Iterable[Ledger],
+    stays: str = "",
+    decided: RecordedDecision | None = None,
+    folder: Path | None = None,
+) -> None:
     recorder = DecisionRecorder({})
     for ledger in ledgers:
         trace = Trace(names.REQUEST)
         if ledger.request_id == stays:
-            trace.decision = staying()
+            trace.decision = decided or staying()
         trace.root.end()
         await store.apply([Append(TRACES, encode(trace, ledger, recorder), 100_000)])
+    if folder is not None:
+        add_bases(folder, recorder.due)
 
 
 @contextlib.asynccontextmanager
@@ -156,6 +167,53 @@ async def test_a_turn_that_stayed_says_what_going_would_have_cost(store: RedisSt
         assert [one["stayed"] for one in data["turns"]] == ["", why] and data["sums"]["stayed"] == 1
         page = (await client.get(f"/conversations/{NAME}")).text
         assert why in page and "1 stayed as that cost less" in page
+
+
+async def test_what_the_strongest_tier_alone_would_have_cost_stands_beside_it(
+    store: RedisStore, tmp_path: Path
+) -> None:
+    """Over the turns for which both are known; a turn whose price nobody knows is not among them."""
+    turns = [
+        turn(1, "local", 100, counterfactual_usd=0.05),
+        turn(2, "local", 200, counterfactual_usd=0.03),
+        turn(3, "local", 300, counterfactual_usd=0.03, cost_unknown=True),
+        turn(4, "local", 400),
+    ]
+    async with console(tmp_path, store, turns) as client:
+        sums = (await client.get(f"/conversations/{NAME}.json")).json()["sums"]
+        assert (sums["compared"], sums["alone_usd"], sums["less_usd"]) == (2, pytest.approx(0.08), pytest.approx(0.06))
+        assert "$0.06 saved, over 2 turns" in (await client.get(f"/conversations/{NAME}")).text
+
+
+async def test_a_session_s_chats_are_added_up_beside_its_caps(store: RedisStore, tmp_path: Path) -> None:
+    """Those of sub-agents count too; the caps are those of the policy that the latest turn was decided by."""
+    turns = [turn(n, "local", 100 * n, session="s" * 16) for n in range(1, 3)]
+    turns += [turn(3, "local", 100, session="s" * 16, conversation="d" * 16)]
+    caps = "session: {calls: 40, usd: 2, time: 1h}"
+    await record(store, turns[1:], stays="req-2", decided=decided_under(caps), folder=tmp_path)
+    async with console(tmp_path, store, turns[:1]) as client:
+        data = (await client.get(f"/conversations/{NAME}.json")).json()
+        session = data["session"]
+        assert (session["requests"], session["chats"], session["usd"]) == (3, 2, pytest.approx(0.03))
+        assert (session["caps"]["calls"], session["caps"]["time"]) == (40, 3600.0)
+        page = (await client.get(f"/conversations/{NAME}")).text
+        assert "3 of 40 requests" in page and "$0.03 of $2" in page and "in 2 chats" in page
+    async with console(tmp_path / "other", store, [turn(9, "local", 100, conversation="e" * 16)]) as client:
+        assert (await client.get(f"/conversations/{'e' * 16}.json")).json()["session"] is None
+
+
+def decided_under(caps: str) -> RecordedDecision:
+    """A decision by a policy with a session's caps."""
+    file = f"""surface: chat
+slo: {{deadline: 10s}}
+tiers: [local, hosted]
+route: {{start: {{local: otherwise}}}}
+{caps}
+"""
+    policy = made_policy(yaml.safe_load(file), Path("chat.yaml"), {})
+    health = {name: TierHealth(name, frozenset(), 1) for name in policy.tiers}
+    given = DecisionInput(None, Features("", 2, 9000), health, 10.0)
+    return RecordedDecision(policy, given, decide(policy, given))
 
 
 async def test_answers_without_a_call_are_turns_too(store: RedisStore, tmp_path: Path) -> None:
