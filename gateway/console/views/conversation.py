@@ -181,7 +181,8 @@ class ConversationView:
         last, caps = rows[-1], None
         if basis := next((row["basis"] for row in reversed(rows) if row["basis"]), None):
             found = await self._archive.ask(_CAPS, {"id": basis})
-            caps = SessionCaps.model_validate_json(found[0]["caps"]) if found and found[0]["caps"] else None
+            read = SessionCaps.model_validate_json(found[0]["caps"]) if found and found[0]["caps"] else None
+            caps = None if read is None else read.model_dump()
         if not last["session"]:
             return None
         around = {"from_ms": rows[0]["entry_ms"] - _AROUND_MS, "to_ms": last["entry_ms"] + _AROUND_MS}
