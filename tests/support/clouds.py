@@ -216,7 +216,7 @@ class Bedrock(Cloud):
                 403, "InvalidSignatureException", f"Credential should be scoped to a valid region: {region}"
             )
         signed = parts[2].split(";")
-        wanted = {"host", "content-type", *(header for header in headers if header.startswith("x-amz-"))}
+        wanted = {"host", *(header for header in headers if header.startswith(("content-type", "x-amz-")))}
         if signed != sorted(signed) or not wanted <= set(signed):
             raise _TurnedAwayError(403, "InvalidSignatureException", "headers are not signed")
         path, _, query = request.path.partition("?")

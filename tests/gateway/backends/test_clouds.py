@@ -185,6 +185,16 @@ async def test_claude_on_bedrock(aws: Bedrock, client: str) -> None:
 
 
 @CLIENTS
+@pytest.mark.parametrize("model", ["arn:aws:bedrock:eu-west-7:123456789012:inference-profile/one", "a b/ü~@'(c)"])
+async def test_a_model_is_signed_as_it_is_sent(aws: Bedrock, client: str, model: str) -> None:
+    """Whatever is in its name: what goes over the wire is what was signed, and the server reads the very name."""
+    async with bedrock(aws, client=client, model=model) as endpoint:
+        assert (await whole(endpoint.backend))["model"] == model
+        assert text_of(await streamed(endpoint.backend))
+    assert aws.refused == []
+
+
+@CLIENTS
 async def test_openais_api_on_bedrock(aws: Bedrock, client: str) -> None:
     config = {"kind": "openai", "model": "openai.gpt-oss-120b-1:0"}
     async with bedrock(aws, "/openai/v1", client=client, **config) as endpoint:
@@ -304,6 +314,24 @@ async def test_whose_fault_a_refusal_is(aws: Bedrock, status: int, kind: str, me
         with pytest.raises(BadStatus) as refused:
             await whole(endpoint.backend)
     assert (refused.value.status, refused.value.blame) == (status, blame)
+
+
+async def test_the_scripted_bedrock_is_one_to_its_own_client(aws: Bedrock) -> None:
+    """AWS's client for it signs as the server checks, and reads the frames that it sends."""
+    from botocore.session import Session
+
+    asked = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": BODY["messages"]}
+
+    def call() -> tuple[bytes, list[Any]]:
+        client = Session().create_client("bedrock-runtime", region_name=aws.REGION, endpoint_url=aws.origin)
+        said = {"modelId": ON_BEDROCK, "body": json.dumps(asked)}
+        events = [json.loads(one["chunk"]["bytes"]) for one in client.invoke_model_with_response_stream(**said)["body"]]
+        return client.invoke_model(**said)["body"].read(), events
+
+    message, events = await asyncio.to_thread(call)
+    assert json.loads(message)["content"][0]["text"] == "The scripted Claude says hello."
+    assert [events[0]["type"], events[-1]["type"]] == ["message_start", "message_stop"]
+    assert aws.refused == []
 
 
 @pytest.mark.parametrize("wrong", ["region", "clock", "session"])
