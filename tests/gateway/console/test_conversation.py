@@ -191,14 +191,14 @@ async def test_a_session_s_chats_are_added_up_beside_its_caps(store: RedisStore,
     turns += [turn(3, "local", 100, session="s" * 16, conversation="d" * 16)]
     caps = "session: {calls: 40, usd: 2, time: 1h}"
     await record(store, turns[1:], stays="req-2", decided=decided_under(caps), folder=tmp_path)
-    async with console(tmp_path, store, turns[:1]) as client:
+    alone = turn(9, "local", 100, conversation="e" * 16)
+    async with console(tmp_path, store, [turns[0], alone]) as client:
         data = (await client.get(f"/conversations/{NAME}.json")).json()
         session = data["session"]
         assert (session["requests"], session["chats"], session["usd"]) == (3, 2, pytest.approx(0.03))
         assert (session["caps"]["calls"], session["caps"]["time"]) == (40, 3600.0)
         page = (await client.get(f"/conversations/{NAME}")).text
         assert "3 of 40 requests" in page and "$0.03 of $2" in page and "in 2 chats" in page
-    async with console(tmp_path / "other", store, [turn(9, "local", 100, conversation="e" * 16)]) as client:
         assert (await client.get(f"/conversations/{'e' * 16}.json")).json()["session"] is None
 
 
