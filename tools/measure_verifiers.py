@@ -1,7 +1,8 @@
 """Measure what verifies drafts without log-probabilities, on labelled answers: `python -m tools.measure_verifiers`.
 
 Each data set is judged by itself: the order of a verifier's words is fitted to nothing, and what calibrates them and
-weighs in the classifier is fitted to so many labels of each small model's answers there, and tested on its others.
+weighs in the classifier is fitted to so many labels of each small model's answers there, and tested on its others, at
+least as many.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ from gateway.fit.training.sheet import trained_on
 from gateway.measures.curves import Floats, calibration_error
 from gateway.progress import OnProgress, silent
 from gateway.report import NONE, WIDE, Report, table
+from routing.confidence.agreement import ComparedAnswer, agreement_of
 from routing.confidence.head import OF_VERIFIERS, ConfidenceHead, LogisticScorer
 from routing.confidence.judge import Evidence
 from routing.confidence.scorer import AnswerScorer
@@ -52,8 +55,6 @@ in ten bins of equal count, are over draws and models. `floor` is the ECE of a c
 _RATES: Final = Path(__file__).with_name("judge_rates.toml")
 _DRAWS: Final = 10
 _RESAMPLES: Final = 200
-_FEWEST: Final = 200
-"""Answers of a model with a word, beside the labels, that are tested on at least."""
 _SAYS: Final = {True: 0.9, False: 0.1}
 """The word of a scripted judge."""
 
@@ -91,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument(
         "--rates", nargs="+", default=[], metavar="RIGHT/WRONG", help="judges that call such shares right"
     )
+    made.add_argument("--second", metavar="MODEL", help="a model whose answer stands for a second sample of each other")
     made.add_argument("--scorer", action="store_true", help="a scorer that is fitted to the other data sets")
     made.add_argument("--labels", type=whole(20), default=200, metavar="N", help="labels of each model (default: 200)")
     made.add_argument("--at-most", type=whole(20), default=1000, metavar="N", help="prompts of a set (default: 1000)")
@@ -125,7 +127,7 @@ def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
                 if figures is not None:
                     found.append({"verifier": verifier.name, "dataset": name, **figures})
     if not found:
-        raise DataError(f"no verifier has said anything of {args.labels + _FEWEST} answers of a model and a better one")
+        raise DataError(f"no verifier has said anything of {2 * args.labels} answers of a model and a better one")
     for one in found:
         cells = [str(Interval(*one[key])) for key in ("said", "own", "classifier", "ahead")]
         if one["dataset"] in seen:
@@ -143,6 +145,8 @@ def _verifiers(args: argparse.Namespace, by_set: Mapping[str, Sequence[LabelledR
         yield Verifier(f"{by}, recorded", by, lambda row, model, answer, by=by: getattr(answer, by))  # type: ignore[misc]
     if args.self_check:
         yield Verifier("self-check", "judge", lambda row, model, answer: _probability(answer.confidence))
+    if args.second:
+        yield Verifier(f"agreement with {args.second}", "agreement", partial(_agreement, args.second))
     for rates in args.rates:
         right, wrong = map(float, rates.split("/"))
         yield Verifier(f"judge {rates}", "judge", _scripted(right, wrong, args.seed))
@@ -163,6 +167,13 @@ def _verifiers(args: argparse.Namespace, by_set: Mapping[str, Sequence[LabelledR
         yield Verifier(
             "scorer", "scorer", lambda row, model, answer: scorer.p_right(row.prompt, answer.text or "", complete=True)
         )
+
+
+def _agreement(second: str, row: LabelledRow, model: str, answer: LabelledAnswer) -> float | None:
+    other = row.answers.get(second)
+    if other is None or model == second or not answer.text or not other.text:
+        return None
+    return agreement_of(ComparedAnswer(answer.text), [ComparedAnswer(other.text)])
 
 
 def _probability(logprob: float | None) -> float | None:
@@ -191,8 +202,8 @@ def _figures(data: _Set, by: str, labels: int, seed: int) -> dict[str, Any] | No
     known = np.isfinite(data.said)
     pairs = [
         (small[known[small]], large[known[small]])
-        for small, large in pairs_of(data.models, data.prompts, data.right)
-        if known[small].sum() >= labels + _FEWEST
+        for small, large in pairs_of(data.models, data.prompts, data.right, 2 * labels)
+        if known[small].sum() >= 2 * labels
     ]
     if not pairs:
         return None

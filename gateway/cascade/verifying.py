@@ -74,14 +74,14 @@ class Verifiers:
     async def verified(self, evidence: Evidence, held: HeldDraft, endpoint: Endpoint) -> Evidence:
         """Return the evidence with what the first verifier that can tell says; note who was skipped, and why."""
         policy, machine, attributes = held.request.policy, held.machine, held.hop.attributes
-        if structural_fault(evidence, policy.escalate):
-            return evidence
         began, skipped = time.monotonic(), []
         for by, takes_s in self._there(policy, endpoint):
             if by == "logprobs":
                 if evidence.logprobs:
                     break
                 continue
+            if by != "scorer" and structural_fault(evidence, policy.escalate):
+                break  # rejected whatever they say, which costs money or time
             why = machine.why_not_ask(takes_s, time.monotonic())
             said: float | None = None
             if not why:
@@ -104,15 +104,16 @@ class Verifiers:
         A sample that is drawn beside the draft takes none, nor does the scorer: a tenth of a millisecond.
         """
         escalate = policy.escalate
-        there = {
-            "logprobs": endpoint.config.logprobs,
-            "judge": escalate.judge is not None,
-            "agreement": escalate.agreement is not None,
-            "scorer": self._scorer is not None,
-        }
         for by in escalate.verify if escalate.when.asks_for_confidence else ():
-            if there[by]:
-                yield by, self._judge.takes_s(escalate.judge) if by == "judge" and escalate.judge is not None else 0.0
+            if by == "judge":
+                if escalate.judge is not None:
+                    yield by, self._judge.takes_s(escalate.judge)
+            elif (
+                endpoint.config.logprobs
+                if by == "logprobs"
+                else (self._scorer if by == "scorer" else escalate.agreement) is not None
+            ):
+                yield by, 0.0
 
     async def _ask(self, by: Verifier, evidence: Evidence, held: HeldDraft) -> float | None:
         """Return what a verifier says, 0..1; None for nothing. Raises NotJudged."""

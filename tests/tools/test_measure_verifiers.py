@@ -46,4 +46,4 @@ def test_a_recorded_judge_and_scripted_ones_are_measured_alike(rows: Path, capsy
 def test_too_few_words_are_an_error(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing would be left to test on."""
     assert main(["--data", str(rows), "--labels", "400", "--json"]) == 2
-    assert "no verifier has said anything of 600 answers" in capsys.readouterr().err
+    assert "no verifier has said anything of 800 answers" in capsys.readouterr().err

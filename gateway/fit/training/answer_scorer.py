@@ -157,7 +157,7 @@ def _figures(answered: Answered, out: Any, fitted: Mapping[str, LogisticScorer],
     return shown
 
 
-def pairs_of(models: Any, prompts: Any, right: Floats) -> list[tuple[Any, Any]]:
+def pairs_of(models: Any, prompts: Any, right: Floats, fewest: int = _FEWEST) -> list[tuple[Any, Any]]:
     """Return for each small model and each clearly better one the rows of their answers to the same prompts."""
     rows = {name: dict(zip(prompts[models == name].tolist(), np.flatnonzero(models == name), strict=True))
             for name in sorted(set(models.tolist()))}  # fmt: skip
@@ -166,7 +166,7 @@ def pairs_of(models: Any, prompts: Any, right: Floats) -> list[tuple[Any, Any]]:
         for of_large in rows.values():
             both = sorted(of_small.keys() & of_large.keys())
             pair = np.array([of_small[one] for one in both], int), np.array([of_large[one] for one in both], int)
-            if len(both) >= _FEWEST and right[pair[1]].mean() - right[pair[0]].mean() >= _CLEARLY:
+            if len(both) >= fewest and right[pair[1]].mean() - right[pair[0]].mean() >= _CLEARLY:
                 found.append(pair)
     return found
 
