@@ -241,6 +241,8 @@ def _aliases_differ(policy: Rules) -> Iterator[Finding]:
 
 def _hold_fits(policy: Rules) -> Iterator[Finding]:
     hold, ttft, deadline = policy.escalate.stream.hold_max, policy.slo.ttft, policy.slo.deadline
+    if policy.escalate.max_attempts == 1:
+        return  # nothing can take over, so nothing is held back
     if deadline <= hold:
         message = "not less than slo.deadline: a stream can be past its deadline before it is judged"
         half = write_duration(deadline / 2)

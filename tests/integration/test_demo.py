@@ -55,7 +55,18 @@ def test_every_kind_of_path_is_shown(tmp_path: Path) -> None:
     assert {"direct", "cache-exact", "cache-semantic", "escalated"} <= paths.keys(), paths
     assert {200, 400, 404} <= {one["status"] for one in requests}
     surfaces = {one["surface"] for one in requests} - {"", None}
-    assert surfaces == {"agent", "autocomplete", "batch", "chat", "drafting", "extraction", "support", "voice"}
+    assert surfaces == {
+        "agent",
+        "autocomplete",
+        "batch",
+        "chat",
+        "drafting",
+        "extraction",
+        "research",
+        "search",
+        "support",
+        "voice",
+    }
     assert query(state, "SELECT * FROM feedback LIMIT 1")
 
 

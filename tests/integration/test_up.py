@@ -126,7 +126,9 @@ def test_it_says_what_runs_and_how_to_use_it(whole: Up) -> None:
     assert re.search(r"local +ready: smollm2-135m-instruct", said)
     assert re.search(r"hosted +unconfigured: OPENAI_API_KEY is not set", said)
     assert re.search(r"store +ready: embedded Valkey", said)
-    assert re.search(r"surfaces +agent, autocomplete, batch, chat, drafting, extraction, support, voice ", said)
+    assert re.search(
+        r"surfaces +agent, autocomplete, batch, chat, drafting, extraction, research, search, support, voice ", said
+    )
 
 
 @pytest.mark.real_model

@@ -277,7 +277,9 @@ def test_a_snapshot_changes_with_every_write(write: Write) -> None:
 def test_the_shipped_policies_are_right() -> None:
     """They load, nothing about them is doubtful, and those have a semantic cache whose answers may be worded anew."""
     policies = PolicySource(SHIPPED, TIERS).load()
-    assert policies.names == ("agent", "autocomplete", "batch", "chat", "drafting", "extraction", "support", "voice")
+    assert policies.names == (
+        "agent", "autocomplete", "batch", "chat", "drafting", "extraction", "research", "search", "support", "voice",
+    )  # fmt: skip
     assert [finding for policy in policies.by_surface.values() for finding in lint(policy)] == []
     semantic = [name for name, policy in policies.by_surface.items() if policy.cache.semantic is not None]
     assert semantic == ["batch", "chat", "support", "voice"]

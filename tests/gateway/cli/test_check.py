@@ -118,6 +118,8 @@ def test_a_kind_that_the_classifier_does_not_know_is_a_warning(
     assert main(command) == 0
     out = capsys.readouterr().out
     for file in policy_files(policies):
+        if file.stem in ("research", "search"):
+            continue  # their start rules ask for no kind
         line = line_of(file, "    local: ")
         assert re.search(rf"{re.escape(file.name)}:{line}:\d+: route\.start\.local: ", out)
     assert "names no kind, so no comparison with kind or quantile holds" in out
