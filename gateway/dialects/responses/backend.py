@@ -262,7 +262,9 @@ def _passed_on(
     alternatives: int | None,
 ) -> ResponsesRequest:
     """Return the client's own request with the gateway's changes; `body` is its translation, which holds them."""
-    own, lost = native.body, dict.fromkeys(native.body.keys() & IDLE)  # the account need not know who asks
+    own = native.body
+    # The account need not know who asks, and is asked for no response in the background.
+    lost = dict.fromkeys((*(own.keys() & IDLE), *(native.lost.keys() & {"background_options"})))
     sent = {name: value for name, value in own.items() if name not in SAME and name not in IDLE}
     # Under these names the translation has the client's values, less what is not for this tenant or this model.
     sent |= {name: body[name] for name in own if name in SAME and name in body}
