@@ -250,9 +250,9 @@ def of_service(operation: str, model: str) -> dict[str, str]:
 def of_call(backend: str, provider: str, model: str, url: str | None = None) -> dict[str, Any]:
     """Return the attributes that a call of this backend starts with; `url` is its base URL."""
     server = urlsplit(url or "")
+    port = 80 if server.scheme == "http" else 443
     return {
-        **({SERVER_ADDRESS: server.hostname} if server.hostname else {}),
-        **({SERVER_PORT: server.port} if server.port else {}),
+        **({SERVER_ADDRESS: server.hostname, SERVER_PORT: server.port or port} if server.hostname else {}),
         BACKEND: backend,
         GEN_AI_OPERATION: "chat",
         GEN_AI_PROVIDER: _PROVIDERS.get(provider, provider),

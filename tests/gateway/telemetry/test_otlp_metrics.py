@@ -23,7 +23,7 @@ CALL = {
     "gen_ai.provider.name": "anthropic",
     "gen_ai.request.model": "claude-haiku-5-5",
 }
-CALL |= {"server.address": "api.anthropic.com", "tierline.tier": "hosted"}
+CALL |= {"server.address": "api.anthropic.com", "server.port": 443, "tierline.tier": "hosted"}
 BOUNDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 
 
