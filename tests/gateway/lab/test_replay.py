@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from gateway.lab.replay.run import Replayed, replay
 from gateway.lab.replay.starts import start_moves
 from policies.loader import made_policy
 from policies.model import Policy
-from routing.decide import decide
+from routing.decide import DecisionInput, decide
 from routing.decision_basis import DecisionBasis
 from routing.decision_record import unnamed
+from routing.warmth import TierCost
 from tests.bench.replay_truth import truth_of
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy
@@ -125,6 +127,40 @@ def test_another_policy_gets_what_it_would_have_got_live(
     assert result.changed > 0 and result.no_evidence == 0
     assert bool(result.estimated_path) == estimated_path
     assert result.examples and result.slices
+
+
+class WarmWorld(World):
+    """A world in which the conversations of later turns are warm at the hosted tier, where going on costs less."""
+
+    def inputs(self, policy: Policy, at: int) -> DecisionInput:
+        """See `World`."""
+        given = super().inputs(policy, at)
+        if given.features.turns < 2:
+            return given
+        local = TierCost(9000, None if at % 5 == 0 else 0.01 + 0.002 * (at % 20), 0.05 * (at % 3))
+        return replace(given, costs={"local": local, "hosted": TierCost(200, 0.03)})
+
+
+def test_switching_is_weighed_again_and_can_be_left_out(tmp_path: Path) -> None:
+    """From the costs in the record every decision is made again; what if nothing were weighed shows the difference."""
+    world = WarmWorld(400, seed=3)
+    write_ledger(tmp_path, list(world.live(policy())), [world.basis(policy())], [])
+    content = {**policy().content, "route": {**policy().content["route"], "weigh_switching": False}}
+    ignores = made_policy(content, Path("chat.yaml"), {"ladder": policy().ladder})
+    with opened(tmp_path, threads=1) as database:
+        again = replay(database, policy(), verify=None)
+        assert again.fidelity.whole and again.fidelity.checked == again.fidelity.decided > 200 and not again.changed
+        without = replay(database, ignores, verify=0)
+        basis = world.basis(policy())
+        starts = [(decide(policy(), one).tiers[0], decide(ignores, one).tiers[0]) for one in inputs_in(database, basis)]
+        moved = [pair for pair in starts if pair[0] != pair[1]]
+        assert moved and set(moved) == {("hosted", "local")}
+        assert without.changed + without.no_evidence >= len(moved) > 20
+
+
+def inputs_in(database: Any, basis: DecisionBasis) -> list[DecisionInput]:
+    rows = database.execute("SELECT given FROM requests WHERE given IS NOT NULL").fetchall()
+    return [basis.input_of(unnamed(given)) for (given,) in rows]
 
 
 def test_what_was_never_called_is_not_guessed(replayed_by: Callable[..., Replayed]) -> None:
