@@ -336,13 +336,11 @@ def _input_steps_differ(policy: Rules) -> Iterator[Finding]:
         return
     at, keep = ("input", "tool_results", "keep"), rules.tool_results.keep
     if keep < rules.keep:
-        message = f"less than input.keep, {rules.keep}, which these turns stay whole for in any case"
+        message = f"less than input.keep, {rules.keep}, for which these turns stay whole in any case"
         yield Finding(at, message, "T605", f"write {rules.keep} or more", (Edit(at, str(rules.keep)),))
-    elif keep == rules.keep:
-        for name in ("repeats", "minify"):
-            if getattr(rules, name):
-                message = f"every result before the last {keep} turns is a stub already (input.tool_results)"
-                yield Finding(("input", name), message, "T605", "leave it out, or keep more", (Edit(("input", name)),))
+    elif keep == rules.keep and (rules.repeats or rules.minify):
+        message = "all results that input.repeats and input.minify could shorten are left out already"
+        yield Finding(at, message, "T605", f"write {keep * 2}", (Edit(at, str(keep * 2)),))
 
 
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:

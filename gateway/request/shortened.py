@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 _LONG: Final = 8000
 """Estimated tokens of a conversation from which it is read in a thread."""
-_RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_RESULTS: Final[Mapping[Any, tuple[str, str]]] = {
+    "tool_result": ("tool_use_id", "content"),
+    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), ("call_id", "output")),
+}
+"""The members of a result with the id of its call and with its text, by its type."""
 _Texts = Mapping[Any, tuple[str, str]]
 """The text of a result, and the one that takes its place, by the id of its call."""
 
@@ -65,34 +69,23 @@ def _by_call(messages: list[Mapping[str, Any]], found: ShorterInput) -> _Texts:
 
 
 def _in_own_form(native: Native, texts: _Texts) -> Native:
-    if native.dialect == "messages":
-        messages = [_message(message, texts) for message in native.body["messages"]]
-        return replace(native, body={**native.body, "messages": messages})
-    items = native.body.get("input")
-    if not isinstance(items, list):
+    name = "messages" if native.dialect == "messages" else "input"
+    given = native.body.get(name)
+    if not isinstance(given, list):
         return native
-    return replace(native, body={**native.body, "input": [_item(item, texts) for item in items]})
+    if name == "input":
+        made = [_result(item, texts) for item in given]
+    else:
+        contents = [message.get("content") for message in given]
+        made = [
+            {**message, "content": [_result(block, texts) for block in content]} if type(content) is list else message
+            for message, content in zip(given, contents, strict=True)
+        ]
+    return replace(native, body={**native.body, name: made})
 
 
-def _message(message: Mapping[str, Any], texts: _Texts) -> Mapping[str, Any]:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    blocks = [
-        _replaced(block, "content", block.get("tool_use_id"), texts) if block.get("type") == "tool_result" else block
-        for block in content
-    ]
-    return message if blocks == content else {**message, "content": blocks}
-
-
-def _item(item: Any, texts: _Texts) -> Any:
-    if type(item) is not dict or item.get("type") not in _RESULTS:
-        return item
-    return _replaced(item, "output", item.get("call_id"), texts)
-
-
-def _replaced(holder: Mapping[str, Any], member: str, ident: Any, texts: _Texts) -> Mapping[str, Any]:
-    before, after = texts.get(ident, ("", ""))
-    if not after or text_of_result(holder.get(member)) != before:
-        return holder
-    return {**holder, member: after}
+def _result(item: Any, texts: _Texts) -> Any:
+    """Return an item or a block, a tool's result with the text that takes the place of its own."""
+    ident, member = _RESULTS.get(item.get("type"), ("", "")) if type(item) is dict else ("", "")
+    before, after = texts.get(item.get(ident), ("", "")) if ident else ("", "")
+    return {**item, member: after} if after and text_of_result(item.get(member)) == before else item

@@ -11,6 +11,7 @@ import asyncio
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ SYSTEM = " ".join(f"Rule {i}: in case {i * 7 % 13} look at the file before you c
 TOOLS = ("read_file", "write_file", "run_tests")
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 TURNS = 10
+LONG_TURNS = (30, 60)
+INPUT = "input: {tool_results: {keep: 6}}"
 SESSIONS = 8
 PRICE = {"input": 1.0, "output": 5.0, "cached_input": 0.1, "cache_write": 1.25}
 SURFACES = ("chat", "responses", "messages")
@@ -60,6 +63,10 @@ class CachingWorld:
         """The share of the prompt tokens that the provider of this surface read from its cache."""
         cache = self.messages if surface == "messages" else getattr(self, surface).cache
         return cache.read / cache.sent
+
+    def tokens_sent(self, surface: str) -> int:
+        """The prompt tokens that the provider of this surface was sent."""
+        return int(self.messages.sent if surface == "messages" else getattr(self, surface).cache.sent)
 
     def refusals(self) -> list[Any]:
         """What any provider refused."""
@@ -139,15 +146,24 @@ async def agent(app: InProcess, surface: str, name: str, turns: int = TURNS) -> 
     return replies
 
 
-async def measure(folder: Path, prompt_cache: str) -> dict[str, float]:
-    """The share of prompt tokens read from the cache, by the provider's API."""
+async def measure(
+    folder: Path, prompt_cache: str, turns: int = TURNS, more: str = "", sent: Counter[str] | None = None
+) -> dict[str, float]:
+    """The share of prompt tokens read from the cache, by the provider's API; `sent` counts all of them."""
     shares = {}
     for surface in SURFACES:
-        async with caching_world(folder / surface / prompt_cache, prompt_cache=prompt_cache) as world:
-            await asyncio.gather(*(agent(world.app, surface, f"{surface} {i}") for i in range(SESSIONS)))
+        async with caching_world(folder / surface / prompt_cache, prompt_cache=prompt_cache, more=more) as world:
+            await asyncio.gather(*(agent(world.app, surface, f"{surface} {i}", turns) for i in range(SESSIONS)))
+            if sent is not None:
+                sent[surface] += world.tokens_sent(surface)
             assert world.refusals() == [], world.refusals()
             shares[surface] = world.share_read(surface)
     return shares
+
+
+def _cost(read: float, surface: str) -> float:
+    """What a prompt token costs, of one at full price: Claude's are read or, nearly all others, written."""
+    return read * 0.1 + (1 - read) * (1.25 if surface == "messages" else 1.0)
 
 
 def main() -> int:
@@ -157,7 +173,24 @@ def main() -> int:
     sys.stdout.write(f"{SESSIONS} agents of {TURNS} turns; prompt tokens read from the cache\n")
     for surface in SURFACES:
         sys.stdout.write(f"{surface:10} off {off[surface]:6.1%}   auto {auto[surface]:6.1%}\n")
+    for turns in LONG_TURNS:
+        _print_shorter(turns)
     return 0
+
+
+def _print_shorter(turns: int) -> None:
+    """Print what `input` changes for agents of so many turns."""
+    whole: Counter[str] = Counter()
+    shorter: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        before = asyncio.run(measure(Path(folder), "auto", turns, sent=whole))
+        after = asyncio.run(measure(Path(folder), "auto", turns, INPUT, sent=shorter))
+    sys.stdout.write(f"{SESSIONS} agents of {turns} turns, with {INPUT}\n")
+    for surface in SURFACES:
+        less = 1 - shorter[surface] / whole[surface]
+        cost = (1 - less) * _cost(after[surface], surface) / _cost(before[surface], surface) - 1
+        read = f"read {before[surface]:6.1%} -> {after[surface]:6.1%}"
+        sys.stdout.write(f"{surface:10} prompt tokens -{less:.1%}   {read}   their cost {cost:+.1%}\n")
 
 
 if __name__ == "__main__":

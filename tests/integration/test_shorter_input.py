@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.integration.prompt_caching import SURFACES, CachingWorld, caching_world
 from tests.support.ask import record_at
+from tests.support.prompt_caches import bare, blocks_of
 from tests.support.store import LocalStore
 
 Json = dict[str, Any]
@@ -86,3 +88,20 @@ async def test_results_of_calls_with_one_id_stay_whole_for_their_own_dialect(wor
     reply = await world.app.client.post(PATHS["messages"], json={"model": "chat", **body})
     assert reply.status_code == 200 and world.refusals() == []
     assert str(world.chat.requests[-1].body).count("characters was left out") == 4
+
+
+@pytest.mark.parametrize("api", PATHS)
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_longer_conversation_begins_as_the_shorter_one_did(world: CachingWorld, api: str, surface: str) -> None:
+    """Tools, texts and results in the same order and words each turn, whatever is translated: caches stay warm."""
+    shown = []
+    for turns in (4, 5, 6, 7):
+        reply = await world.app.client.post(PATHS[api], json={"model": surface, **conversation(api, turns)})
+        assert reply.status_code == 200, reply.text
+        body = getattr(world, surface).requests[-1].body
+        if surface == "messages":
+            shown.append([bare(block) for _, block in blocks_of(body)])
+        else:
+            shown.append([body["tools"], body.get("instructions"), *(body.get("messages") or body["input"])])
+    for shorter, longer in pairwise(shown):
+        assert longer[: len(shorter)] == shorter

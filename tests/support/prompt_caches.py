@@ -35,12 +35,12 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _bare(value: Any) -> Any:
-    """A value without its markers, and text blocks that stand alone as their text: what the model is shown."""
+def bare(value: Any) -> Any:
+    """A value without its markers: what the model is shown."""
     if isinstance(value, list):
-        return [_bare(one) for one in value]
+        return [bare(one) for one in value]
     if isinstance(value, dict):
-        return {name: _bare(member) for name, member in value.items() if name != "cache_control"}
+        return {name: bare(member) for name, member in value.items() if name != "cache_control"}
     return value
 
 
@@ -98,11 +98,11 @@ class CachingMessages(StrictMessages):
             raise RefusedError(fault)
 
     def _message(self, body: Json) -> Json:
-        bare, total, ends = [], 0, []
+        shown, total, ends = [], 0, []
         for _, block in blocks_of(body):
-            bare.append(_bare(block))
-            total += _tokens(bare[-1])
-            ends.append((total, _digest([body["model"], bare]), "cache_control" in block or "cache_control" in body))
+            shown.append(bare(block))
+            total += _tokens(shown[-1])
+            ends.append((total, _digest([body["model"], shown]), "cache_control" in block or "cache_control" in body))
         least = facts_of(body["model"]).cached_from
         marks = [i for i, (size, _, marked) in enumerate(ends) if marked and size >= least]
         near = {j for i in marks for j in range(max(0, i - _BACK), i + 1)}

@@ -295,7 +295,7 @@ def _add_choice(choice: Any, body: Mapping[str, Any], sent: dict[str, Any], drop
 
 def _define_called_tools(sent: dict[str, Any]) -> None:
     """Define the tools of the conversation's calls for a request without tools, which the API refuses otherwise."""
-    names = dict.fromkeys(block["name"] for block in _content_blocks(sent) if block["type"] == "tool_use")
+    names = dict.fromkeys(block["name"] for block in content_blocks(sent) if block["type"] == "tool_use")
     if names:
         sent["tools"] = [{"name": name, "input_schema": {"type": "object", "properties": {}}} for name in names]
         sent["tool_choice"] = {"type": "none"}
@@ -309,14 +309,14 @@ def _keep_last_markers(sent: dict[str, Any], dropped: list[str], *, of_parts: bo
     blocks = sent.get("tools", ())
     if of_parts:
         system = sent.get("system")
-        blocks = [*blocks, *(system if isinstance(system, list) else ()), *_content_blocks(sent)]
+        blocks = [*blocks, *(system if isinstance(system, list) else ()), *content_blocks(sent)]
     marked = [block for block in blocks if CACHE in block]
     for block in marked[:-_MOST_MARKERS]:
         del block[CACHE]
         dropped.append(CACHE)
 
 
-def _content_blocks(sent: Mapping[str, Any]) -> list[dict[str, Any]]:
+def content_blocks(sent: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the blocks of the messages, and those within tools' results."""
     blocks: list[dict[str, Any]] = []
     for message in sent["messages"]:

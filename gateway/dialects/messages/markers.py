@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from gateway.dialects.messages.backend import content_blocks
 from gateway.dialects.messages.turns import CACHE, THINKING_BLOCKS
+from routing.conversation import Recent
 from routing.features import estimated_tokens
 
 _TURNS: Final = 2
@@ -25,15 +27,13 @@ class SystemTexts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[int, float] = {}
+        self._seen: Recent[float] = Recent(_MOST_SEEN)
 
     def come_again(self, texts: tuple[str, ...]) -> bool:
         """Return whether these texts came within the last five minutes, the time for which they are cached."""
         now, key = self._clock(), hash(texts)
-        before = self._seen.pop(key, None)
-        self._seen[key] = now
-        if len(self._seen) > _MOST_SEEN:
-            del self._seen[next(iter(self._seen))]
+        before = self._seen.get(key)
+        self._seen.put(key, now)
         return before is not None and now - before <= _SEEN_S
 
 
@@ -46,7 +46,7 @@ def add_markers(
     """
     tools, system, messages = sent.get("tools") or (), sent.get("system") or (), sent["messages"]
     blocks = [{"type": "text", "text": system}] if isinstance(system, str) else list(system)
-    if _has_own(sent, tools, blocks, messages):
+    if CACHE in sent or any(CACHE in block for block in (*tools, *blocks, *content_blocks(sent))):
         return ()
     added: list[str] = []
     texts = [block["text"] for block in blocks]
@@ -71,19 +71,6 @@ def add_markers(
                 break
     sent["messages"] = made
     return (*added, *reversed(turns))
-
-
-def _has_own(sent: Mapping[str, Any], tools: Any, system: list[Any], messages: list[Any]) -> bool:
-    if CACHE in sent or any(CACHE in one for one in (*tools, *system)):
-        return True
-    for message in messages:
-        content = message["content"]
-        if not isinstance(content, str):
-            for block in content:
-                inner = block.get("content")
-                if CACHE in block or (isinstance(inner, list) and any(CACHE in one for one in inner)):
-                    return True
-    return False
 
 
 def _marked_turn(message: Mapping[str, Any], control: Mapping[str, str]) -> dict[str, Any] | None:

@@ -68,15 +68,10 @@ def _session(policy: Policy) -> Iterator[PathLine]:
 
 
 def _input(policy: Policy) -> Iterator[PathLine]:
-    if (rules := policy.input) is None:
-        return
-    if rules.tool_results is not None:
-        kept = max(rules.keep, rules.tool_results.keep)
-        yield PathLine("input", f"tool results before the last {kept} turns are left out", ("input", "tool_results"))
-    for name in ("repeats", "minify"):
-        if done := getattr(rules, name):
-            verb = "repeated tool results are left out" if done == "drop" else "tool results that are JSON are minified"
-            yield PathLine("input", f"{verb} before the last {rules.keep} turns", ("input", name))
+    if (rules := policy.input) is not None:
+        steps = [name for name in ("tool_results", "repeats", "minify") if getattr(rules, name)]
+        text = f"older tool results are sent shorter ({', '.join(steps)}), the last {rules.keep} turns as they are"
+        yield PathLine("input", text, ("input",))
 
 
 def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> list[PathLine]:
