@@ -62,7 +62,7 @@ Word = Callable[[LabelledRow, str, LabelledAnswer], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verifier:
+class DraftVerifier:
     """A verifier: its kind, and what it says of an answer. `sets` are those it can judge; None for all."""
 
     name: str
@@ -139,23 +139,25 @@ def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     return Report({"found": found, "labels": args.labels}, [made], title="verifiers", width=WIDE + 40)
 
 
-def _verifiers(args: argparse.Namespace, by_set: Mapping[str, Sequence[LabelledRow]], out: str) -> Iterator[Verifier]:
+def _verifiers(
+    args: argparse.Namespace, by_set: Mapping[str, Sequence[LabelledRow]], out: str
+) -> Iterator[DraftVerifier]:
     """Yield the verifiers to be measured on the data set `out`."""
     for by in OF_VERIFIERS:
-        yield Verifier(f"{by}, recorded", by, lambda row, model, answer, by=by: getattr(answer, by))  # type: ignore[misc]
+        yield DraftVerifier(f"{by}, recorded", by, lambda row, model, answer, by=by: getattr(answer, by))  # type: ignore[misc]
     if args.self_check:
-        yield Verifier("self-check", "judge", lambda row, model, answer: _probability(answer.confidence))
+        yield DraftVerifier("self-check", "judge", lambda row, model, answer: _probability(answer.confidence))
     if args.second:
-        yield Verifier(f"agreement with {args.second}", "agreement", partial(_agreement, args.second))
+        yield DraftVerifier(f"agreement with {args.second}", "agreement", partial(_agreement, args.second))
     for rates in args.rates:
         right, wrong = map(float, rates.split("/"))
-        yield Verifier(f"judge {rates}", "judge", _scripted(right, wrong, args.seed))
+        yield DraftVerifier(f"judge {rates}", "judge", _scripted(right, wrong, args.seed))
     if args.published:
         known = tomllib.loads(_RATES.read_text())
         for judge, by_benchmark in known["judges"].items():
             for benchmark, (right, wrong) in by_benchmark.items():
                 sets = frozenset(known["measured_on"][benchmark])
-                yield Verifier(f"{judge}, published", "judge", _scripted(right, wrong, args.seed), sets)
+                yield DraftVerifier(f"{judge}, published", "judge", _scripted(right, wrong, args.seed), sets)
     if args.scorer and len(by_set) > 1:
         others = [row for name, rows in by_set.items() if name != out for row in rows]
         try:
@@ -164,7 +166,7 @@ def _verifiers(args: argparse.Namespace, by_set: Mapping[str, Sequence[LabelledR
             return
         parts = {part: LogisticScorer.of(one) for part, one in fitted["parts"].items()}
         scorer = AnswerScorer("", parts, frozenset())
-        yield Verifier(
+        yield DraftVerifier(
             "scorer", "scorer", lambda row, model, answer: scorer.p_right(row.prompt, answer.text or "", complete=True)
         )
 
@@ -185,7 +187,7 @@ def _scripted(right: float, wrong: float, seed: int) -> Word:
     return lambda row, model, answer: _SAYS[bool(rng.random() < (right if answer.correct > 0.5 else wrong))]
 
 
-def _read(rows: Sequence[LabelledRow], verifier: Verifier, rated: Mapping[str, Any]) -> _Set:
+def _read(rows: Sequence[LabelledRow], verifier: DraftVerifier, rated: Mapping[str, Any]) -> _Set:
     found = []
     for row in rows:
         one = rated[row.id]

@@ -46,7 +46,7 @@ class JudgingRespondent(Respondent):
         return {"judge": round(said, 9)}
 
 
-class Words:
+class JudgedRows:
     """Rows with answers, and what a judge says of these."""
 
     def __init__(self, rows: Sequence[Json], part: Path, out: Path) -> None:
@@ -55,7 +55,7 @@ class Words:
         self._out = out
 
     @classmethod
-    def open(cls, prompts: Path, out: Path, *, resume: bool) -> Words:
+    def open(cls, prompts: Path, out: Path, *, resume: bool) -> JudgedRows:
         """Read the rows, and with `resume` the words of an earlier run. Raises DataError."""
         rows = [row for _, row in json_objects(prompts)]
         part = out.with_name(f"{out.name}.part")

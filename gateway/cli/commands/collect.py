@@ -22,7 +22,7 @@ from gateway.cascade.fields import with_set_fields
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Labels, read_tasks
-from gateway.cli.commands._collect_words import JudgingRespondent, Words
+from gateway.cli.commands._collect_words import JudgedRows, JudgingRespondent
 from gateway.cli.commands._flags import whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _judge(args: argparse.Namespace) -> int:
     """Have the answers judged that have no word yet, and write the rows. Raises DataError, CannotStart, OSError."""
-    words = Words.open(args.prompts, args.out, resume=args.resume)
+    words = JudgedRows.open(args.prompts, args.out, resume=args.resume)
     tasks = words.missing(args.limit, args.of)
     failures: list[str] = []
     with progress() as on_progress:
