@@ -85,7 +85,8 @@ class BackendCall:
     async def complete(self, backend_request: BackendRequest) -> Completion:
         """Return the whole answer, booked as answered. Raises BackendError."""
         completion = await self.slot.endpoint.backend.complete(backend_request)
-        self._note_prompt_cache(backend_request)
+        if (ask := backend_request.prompt_cache) is not None:
+            self._note_prompt_cache(ask)
         self.usage = completion.usage or usage_of(completion.value)
         self.dropped = completion.dropped
         self._settle("answered")
@@ -101,13 +102,14 @@ class BackendCall:
         self.state = state
         state.hides_cache = self.slot.endpoint.hides_cache
         self.source = await self.slot.endpoint.backend.stream(backend_request)
-        self._note_prompt_cache(backend_request)
+        if (ask := backend_request.prompt_cache) is not None:
+            self._note_prompt_cache(ask)
         self._opened = True
         self.dropped = self.source.dropped
         return self.source
 
-    def _note_prompt_cache(self, backend_request: BackendRequest) -> None:
-        if (ask := backend_request.prompt_cache) is not None and ask.added:
+    def _note_prompt_cache(self, ask: PromptCacheAsk) -> None:
+        if ask.added:
             self.hop.attributes[names.PROMPT_CACHE] = ask.added
 
     def note_first_token(self) -> None:
