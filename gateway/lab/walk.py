@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policies.errors import KeyPath
-from policies.model import VERIFIERS
+from policies.model import VERIFIERS, Verifier
 from policies.value_type import value_type
 from routing.attempt import AttemptMachine, AttemptStep, Commit, GiveUp, Judge, LookAgain, Reject
 from routing.cascade import (
@@ -34,7 +34,7 @@ from routing.cascade import (
     Wait,
 )
 from routing.confidence.calls import NOT_OFFERED, CallRules
-from routing.confidence.judge import CALIBRATED, Assessment, Evidence
+from routing.confidence.judge import CALIBRATED, Assessment, Evidence, asked_before
 from routing.decide import Decision, DecisionInput, NoTierError, asks_both, decide, priors
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Draft:
     `confidence` is 0..1, None without any evidence; `calibrated` says that a confidence head gave it. The first token
     comes after `ttft_s` and the last one after `total_s` seconds; None takes the median that the tier's forecast has,
     or 0. `invalid` names what is wrong with it (`json`, `json_schema`, `tool_args`, `tool_calls`); `calls_tools` says
-    that it calls a tool. `text` replaces the text that follows from the flags.
+    that it calls a tool. `text` replaces the text that follows from the flags. `by` is who tells the confidence, which
+    counts only if the policy asks it; None for whoever is asked first.
     """
 
     confidence: float | None = 1.0
@@ -89,6 +90,7 @@ class Draft:
     fault: Fault = ""
     ttft_s: float | None = None
     total_s: float | None = None
+    by: Verifier | None = None
 
     @property
     def has_calls(self) -> bool:
@@ -454,10 +456,12 @@ class _Course:
             misfit = "not what the JSON schema says"
         bad_call = draft.invalid == "tool_args"
         calls = (("{",) if bad_call else ("{}",)) if draft.has_calls else ()
-        stated = draft.confidence
+        stated, by = draft.confidence, VERIFIERS if draft.by is None else (draft.by,)
+        if draft.by is not None and not asked_before(self.policy.escalate, draft.by)[1]:
+            stated = None
         return Evidence(
             text=text,
-            verified={} if stated is None else dict.fromkeys(VERIFIERS, stated),
+            verified={} if stated is None else dict.fromkeys(by, stated),
             finish_reason=draft.finish if complete else None,
             tool_arguments=calls,
             tool_names=("another" if draft.invalid == "tool_calls" else "tool",) * len(calls),

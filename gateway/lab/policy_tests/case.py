@@ -405,13 +405,14 @@ def draft_of(rules: DraftRules) -> Draft:
         rules.fails or "",
         rules.ttft,
         rules.total,
+        rules.by,
     )
 
 
 def _with(draft: Draft, confidence: float | None) -> Draft:
     return Draft(
         confidence, draft.calibrated, draft.tokens, draft.finish, draft.invalid, draft.refusal, draft.repetition,
-        draft.empty, draft.calls_tools, draft.text, draft.fault, draft.ttft_s, draft.total_s,
+        draft.empty, draft.calls_tools, draft.text, draft.fault, draft.ttft_s, draft.total_s, draft.by,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ UNSEEN: Final[Mapping[str, str]] = {
     "slo.gap": "an objective, which the ledger measures",
     "slo.stages": "objectives, which the ledger measures",
     "slo.total.p50": "an objective, which the ledger measures",
-    "escalate.verify": "no verifier is asked in a test; state the confidence instead",
+    "escalate.verify": "no verifier is asked in a test; a draft's `by` says whose word its confidence is",
     "escalate.judge": "no model is asked in a test; state the confidence instead",
     "escalate.agreement": "further samples are not drawn in a test; state the confidence instead",
     "escalate.hedge.max_extra_spend": "a share of all spending; `may_hedge: false` stands for a spent budget",

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, did_you_mean
 from policies.expression import Kind
 from policies.loader import read_policy
-from policies.model import Policy
+from policies.model import Policy, Verifier
 from policies.quantities import read_number, read_share
 from policies.validation import Seconds, Section, Share, Whole, raise_findings, validate
 from policies.yaml_source import Document, read_yaml
@@ -158,6 +158,8 @@ class DraftRules(Section):
     fails: Literal["error", "too_long", "rejected"] | None = None
     ttft: Seconds | None = None
     total: Seconds | None = None
+    by: Verifier | None = None
+    """Who tells the confidence; it counts only if the policy asks for it."""
 
 
 class StoredAnswerRules(Section):

@@ -144,6 +144,25 @@ def test_a_test_says_how_warm_a_conversation_is(tmp_path: Path) -> None:
     assert len(failures(ran(tmp_path, tests, ignored))) == 2
 
 
+def test_a_draft_says_whose_word_its_confidence_is(tmp_path: Path) -> None:
+    """A judge's, held against the threshold for what no head calibrated; of one that is not asked there is no word."""
+    asked = POLICY.replace("    refusal: true", "    uncalibrated_below: 0.7\n    refusal: true").replace(
+        "escalate:\n", "escalate:\n  verify: [logprobs, judge]\n  judge: {backend: judge}\n"
+    )
+    tests = """\
+  - name: the judge's word counts
+    given: {p_adequate: 0.9, tokens_in: 50}
+    each:
+      - {draft: {tier: local, confidence: 0.7, calibrated: false, by: judge}, expect: {path: direct}}
+      - {draft: {tier: local, confidence: 0.69, calibrated: false, by: judge}, expect: {path: escalated}}
+      - {draft: {tier: local, confidence: 0.62, by: judge}, expect: {path: direct}}
+      - {draft: {tier: local, confidence: 0.99, by: scorer}, expect: {path: escalated}}
+"""
+    assert failures(ran(tmp_path, tests, asked)) == []
+    unasked = POLICY.replace("escalate:\n", "escalate:\n  verify: [logprobs, judge]\n")
+    assert len(failures(ran(tmp_path, tests, unasked))) == 2
+
+
 def test_what_a_tier_lacks_moves_a_request(tmp_path: Path) -> None:
     """What a request needs beside tools, images and JSON is said by name; `n` follows from the request's own."""
     result = ran(
