@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -44,19 +45,20 @@ _GONE: Final = "The gateway's process that made this response has ended before i
 _UNREAD: Final = "Further events of this response are not kept. Read it without `stream`."
 
 
+@dataclass(slots=True, eq=False)
 class BackgroundRun:
-    """One response that this worker makes in the background."""
+    """One response that this worker makes in the background; `cancel` ends it, as cancelled.
 
-    def __init__(self, tenant: str, response_id: str, lease: Release, cancel: Callable[[], Awaitable[None]]) -> None:
-        self.tenant = tenant
-        self.id = response_id
-        self.lease = lease
-        self.cancel = cancel
-        """Ends it, as cancelled."""
-        self.events_s = 0.0
-        """How long its events are kept after each; 0 for a run that is no stream."""
-        self.unsent: list[bytes] = []
-        self.bytes = 0
+    `events_s`: how many seconds its events are kept after each; 0 for a run that is no stream.
+    """
+
+    tenant: str
+    id: str
+    lease: Release
+    cancel: Callable[[], Awaitable[None]]
+    events_s: float = 0.0
+    unsent: list[bytes] = field(default_factory=list)
+    size: int = 0
 
 
 class BackgroundRuns(BatchTask[BackgroundRun]):
@@ -120,15 +122,13 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
     async def open_events(self, run: BackgroundRun, first: bytes, budget_s: float) -> None:
         """Begin the stream of a run's events, for up to `budget_s` seconds; its first are in the store on return."""
         run.events_s = budget_s + _EVENTS_S
-        try:
+        with self._kept.answering():
             await self._store.publish(self._events_of(run.tenant, run.id), _split(first), run.events_s)
-        except StoreUnavailable as down:
-            raise self._kept.unavailable(down) from None
 
     def publish(self, run: BackgroundRun, data: bytes) -> None:
         """Append events to a run's stream, soon; those beyond the limit of bytes are not kept."""
-        run.bytes += len(data)
-        if run.events_s and run.bytes <= _MOST_EVENT_BYTES:
+        run.size += len(data)
+        if run.events_s and run.size <= _MOST_EVENT_BYTES:
             run.unsent += _split(data)
             self._queue.append(run)
             self._waiting.set()
@@ -140,7 +140,7 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
                 if events:
                     await self._store.publish(self._events_of(run.tenant, run.id), events, run.events_s)
             except StoreUnavailable as down:
-                run.bytes = _MOST_EVENT_BYTES  # what follows a gap would be taken for what follows the last event
+                run.size = _MOST_EVENT_BYTES  # what follows a gap would be taken for what follows the last event
                 log.warning("events of %s are not kept: the store does not answer (%s)", run.id, down.reason)
 
     async def _beat(self) -> None:
@@ -153,8 +153,8 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
             notes = [Command((b"EXISTS", _note(run.lease.lease))) for run in runs]
             with contextlib.suppress(StoreUnavailable):
                 noted = await self._store.ask([*notes, *(_renewal(run.lease) for run in runs)], _LIMIT_S)
-                for run in (run for run, note in zip(runs, noted, strict=False) if note and run.id in self._runs):
-                    await run.cancel()
+                asked = [run for run, note in zip(runs, noted, strict=False) if note and run.id in self._runs]
+                await asyncio.gather(*(run.cancel() for run in asked), return_exceptions=True)
 
     # --- anybody's runs -----------------------------------------------------------------------------------------------
 
@@ -220,16 +220,12 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
         )
 
     async def _page(self, found: KeptResponse, last_id: str) -> list[tuple[str, bytes]]:
-        try:
+        with self._kept.answering():
             return await self._store.after(self._events_of(found.tenant, found.id), last_id, _PAGE, 0)
-        except StoreUnavailable as down:
-            raise self._kept.unavailable(down) from None
 
     async def _ask(self, command: Command) -> list[Any]:
-        try:
+        with self._kept.answering():
             return await self._store.ask([command], _LIMIT_S)
-        except StoreUnavailable as down:
-            raise self._kept.unavailable(down) from None
 
     def _events_of(self, tenant: str, response_id: str) -> str:
         return f"{self._kept.lease_of(tenant, response_id)}:events"

@@ -8,12 +8,13 @@ given back once the store has the new items. It is kept as long as a response of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from cache.store.base import Release, Store, StoreUnavailable
+from cache.store.base import Release, Store
 from gateway.caching.kept_responses import KeptResponse, KeptResponses
 from gateway.dialects.responses.response_object import ItemIds
 from gateway.errors import Conflict, NotFound, retry_after
@@ -59,17 +60,14 @@ class Conversations:
         """
         await self.find(tenant, conversation_id)
         lease = Release(self._kept.lease_of(tenant, conversation_id), secrets.token_bytes(16))
-        try:
-            for wait_s in _TRIES_S:
-                await asyncio.sleep(wait_s)
+        for wait_s in _TRIES_S:
+            await asyncio.sleep(wait_s)
+            with self._kept.answering():
                 claim = await self._store.claim(lease.lease, lease.holder, hold_s + _LEASE_S, lease.lease)
-                if claim.holder == lease.holder:
-                    break
-            else:
-                headers = retry_after(1)
-                raise Conflict(_IN_USE, code="conversation_locked", param="conversation", headers=headers)
-        except StoreUnavailable as down:
-            raise self._kept.unavailable(down) from None
+            if claim.holder == lease.holder:
+                break
+        else:
+            raise Conflict(_IN_USE, code="conversation_locked", param="conversation", headers=retry_after(1))
         self._kept.leases[conversation_id] = lease
         try:
             found = self._open[tenant, conversation_id] = await self.find(tenant, conversation_id)
@@ -97,20 +95,21 @@ class Conversations:
         metadata: Mapping[str, str] | None = None,
     ) -> Json:
         """Replace a conversation's items by what `items` returns of them, and the metadata if given; return it."""
-        await self.open(tenant, conversation_id)
-        try:
-            found = self._open[tenant, conversation_id]
+        async with self._changing(tenant, conversation_id) as found:
             changed = found.response if metadata is None else {**found.response, "metadata": dict(metadata)}
             await self._kept.keep_now(tenant, changed, items(found.given), ttl_s)
             return changed
-        finally:
-            self.close(tenant, conversation_id)
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
         """Delete a conversation with its items; responses that belonged to it stay."""
+        async with self._changing(tenant, conversation_id):
+            await self._kept.delete(tenant, conversation_id)
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, tenant: str, conversation_id: str) -> AsyncIterator[KeptResponse]:
         await self.open(tenant, conversation_id)
         try:
-            await self._kept.delete(tenant, conversation_id)
+            yield self._open[tenant, conversation_id]
         finally:
             self.close(tenant, conversation_id)
 

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -29,7 +29,7 @@ from cache.scopes.scope import prefixed
 from cache.scopes.shelf import ENTRY, SWEPT_AT_ONCE, Caps, drop, ended, ends, prolong, put, sweep
 from cache.store.base import Command, NoStore, Operation, Release, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
-from gateway.errors import ApiError, InvalidRequest, Overloaded, retry_after
+from gateway.errors import InvalidRequest, Overloaded, retry_after
 from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
@@ -200,13 +200,9 @@ class KeptResponses(BatchTask[str | Release]):
             one: pending.value for one, key in keys.items() if (pending := self._pending.get(key)) is not None
         }
         if asked := [one for one in ids if one not in values]:
-            try:
-                *found, until = await self._store.ask(
-                    [*(Command((b"GET", keys[one].encode())) for one in asked), self._ends(keys[one] for one in asked)],
-                    _READ_S,
-                )
-            except StoreUnavailable as down:
-                raise self.unavailable(down) from None
+            reads = [*(Command((b"GET", keys[one].encode())) for one in asked), self._ends(keys[one] for one in asked)]
+            with self.answering():
+                *found, until = await self._store.ask(reads, _READ_S)
             now = time.time()
             values |= {one: value for one, value, end in zip(asked, found, until, strict=True) if not ended(end, now)}
         size = sum(len(value) for value in values.values() if isinstance(value, bytes))
@@ -221,25 +217,21 @@ class KeptResponses(BatchTask[str | Release]):
         pending = self._taken(key)
         if pending is not None:
             self._deleted.add(key)
-        try:
+        with self.answering():
             (count,) = await self._store.ask([self._dropped(key)], _READ_S)
-        except StoreUnavailable as down:
-            raise self.unavailable(down) from None
         return pending is not None or count == 1
 
-    def unavailable(self, down: StoreUnavailable) -> ApiError:
-        """Return the error of a store that does not answer, or that there is not."""
-        if not self.configured:
-            return InvalidRequest(
-                "Responses are not kept here, as the gateway has no store (store.url in its config).",
-                code="unsupported_value",
-                param="previous_response_id",
-            )
-        return Overloaded(
-            f"Kept responses cannot be read now: the store does not answer ({down.reason}).",
-            code="state_unavailable",
-            headers=retry_after(1),
-        )
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Raise the error of a store that does not answer, or that there is not, for what is asked of it inside."""
+        try:
+            yield
+        except StoreUnavailable as down:
+            if self.configured:
+                message = f"Kept responses cannot be read now: the store does not answer ({down.reason})."
+                raise Overloaded(message, code="state_unavailable", headers=retry_after(1)) from None
+            message = "Responses are not kept here, as the gateway has no store (store.url in its config)."
+            raise InvalidRequest(message, code="unsupported_value", param="previous_response_id") from None
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -254,10 +246,8 @@ class KeptResponses(BatchTask[str | Release]):
         self._taken(key)
         owner = Command((b"SADD", _OWNERS, self._digest(tenant).encode()))
         pending = _Pending(tenant, response["id"], value, (), max(1.0, ttl_s))
-        try:
+        with self.answering():
             await self._store.apply([owner, *self._commands(key, pending), *beside])
-        except StoreUnavailable as down:
-            raise self.unavailable(down) from None
 
     def release(self, kept_id: str) -> None:
         """Give the lease of this id back soon, if this worker has it still."""
