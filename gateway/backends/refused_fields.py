@@ -93,8 +93,12 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}|\*")
 _STATUSES: Final = frozenset({400, 422})
 _AMONG_INDEXES: Final = re.compile(r"\[(\d+)\]")
 
+_IN_MESSAGE: Final = re.compile(r"\bmessages(?:\.|\[)(\d+)")
+_ANYWHERE: Final = 3
+
 Path = tuple[str, ...]
-"""Where a field stands in a body: its name, a member of an object, or ("messages", "*", NAME) for a member anywhere."""
+"""Where a field stands in a body: its name, a member of an object, ("messages", "*", NAME) for a member anywhere, or
+("messages", "*", "system", NAME) for one in messages of that role."""
 
 
 class RefusedField(NamedTuple):
@@ -186,7 +190,12 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
         return []
     always = _BESIDE.search(said.text) is None
     found: list[RefusedField] = []
-    for path in _paths_in(body, raw):
+    where = _IN_MESSAGE.search(said.text)
+    named = (body.get("messages") or ())[int(where[1]) :][:1] if where else ()
+    of_system = any(message.get("role") == "system" for message in named)
+    for one in _paths_in(body, raw):
+        # Where a mark is refused in a turn of the system's, those of other turns are taken.
+        path = (*one[:2], "system", one[-1]) if of_system and one[:2] == ("messages", "*") else one
         if all(map(_NAME.fullmatch, path)) and said.names(path):
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
@@ -311,6 +320,9 @@ def _without(body: Mapping[str, Any], path: Path, value: bytes) -> dict[str, Any
     if "*" in path:
         top, name = path[0], path[-1]
         items = body.get(top)
+        if len(path) > _ANYWHERE and isinstance(items, list):  # of messages of one role
+            fitted = [_stripped(one, name, deep=True) or one if one.get("role") == path[2] else one for one in items]
+            return None if fitted == items else {**body, top: fitted}
         stripped = _stripped(items, name, deep=name in _MARKS) if isinstance(items, list) else None
         return None if stripped is None else {**body, top: stripped}
     here = _at(body, path)

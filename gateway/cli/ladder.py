@@ -132,10 +132,8 @@ def _cheapest(offers: Sequence[Rung]) -> Rung | None:
         return found
     others = ", ".join(f"{one.model} ${cost(one):.2f}" for one in offers if one is not found)
     signal = "with log-probabilities, " if found.logprobs and not all(one.logprobs for one in offers) else ""
-    why = f"{signal}${cost(found):.2f} per 1,000 chats; others: {others}"
-    if found.lacks < max(one.lacks for one in offers):
-        why += " (not all see pictures)"
-    return replace(found, why=why)
+    blind = " (not all see pictures)" if found.lacks < max(one.lacks for one in offers) else ""
+    return replace(found, why=f"{signal}${cost(found):.2f} per 1,000 chats; others: {others}{blind}")
 
 
 def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:

@@ -60,8 +60,11 @@ class OtlpUnavailable(ValueError):
     """The environment asks for a way of export that is not there; the message says what to do."""
 
 
-def exporter_type(signal: Literal["trace", "metric"]) -> Any:
-    """Return the exporter of the protocol that the environment names, HTTP by default. Raises OtlpUnavailable."""
+def watched_exporter(signal: Literal["trace", "metric"], on_end: Callable[[Any, bool], object]) -> Any:
+    """Return the exporter of the protocol that the environment names, HTTP by default. Raises OtlpUnavailable.
+
+    It tells, in its thread, of each batch that it is done with, and whether that was sent.
+    """
     variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}S_PROTOCOL"
     if not os.environ.get(variable):
         variable = OTEL_EXPORTER_OTLP_PROTOCOL
@@ -75,14 +78,9 @@ def exporter_type(signal: Literal["trace", "metric"]) -> Any:
         raise OtlpUnavailable(
             f"{variable} is grpc, which needs the extra otlp-grpc: pip install 'tierline[otlp-grpc]' ({error})"
         ) from None
-    return getattr(module, "OTLPSpanExporter" if signal == "trace" else "OTLPMetricExporter")
+    exporting: Any = getattr(module, "OTLPSpanExporter" if signal == "trace" else "OTLPMetricExporter")
 
-
-def watched_exporter(signal: Literal["trace", "metric"], on_end: Callable[[Any, bool], object]) -> Any:
-    """Return an exporter that tells, in its thread, of each batch that it is done with, and whether that was sent."""
-    exporting = exporter_type(signal)
-
-    class Watched(exporting):  # type: ignore[misc, valid-type]
+    class Watched(exporting):  # type: ignore[misc]
         def export(self, batch: Any, *given: Any, **more: Any) -> Any:
             sent = False
             try:

@@ -187,6 +187,16 @@ async def test_errors_keep_the_providers_words(anthropic: Behind, words: str) ->
     assert reply.json()["error"]["message"] == words
 
 
+async def test_a_mark_that_is_refused_in_a_systems_turn_costs_no_other(anthropic: Behind) -> None:
+    """The gateway asks again without it, as Claude Code would: the other marks stay, and so does the prompt cache."""
+    words = "messages.1.content.0.cache_control: Extra inputs are not permitted"
+    anthropic.server.queue(error(400, "invalid_request_error", words))
+    assert (await anthropic.send()).status_code == 200
+    user, system = anthropic.got.body["messages"]
+    assert "cache_control" in user["content"][0] and "cache_control" not in system["content"][0]
+    assert "cache_control" in anthropic.got.body["system"][0]
+
+
 async def test_marks_of_the_prompt_cache_stay_where_they_are(anthropic: Behind) -> None:
     """On blocks of the system, of the user, and of the system's turns, none of which becomes a string."""
     await anthropic.send()

@@ -398,3 +398,20 @@ async def test_the_other_dialects_learn_too(upstream: Upstream) -> None:
     assert "reasoning_effort" in (await anthropic.complete(BackendRequest(body, ask_logprobs=False))).dropped
     assert "thinking" not in upstream.requests[-1].body
     await anthropic.aclose()
+
+
+def test_a_mark_that_is_refused_in_a_systems_turn_stays_in_others() -> None:
+    """Without the marks of the user's turns, nothing of a conversation would be read from the prompt cache."""
+    marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    turns = [{"role": "user", "content": [marked]}, {"role": "system", "content": [marked]}]
+    body = {"model": "m", "messages": turns, "max_tokens": 5}
+    told = {"type": "invalid_request_error", "message": f"messages.1.content.0.cache_control: {UNKNOWN}"}
+    found = refused_in(400, json.dumps({"type": "error", "error": told}).encode(), body)
+    refused = RefusedFields()
+    refused.remember(found)
+    sent, paths = refused.left_out(body)
+    plain = {"type": "text", "text": "a"}
+    assert sent["messages"] == [turns[0], {"role": "system", "content": [plain]}]
+    assert paths == ["messages[].cache_control"]
+    only_users = {**body, "messages": turns[:1]}
+    assert refused.left_out(only_users) == (only_users, [])
