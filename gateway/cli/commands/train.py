@@ -71,7 +71,8 @@ _CONFIDENCE = """examples:
 
 Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
 {"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}. With only `confidence`, the mean
-log-probability, the head judges whole answers only; with only `agreement` (0..1), second samples. With 100 to 200
+log-probability, the head judges whole answers only; with `judge`, `scorer` or `agreement` (0..1) it calibrates what
+these say (`tierline collect --judge` writes the first; `tierline learn` reads all from the ledger). With 100 to 200
 labels the head turns log-probabilities into probabilities and keeps their order; with more it may also improve the
 order. The command prints figures by 5-fold cross-validation, for whole answers and for the first tokens of a stream.
 AUROC is the probability that a right answer gets a higher confidence than a wrong one.
