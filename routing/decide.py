@@ -9,8 +9,9 @@ have to read cold is a part of its expected time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.quantities import dollars
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from routing.features import Features
     from routing.load.latency import Forecast
     from routing.warmth import TierCost
-
-
-_FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s")
 
 
 GOES_ON: Final = "goes on at "
@@ -148,18 +146,19 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
     if start != wanted and wanted not in policy.unconfigured:
         reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
     reason += lacks
-    if given.costs and policy.route.weigh_switching and not health[start].unavailable:
-        health = _reading_cold(health, given.costs)
-        goes_on = _cheapest(capable[capable.index(start) :], health, given.costs)
+    costs = given.costs if policy.route.weigh_switching else None
+    if costs and not health[start].unavailable:
+        goes_on = _cheapest(capable[capable.index(start) :], health, costs)
         if goes_on != start:
-            reason += f"; {_why_on(start, goes_on, given.costs)}"
+            reason += f"; {_why_on(start, goes_on, costs)}"
             start = goes_on
     limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
-    quick = _in_time(capable[capable.index(start) :], health, features.stream, limit)
+    expected_s = partial(_expected_s, stream=features.stream, costs=costs)
+    quick = _in_time(capable[capable.index(start) :], health, expected_s, limit)
     if quick == start or health[start].unavailable:
         return _with_health(start, capable, health, reason)
     decision = _with_health(quick, capable, health, reason)
-    return replace(decision, stand_in=_too_slow(start, health[start], features.stream, limit))
+    return replace(decision, stand_in=_too_slow(health[start], features.stream, expected_s(health[start]), limit))
 
 
 def _cheapest(adequate: tuple[str, ...], health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> str:
@@ -176,48 +175,41 @@ def _why_on(start: str, goes_on: str, costs: Mapping[str, TierCost]) -> str:
     return f"{GOES_ON}{goes_on}: {start} would cost {more} until a harder turn{why}, {goes_on} {less}"
 
 
-def _reading_cold(health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> Mapping[str, TierHealth]:
-    """Return the tiers' state with the time in their forecasts that it takes to read the conversation cold."""
-    slower = {name: one.cold_s for name, one in costs.items() if one.cold_s and name in health}
-    return {**health, **{name: _later(health[name], more_s) for name, more_s in slower.items()}} if slower else health
-
-
-def _later(health: TierHealth, more_s: float) -> TierHealth:
-    forecast = health.forecast
-    if forecast is None or not forecast.known:
-        return health
-    known = {name: seconds for name in _FORECAST if (seconds := getattr(forecast, name))}
-    return replace(health, forecast=replace(forecast, **{name: known[name] + more_s for name in known}))
-
-
-def _in_time(adequate: tuple[str, ...], health: Mapping[str, TierHealth], stream: bool, limit_s: float) -> str:
+def _in_time(
+    adequate: tuple[str, ...],
+    health: Mapping[str, TierHealth],
+    expected_s: Callable[[TierHealth], float],
+    limit_s: float,
+) -> str:
     """Return the cheapest adequate tier that is expected to answer in time; if there is none, the fastest of them."""
     first = health[adequate[0]]
-    if not first.unavailable and _expected_s(first, stream) <= limit_s:
+    if not first.unavailable and expected_s(first) <= limit_s:
         return adequate[0]
     open_ = [name for name in adequate if not health[name].unavailable] or list(adequate)
-    expected = {name: _expected_s(health[name], stream) for name in open_}
+    expected = {name: expected_s(health[name]) for name in open_}
     return next((name for name in open_ if expected[name] <= limit_s), min(open_, key=expected.__getitem__))
 
 
-def _expected_s(health: TierHealth, stream: bool) -> float:
+def _expected_s(health: TierHealth, stream: bool, costs: Mapping[str, TierCost] | None) -> float:
     """Return the client's expected wait: seconds to a stream's first token or to the whole JSON; 0 if unknown."""
     forecast = health.forecast
     if forecast is None or not forecast.known:
         return 0.0
-    return forecast.ttft_s if stream else forecast.whole_s
+    seconds = forecast.ttft_s if stream else forecast.whole_s
+    return seconds + costs[health.name].cold_s if seconds and costs and health.name in costs else seconds
 
 
-def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> str:
+def _too_slow(health: TierHealth, stream: bool, expected_s: float, limit_s: float) -> str:
     forecast = health.forecast
     if forecast is None:
         raise AssertionError("a tier without a forecast cannot be too slow")
     what = "a first token" if stream else "an answer"
     prior = forecast.prior_ttft if stream else forecast.prior_whole
     why = "cold" if forecast.cold else "slow, by what is known of its model" if prior else "slow now"
-    expected = _expected_s(health, stream) * 1000
     queued = f", {forecast.queue_s * 1000:.0f} ms of it in line" if forecast.queue_s else ""
-    return f"{name} is {why}: {expected:.0f} ms expected to {what}{queued}, {limit_s * 1000:.0f} ms left"
+    return (
+        f"{health.name} is {why}: {expected_s * 1000:.0f} ms expected to {what}{queued}, {limit_s * 1000:.0f} ms left"
+    )
 
 
 def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -18,9 +18,9 @@ Nothing is weighed above it: what asks for a stronger tier gets it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 LEAST_KEPT: Final = 1024
 """Shortest prompt in tokens that providers keep."""
@@ -72,19 +72,14 @@ class TierCost(NamedTuple):
     cold_s: float = 0.0
 
 
-class TierTerms(Protocol):
-    """What is known of a tier's calls."""
+class TierTerms(NamedTuple):
+    """What is known of a tier's calls. `lifetime_s` is how long its provider keeps a prompt after its last use."""
 
     lifetime_s: float | None
-    """How long its provider keeps a prompt after its last use; None if that is not known."""
-
-    def usd(self, tokens_in: int, cached: int, tokens_out: int) -> float | None:
-        """Return the cost of a call in US dollars, by which what is not cached is written to the cache."""
-        ...
-
-    def cold_s(self, cold: int) -> float:
-        """Return the seconds that reading so many tokens cold takes more than its usual call; 0 if not known."""
-        ...
+    usd: Callable[[int, int, int], float | None]
+    """The cost of a call with so many prompt tokens, so many of them cached and the others written, and so many out."""
+    cold_s: Callable[[int], float]
+    """The seconds that reading so many tokens cold takes more than the usual call; 0 where that is not known."""
 
 
 @dataclass(slots=True)
@@ -181,23 +176,18 @@ class ReadingSpeed:
     Least squares of the time to the first token over the tokens that were read cold.
     """
 
-    __slots__ = ("_n", "_x", "_xx", "_xy", "_y")
-
     def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._sums = [0.0] * 5
 
     def observe(self, cold: int, seconds: float) -> None:
         """Add a call: tokens that were read cold, and seconds to the first token."""
-        for name, value in (("_n", 1.0), ("_x", cold), ("_y", seconds), ("_xx", cold * cold), ("_xy", cold * seconds)):
-            setattr(self, name, getattr(self, name) * _KEEPS + value)
+        added = (1.0, cold, seconds, cold * cold, cold * seconds)
+        self._sums = [before * _KEEPS + one for before, one in zip(self._sums, added, strict=True)]
 
     def more_s(self, cold: int) -> float:
         """Return the seconds that so many cold tokens take more than those of the usual call; 0 if not known."""
-        n = self._n
-        if n < _FEWEST:
+        n, x, y, xx, xy = self._sums
+        spread = n * xx - x * x
+        if n < _FEWEST or spread <= 1e-9 * n * xx:
             return 0.0
-        spread = n * self._xx - self._x**2
-        if spread <= 1e-9 * n * self._xx:
-            return 0.0
-        per_token = max(0.0, (n * self._xy - self._x * self._y) / spread)
-        return max(0.0, per_token * (cold - self._x / n))
+        return max(0.0, (n * xy - x * y) / spread) * max(0.0, cold - x / n)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.chat.usage import Usage
 from policies.quantities import read_duration
 from routing.cascade import REJECTED
 from routing.conversation import Recent, keys_of
 from routing.decide import clause_of
-from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, costs_of, kept_of
+from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
 
 if TYPE_CHECKING:
+    from gateway.config.prices import Price
     from gateway.config.schema import BackendConfig
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import CallAccount, Ledger
@@ -31,42 +33,27 @@ if TYPE_CHECKING:
 LEAST_LOOKED_AT: Final = 512
 """Tokens by the gateway's own estimate, which may be half of the provider's count; shorter prompts are in no cache."""
 _MOST: Final = 8192
-"""ConversationMemory that are remembered: some 10 MB."""
+"""Conversations that are remembered: some 10 MB."""
 _MOST_OF_MESSAGE: Final = 500
 
 
-class RequestTurn(NamedTuple):
-    """A request as a turn of its conversation. `named`: the client names its session."""
-
-    conversation: str
-    named: bool
-    body: Mapping[str, Any]
-    features: Features
-
-
 class TierPrompts:
-    """What is known of how one tier reads prompts: a `routing.warmth.TierTerms`."""
+    """What is known of how one tier reads prompts."""
 
     def __init__(self, tier: Tier) -> None:
         self.backends: dict[str, BackendConfig] = {one.config.name: one.config for one in tier.endpoints}
         configs = [config for config in self.backends.values() if config.configured]
         goes_back = len(configs) == 1 or tier.sticky
-        self.lifetime_s = configs[0].prompt_lifetime if configs and goes_back else None
-        facts = configs[0].prompt_cache if self.lifetime_s is not None else None
-        self.longest_s = read_duration(facts.longest) if facts is not None and facts.longest else self.lifetime_s
-        """The same where a request asks its provider to keep the prompt longer."""
+        lifetime_s = configs[0].prompt_lifetime if configs and goes_back else None
+        facts = configs[0].prompt_cache if lifetime_s is not None else None
+        self.longest_s = read_duration(facts.longest) if facts is not None and facts.longest else lifetime_s
+        """How long it keeps a prompt where a request asks for the longest time."""
         self.speed = ReadingSpeed()
-        self._price = tier.price
+        self.terms = TierTerms(lifetime_s, partial(_usd, tier.price), self.speed.more_s)
 
-    def usd(self, tokens_in: int, cached: int, tokens_out: int) -> float | None:
-        """Return the cost of a call in US dollars, by which what is not cached is written to the cache."""
-        if self._price is None:
-            return None
-        return self._price.of(Usage(tokens_in, tokens_out, False, cached, tokens_in - cached))
 
-    def cold_s(self, cold: int) -> float:
-        """Return the seconds that reading so many tokens cold takes more than its usual call; 0 if not known."""
-        return self.speed.more_s(cold)
+def _usd(price: Price | None, tokens_in: int, cached: int, tokens_out: int) -> float | None:
+    return None if price is None else price.of(Usage(tokens_in, tokens_out, False, cached, tokens_in - cached))
 
 
 class ConversationMemory:
@@ -75,18 +62,20 @@ class ConversationMemory:
     def __init__(self, tiers: Mapping[str, Tier], clock: Callable[[], float] = time.time) -> None:
         self._tiers = {name: TierPrompts(tier) for name, tier in tiers.items()}
         self._clock = clock
+        self._terms = {name: tier.terms for name, tier in self._tiers.items()}
         self._recent: Recent[KnownConversation] = Recent(_MOST)
 
-    def enter(self, policy: Policy, turn: RequestTurn, trace: Trace) -> tuple[Features, KnownConversation | None]:
+    def enter(
+        self, policy: Policy, ledger: Ledger, body: Mapping[str, Any], features: Features, trace: Trace, *, named: bool
+    ) -> tuple[Features, KnownConversation | None]:
         """Return a turn's features, with the tier of the answer before where a rule asks for it, and its conversation.
 
-        The turn is remembered when its request is over.
+        `named`: the client names its session. The turn is remembered when its request is over.
         """
-        features, messages = turn.features, turn.body["messages"]
-        if turn.named:
-            keys = [this := hash(turn.conversation)]
-        else:
-            before, this = keys_of(turn.conversation, features)
+        messages, this = body["messages"], hash(ledger.conversation)
+        keys = [this]
+        if not named:
+            before, this = keys_of(ledger.conversation, features)
             keys = [this, before]  # of an agent's step, the user's messages are those of the step before
         found = next((one for key in keys if (one := self._recent.get(key)) is not None), None)
         if found is not None:
@@ -98,7 +87,7 @@ class ConversationMemory:
                 features = features._replace(last_tier=policy.tiers.index(found.tier) + 1)
         count, mark = len(messages), _mark(messages[len(messages) // 2])
         estimate = features.approx_tokens
-        longer = policy.prompt_cache == "long" or turn.body.get("prompt_cache_retention") == "24h"
+        longer = policy.prompt_cache == "long" or body.get("prompt_cache_retention") == "24h"
 
         def over(ledger: Ledger) -> None:
             known = found.copy() if found is not None else KnownConversation()
@@ -113,7 +102,7 @@ class ConversationMemory:
         """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""
         if (known := request.conversation) is None:
             return None
-        return costs_of(known, self._tiers, request.policy.ladder, request.features.approx_tokens, self._clock())
+        return costs_of(known, self._terms, request.policy.ladder, request.features.approx_tokens, self._clock())
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:
         now_s = self._clock()
@@ -123,7 +112,7 @@ class ConversationMemory:
             tier = self._tiers.get(call.tier)
             if tier is None or not call.attempt or not call.tokens_in:
                 continue
-            known.held[call.tier] = _held(call, tier, now_s, longer=longer)
+            known.held[call.tier] = _held(call, tier, known.held.get(call.tier), now_s, longer=longer)
             known.gave(call.tier, rejected=call.outcome in REJECTED)
             if call.ttft_ms is not None and not call.estimated:
                 tier.speed.observe(call.tokens_in - call.tokens_cached, call.ttft_ms / 1000)
@@ -132,14 +121,18 @@ class ConversationMemory:
             known.ended(now_s, asked, answered.tokens_in, answered.tokens_out, estimate)
 
 
-def _held(call: CallAccount, tier: TierPrompts, now_s: float, *, longer: bool) -> Held:
-    """Return what a call's provider holds of its prompt; `longer`: it was asked to keep it for the longest time."""
-    lifetime_s = tier.longest_s if longer else tier.lifetime_s
+def _held(call: CallAccount, tier: TierPrompts, before: Held | None, now_s: float, *, longer: bool) -> Held:
+    """Return what a call's provider holds of its prompt; `longer`: it was asked to keep it for the longest time.
+
+    One that read nothing of what it should hold since the call `before` keeps no prompts.
+    """
+    lifetime_s = tier.longest_s if longer else tier.terms.lifetime_s
     if call.estimated:
         return Held(None, now_s, lifetime_s)
     config = tier.backends.get(call.backend)
     tells = call.tokens_cache_write > 0 or (config is not None and config.kind == "anthropic")
-    kept = kept_of(call.tokens_in, call.tokens_cached, call.tokens_cache_write if tells else None)
+    failed = before is not None and not call.tokens_cached and (before.tokens == 0 or before.at(now_s))
+    kept = kept_of(call.tokens_in, call.tokens_cached, call.tokens_cache_write if tells or failed else None)
     return Held(kept, now_s, lifetime_s)
 
 

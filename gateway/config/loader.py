@@ -22,7 +22,15 @@ from gateway.config.environment import (
     secrets_from_file,
     variables_in,
 )
-from gateway.config.model_facts import FactsFile, HostedModel, KnownModels, prior_of, read_facts, retirement
+from gateway.config.model_facts import (
+    FactsFile,
+    HostedModel,
+    KnownModels,
+    prior_of,
+    prompt_lifetimes,
+    read_facts,
+    retirement,
+)
 from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
 from gateway.config.schema import (
@@ -217,7 +225,7 @@ class _Resolver:
         if backend.roles is None:
             update["roles"] = self._known.roles(backend.base_url, backend.model)
         if backend.prompt_lifetime is None:
-            update["prompt_lifetime"] = self._known.prompt_lifetime(backend.base_url)
+            update["prompt_lifetime"] = prompt_lifetimes().get(update["provider"])
         price = update.get("price", backend.price)
         update["price_source"] = _price_source(backend, None if known is None else known[1], price)
         if price is None and reason is None and self._refuses_unknown:

@@ -24,6 +24,7 @@ import orjson
 from pydantic import Field
 
 from gateway.config.prices import Price
+from policies.quantities import read_duration
 from policies.validation import Seconds, Section, Whole, validate
 from policies.yaml_source import read_yaml
 from routing.features import SERVICE_TIERS, ServiceTier
@@ -33,8 +34,7 @@ TELL_BEFORE: Final = timedelta(days=90)
 """How long before a model is switched off that is told."""
 SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
 _LATENCY_PRIORS: Final = Path(__file__).parent / "latency_priors.json"
-PROMPT_LIFETIMES: Final = Path(__file__).parent / "prompt_lifetimes.json"
-"""Of the providers that say how long they keep a prompt, the shortest time that they name."""
+_PROMPT_LIFETIMES: Final = Path(__file__).parent / "prompt_lifetimes.json"
 
 
 class HostedModel(Section):
@@ -124,8 +124,6 @@ class FactsFile(Section):
     dated: date
     source: str = ""
     hosts: Mapping[str, str] = {}
-    prompt_lifetimes: Mapping[str, Seconds] = {}
-    """How long each provider keeps a prompt in its cache after its last use, in seconds, where it says so."""
     models: Mapping[str, Mapping[str, HostedModel]] = {}
 
     @property
@@ -153,8 +151,13 @@ class FactsFile(Section):
 @cache
 def shipped_facts() -> FactsFile:
     """Return the facts that ship with Tierline."""
-    lifetimes = orjson.loads(PROMPT_LIFETIMES.read_bytes())
-    return FactsFile.model_validate({**orjson.loads(SHIPPED_FACTS.read_bytes()), "prompt_lifetimes": lifetimes})
+    return FactsFile.model_validate(orjson.loads(SHIPPED_FACTS.read_bytes()))
+
+
+@cache
+def prompt_lifetimes() -> Mapping[str, float]:
+    """Return by provider the shortest time that it says it keeps a prompt after its last use, in seconds."""
+    return {name: read_duration(told) for name, told in orjson.loads(_PROMPT_LIFETIMES.read_bytes()).items()}
 
 
 def read_facts(file: Path) -> FactsFile:
@@ -180,11 +183,6 @@ class KnownModels:
     def provider(self, base_url: str) -> str:
         """Return the provider at a URL; '' if it is none of the known."""
         return next((found for file in self.files if (found := file.provider(base_url))), "")
-
-    def prompt_lifetime(self, base_url: str) -> float | None:
-        """Return how long the provider at a URL keeps a prompt after its last use, in seconds; None if not known."""
-        provider = self.provider(base_url)
-        return next((told[provider] for file in self.files if provider in (told := file.prompt_lifetimes)), None)
 
     def roles(self, base_url: str, model: str) -> Literal["any", "one_system"]:
         """Return which roles a model takes, by its facts, else its provider: for most, one system message."""

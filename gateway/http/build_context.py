@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cascade.conversations import LEAST_LOOKED_AT, RequestTurn
+from gateway.cascade.conversations import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
@@ -71,8 +71,8 @@ def build_context(
     if len(policy.ladder) > 1 and (
         features.approx_tokens >= LEAST_LOOKED_AT or features.has_tools or "last_tier" in policy.asked
     ):
-        turn = RequestTurn(ledger.conversation, named, effective, features)
-        features, conversation = steps.router.conversations.enter(policy, turn, trace)
+        memory = steps.router.conversations
+        features, conversation = memory.enter(policy, ledger, effective, features, trace, named=named)
     if "reasoning_above" in policy.asked:
         maker = last_maker(effective["messages"])
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]

@@ -83,22 +83,17 @@ def _add_texts(trace: Trace) -> None:
 # The decision.
 
 
-def _costs(costs: Mapping[str, TierCost] | None) -> dict[str, Any]:
-    if not costs:
-        return {}
-    usd, cold = ([getattr(one, name) for one in costs.values()] for name in ("usd", "cold"))
-    return {
-        names.COST_TIERS: list(costs),
-        names.COST_USD: [_UNKNOWN if one is None else one for one in usd],
-        names.COST_COLD: [-1 if one is None else one for one in cold],
-    }
+def _costs(costs: Mapping[str, TierCost]) -> dict[str, Any]:
+    usd = [_UNKNOWN if one.usd is None else one.usd for one in costs.values()]
+    cold = [-1 if one.cold is None else one.cold for one in costs.values()]
+    return {names.COST_TIERS: list(costs), names.COST_USD: usd, names.COST_COLD: cold} if costs else {}
 
 
 def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     policy, given, decision, attributes = made.policy, made.given, made.decision, hop.attributes
     stream, first, limit_s = given.features.stream, None, given.budget_s
     attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
-    attributes |= _costs(given.costs)
+    attributes |= _costs(given.costs or {})
     if given.difficulty is not None:
         _describe_difficulty(attributes, policy, given.difficulty, given.features)
     if given.ttft_s is not None and given.ttft_s < limit_s:

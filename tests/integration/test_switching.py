@@ -195,6 +195,17 @@ async def test_where_nothing_is_known_nothing_is_weighed(unknown: str, chat: Tim
         assert [await talk.turn() for _ in range(3)] == ["small"] * 3
 
 
+async def test_a_provider_that_keeps_no_prompts_is_found_out(chat: TimedChat, tmp_path: Path) -> None:
+    """Whatever its facts say: the first call that should have been read from the cache, and was not, tells."""
+    chat.cache.lifetime_s = 0.0
+    async with gateway(tmp_path, chat.url) as app:
+        talk = Talk(app)
+        await talk.turn(**HARD)
+        assert await talk.turn() == "large"
+        assert [await talk.turn() for _ in range(3)] == ["small"] * 3
+        assert (await talk.turn(**HARD), await talk.turn()) == ("large", "small")
+
+
 async def test_conversations_keep_their_own_warmth(chat: TimedChat, tmp_path: Path) -> None:
     """A sub-agent of the same session by its system text, and without a name each prompt by its words."""
     async with gateway(tmp_path, chat.url) as app:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import pytest
 
-from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, costs_of, kept_of
+from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
 
 LADDER = ("small", "middle", "large")
 
 
-@dataclass
-class Terms:
+def tier(
+    rate: float | None, lifetime_s: float | None = 300.0, cached_rate: float | None = None, speed: float = 0.0
+) -> TierTerms:
     """A tier at so many US dollars per token; a cached one costs a tenth."""
 
-    rate: float | None
-    lifetime_s: float | None = 300.0
-    cached_rate: float | None = None
-    speed: float = 0.0
-
-    def usd(self, tokens_in: int, cached: int, tokens_out: int) -> float | None:
-        if self.rate is None:
+    def usd(tokens_in: int, cached: int, tokens_out: int) -> float | None:
+        if rate is None:
             return None
-        read = self.rate / 10 if self.cached_rate is None else self.cached_rate
-        return (tokens_in - cached) * self.rate + cached * read + tokens_out * 5 * self.rate
+        read = rate / 10 if cached_rate is None else cached_rate
+        return (tokens_in - cached) * rate + cached * read + tokens_out * 5 * rate
 
-    def cold_s(self, cold: int) -> float:
-        return cold * self.speed
+    return TierTerms(lifetime_s, usd, lambda cold: cold * speed)
 
 
 def talk(**held: Held) -> KnownConversation:
@@ -40,7 +34,7 @@ def talk(**held: Held) -> KnownConversation:
 
 
 def costs(
-    conversation: KnownConversation, *terms: Terms, estimate: int = 8500, now_s: float = 1060.0
+    conversation: KnownConversation, *terms: TierTerms, estimate: int = 8500, now_s: float = 1060.0
 ) -> dict[str, TierCost]:
     return costs_of(conversation, dict(zip(LADDER, terms, strict=True)), LADDER, estimate, now_s)
 
@@ -50,7 +44,7 @@ WARM = Held(10_000, 1050.0, 300.0)
 
 def test_a_tier_that_never_read_it_reads_all_of_it() -> None:
     """This turn's prompt cold at the small one, the new part at the warm one; the turns after it cached at both."""
-    small, middle, large = Terms(1e-6), Terms(2e-6), Terms(4e-6)
+    small, middle, large = tier(1e-6), tier(2e-6), tier(4e-6)
     found = costs(talk(large=WARM), small, middle, large)
     assert [found[name].cold for name in LADDER] == [10_500, 10_500, 500]
     like = small.usd(10_500, 10_000, 100) or 0.0
@@ -61,7 +55,7 @@ def test_a_tier_that_never_read_it_reads_all_of_it() -> None:
 
 def test_coming_back_costs_what_has_lapsed_by_then() -> None:
     """Only if the next hard turn is expected after the large tier's cache has lapsed, and by the chance of one."""
-    terms = Terms(1e-6), Terms(2e-6), Terms(4e-6)
+    terms = tier(1e-6), tier(2e-6), tier(4e-6)
     soon, late = costs(talk(large=WARM), *terms), costs(talk(large=Held(10_000, 1050.0, 90.0)), *terms)
     more = (late["small"].usd or 0.0) - (soon["small"].usd or 0.0)
     assert more == pytest.approx(1 / 3 * 10_500 * (4e-6 - 4e-7))
@@ -70,19 +64,19 @@ def test_coming_back_costs_what_has_lapsed_by_then() -> None:
 
 def test_what_is_not_known_has_no_cost() -> None:
     """A price, a lifetime, or what a call left behind: nothing is made up. What is free is free."""
-    known = Terms(1e-6)
-    assert costs(talk(large=WARM), Terms(None), known, known)["small"] == TierCost(10_500, None)
-    assert costs(talk(large=WARM), Terms(1e-6, None), known, known)["small"] == TierCost(10_500, None)
+    known = tier(1e-6)
+    assert costs(talk(large=WARM), tier(None), known, known)["small"] == TierCost(10_500, None)
+    assert costs(talk(large=WARM), tier(1e-6, None), known, known)["small"] == TierCost(10_500, None)
     assert costs(talk(large=WARM, small=Held(None, 1050.0, 300.0)), *[known] * 3)["small"] == TierCost(None, None)
     assert costs(talk(large=WARM, small=Held(5000, 1050.0, None)), *[known] * 3)["small"] == TierCost(None, None)
-    assert costs(talk(large=WARM), Terms(0.0, None), known, known)["small"].usd == 0.0
-    plain = Terms(1e-6, None, cached_rate=1e-6)
+    assert costs(talk(large=WARM), tier(0.0, None), known, known)["small"].usd == 0.0
+    plain = tier(1e-6, None, cached_rate=1e-6)
     assert costs(talk(large=WARM, small=Held(None, 1050.0, None)), plain, known, known)["small"].usd is not None
 
 
 def test_a_conversation_that_is_warm_nowhere_above_costs_nothing_to_move() -> None:
     """Nothing held, lapsed, unknown, or held by the weakest alone; and nothing is weighed above the warmest."""
-    terms = [Terms(1e-6)] * 3
+    terms = [tier(1e-6)] * 3
     for held in ({}, {"small": WARM}, {"large": Held(10_000, 700.0, 300.0)}, {"large": Held(None, 1050.0, 300.0)}):
         assert costs(talk(**held), *terms) == {}
     assert costs(KnownConversation(held={"large": WARM}), *terms) == {}
@@ -91,14 +85,14 @@ def test_a_conversation_that_is_warm_nowhere_above_costs_nothing_to_move() -> No
 
 def test_where_turns_are_rarer_than_the_lifetime_nothing_stays_warm() -> None:
     """Then each turn is read cold wherever it goes, so staying saves this one turn's reading alone."""
-    terms = Terms(1e-6), Terms(2e-6), Terms(4e-6)
+    terms = tier(1e-6), tier(2e-6), tier(4e-6)
     found = costs(talk(large=Held(10_000, 1990.0, 300.0)), *terms, now_s=2000.0)
     assert found["small"].usd == pytest.approx(3 * (terms[0].usd(10_500, 0, 100) or 0.0) + 1 / 3 * 10_500 * 3.6e-6)
 
 
 def test_reading_cold_takes_time_below_the_warmest() -> None:
     """Seconds that the weaker tiers take longer; the warm tier's own part is in its forecast."""
-    found = costs(talk(large=WARM), Terms(1e-6, speed=1e-4), Terms(1e-6), Terms(1e-6, speed=1e-4))
+    found = costs(talk(large=WARM), tier(1e-6, speed=1e-4), tier(1e-6), tier(1e-6, speed=1e-4))
     assert [found[name].cold_s for name in LADDER] == [pytest.approx(1.05), 0.0, 0.0]
 
 

@@ -52,7 +52,7 @@ def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     except NoTierError as error:
         return [*lines, *_tiers(policy, given), PathLine("decision", f"no tier: {error}")]
     lines += _rules(policy, given, values, decision)
-    lines += [*_tiers(policy, given), *_costs(given)]
+    lines += _tiers(policy, given)
     lines += _decision(decision)
     lines += _set_fields(policy, decision)
     return [*lines, *_escalation(policy, given, values, decision)]
@@ -196,15 +196,6 @@ def _tiers(policy: Policy, given: DecisionInput) -> Iterator[PathLine]:
                 why = f"{tier} is {health.unavailable}"
             text = why or f"{tier}: open to it{_expectation(health, given.features.stream, limit)}"
             yield PathLine("tiers", text, at, held=not why)
-
-
-def _costs(given: DecisionInput) -> Iterator[PathLine]:
-    for tier, cost in (given.costs or {}).items():
-        usd = "what is not known" if cost.usd is None else dollars(cost.usd)
-        cold = "" if cost.cold is None else f", {cost.cold} tokens of its prompt cold"
-        slower = f" in {write_duration(round(cost.cold_s, 3))} more" if cost.cold_s else ""
-        text = f"{tier} costs the conversation {usd} until a harder turn{cold}{slower}"
-        yield PathLine("tiers", text, ("route", "weigh_switching"))
 
 
 def _expectation(health: TierHealth, stream: bool, limit: float) -> str:

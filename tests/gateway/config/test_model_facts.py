@@ -350,3 +350,19 @@ def test_a_budget_of_thinking_counts_by_its_half() -> None:
     haiku = shipped_facts().models["anthropic"]["claude-haiku-4-5"]
     prior = prior_of(haiku, {"thinking": {"type": "enabled", "budget_tokens": 2000}})
     assert prior is not None and prior.ttft_s == pytest.approx(1.0 + 15.0)
+
+
+def test_prompts_are_kept_as_long_as_their_provider_says(tmp_path: Path) -> None:
+    """By the host of a backend; the config's own word counts first, and of other hosts nothing is known."""
+
+    def lifetime(base_url: str, **more: Any) -> float | None:
+        backend = {"base_url": base_url, "model": "a-model", "key_env": "A_KEY", **more}
+        file = tmp_path / "tierline.yaml"
+        file.write_bytes(orjson.dumps({"tiers": [{"name": "one", "backends": [backend]}]}) + b"\n")
+        return load_deployment(file, {"A_KEY": "sk-a-key-of-a-test"}).tiers[0].backends[0].prompt_lifetime
+
+    assert lifetime("https://api.openai.com/v1") == lifetime("https://api.anthropic.com/v1", kind="anthropic") == 300
+    assert lifetime("https://api.groq.com/openai/v1") == 7200
+    assert lifetime("https://api.openai.com/v1", prompt_lifetime="1h") == 3600
+    assert lifetime("http://127.0.0.1:9/v1") is None
+    assert lifetime("http://127.0.0.1:9/v1", prompt_lifetime="10m") == 600
