@@ -83,8 +83,8 @@ def _wasted(rows: Sequence[Ledger]) -> Figures:
 
 def _prompt_caches(rows: Sequence[Ledger]) -> Figures:
     """Return what providers' prompt caches saved, less what writing cost more, and the share of prompts read there."""
-    calls = [call for row in rows for call in row.get("calls", ())]
-    read = sum(call.get("tokens_cached", 0) for call in calls)
+    calls = [call for row in rows for call in row.get("calls") or ()]
+    read = sum(call.get("tokens_cached") or 0 for call in calls)
     return {
         "saved_usd": math.fsum(row.get("prompt_cache_usd") or 0.0 for row in rows),
         "tokens_read": read,

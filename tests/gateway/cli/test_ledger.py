@@ -13,6 +13,7 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.figures import figures
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
+from gateway.cli.commands._ledger_view import _money
 from gateway.cli.main import main
 from gateway.telemetry import feedback, label
 from gateway.telemetry.feedback import Feedback
@@ -65,6 +66,18 @@ def test_waste_is_a_share_of_what_was_spent() -> None:
     said = figures([_row(wasted_usd=0.0, wasted_tokens=153), _row(wasted_usd=0.0003)])["wasted"]
     assert (said["tokens"], said["share_of_tokens"]) == (153, 0.25)
     assert said["share_of_usd"] == pytest.approx(0.5)
+
+
+def test_prompt_caches_are_told_by_what_they_saved_and_how_much_was_read() -> None:
+    """Writing cost is taken off; the share is of all prompt tokens, and without any nothing is said."""
+    call = _call(cost_usd=0.0003)
+    call.tokens_cached = 60
+    said = figures([_row(prompt_cache_usd=0.005, calls=[call]), _row(prompt_cache_usd=-0.001), _row()])
+    assert said["prompt_caches"] == {
+        "saved_usd": pytest.approx(0.004), "tokens_read": 60, "share_read": pytest.approx(0.2)
+    }  # fmt: skip
+    assert ("prompt caches", "saved $0.004; 20.0% of prompt tokens read from them") in list(_money(said))
+    assert not any(name == "prompt caches" for name, _ in _money(figures([_row()])))
 
 
 def test_goodput_needs_every_limit_of_a_single_request() -> None:

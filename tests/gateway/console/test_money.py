@@ -59,7 +59,8 @@ def traffic(count: int, seed: int = 5) -> list[Ledger]:
             calls.append(call(2, 0.005 * rng.random(), estimated=rng.random() < 0.1))
         full = None if rng.random() < 0.1 else 0.01 * rng.random()
         who = {"tenant": rng.choice(("acme", "globex")), "surface": rng.choice(("chat", "voice", ""))}
-        made.append(request(number, calls, full, cost_unknown=rng.random() < 0.1, **who))
+        caches = {"prompt_cache_usd": (None, -0.001, 0.01)[number % 3]}
+        made.append(request(number, calls, full, cost_unknown=rng.random() < 0.1, **who, **caches))
     return made
 
 
@@ -112,6 +113,7 @@ def assert_agrees(shown: MoneyRow, rows: list[dict[str, Any]]) -> None:
     assert shown.estimated == alone["estimated"]["requests"] > 0
     assert shown.estimated_saved == pytest.approx(alone["estimated"]["saved_usd"])
     assert shown.unknown == alone["unknown"]["requests"]
+    assert shown.prompt_caches == pytest.approx(told["prompt_caches"]["saved_usd"]) and shown.prompt_caches > 0
 
 
 async def test_each_figure_leads_to_its_requests(store: RedisStore, tmp_path: Path) -> None:

@@ -86,6 +86,30 @@ def test_money_and_time_are_told() -> None:
         assert phrase in text
 
 
+def said_of(name: str, attributes: dict[str, Any]) -> str:
+    """What is said of a hop."""
+    return "; ".join(explain({"name": name, "attributes": attributes, "error": None}))
+
+
+def test_prompt_caches_and_shorter_input_are_told() -> None:
+    """What was added, read and written, what that saved or cost, and what of the input was left out."""
+    record = _record(escalated(prompt_cache_usd=-0.0002))
+    text = " ".join(_piped([record], draw, width=140))
+    assert "prompt caches cost $0.0002" in text
+    read = {names.GEN_AI_TOKENS_IN: 900, names.GEN_AI_TOKENS_OUT: 5, names.GEN_AI_TOKENS_CACHED: 800}
+    added = {names.PROMPT_CACHE: ["system", "messages[2]"], names.PROMPT_CACHE_USD: 0.01}
+    told = said_of(names.ATTEMPT, {**read, **added, names.GEN_AI_TOKENS_CACHE_WRITE: 50})
+    assert "tokens 900 in (800 of them read from the prompt cache, 50 written to it), 5 out" in told
+    assert "added for the prompt cache: system, messages[2]" in told and "the prompt cache saved $0.01" in told
+    written = {names.GEN_AI_TOKENS_IN: 9, names.GEN_AI_TOKENS_CACHE_WRITE: 9, names.PROMPT_CACHE_USD: -0.5}
+    told = said_of(names.ATTEMPT, written)
+    assert "9 in (9 of them written to the prompt cache)" in told and "writing to the prompt cache cost $0.50" in told
+    assert said_of(names.INPUT, {names.INPUT_SAVED: ["tool_results 120", "minify 3"]}) == (
+        "tool_results left out 120 tokens, minify left out 3 tokens"
+    )
+    assert said_of(names.INPUT, {}) == "nothing was left out"
+
+
 def test_a_record_of_an_older_version_is_drawn() -> None:
     """What its ledger did not have yet is left out."""
     record = _record(escalated())
