@@ -140,6 +140,7 @@ async def test_two_gateways_take_turns_and_tenants_see_their_own(
         patient = openai.AsyncOpenAI(base_url=two.url, api_key="key-of-a", max_retries=5)
         other = openai.AsyncOpenAI(base_url=two.url, api_key="key-of-b", max_retries=0)
         made = (await first.conversations.create()).id
+        await hurried.conversations.retrieve(made)  # what answers these paths is built at the first request
         local_upstream.queue(Reply(text="slow", before_headers_s=3.0), Reply(text="later"))
         slow = asyncio.create_task(first.responses.create(model="chat", input="a", conversation=made))
         while not local_upstream.requests:
