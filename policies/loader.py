@@ -238,7 +238,7 @@ class PolicySource:
         return PolicySet(
             MappingProxyType(by_surface),
             default,
-            MappingProxyType({**_picked(by_surface), **by_name, AUTO: default}),
+            MappingProxyType({**{CLAUDE + name: one for name, one in by_surface.items()}, **by_name, AUTO: default}),
             MappingProxyType({**by_surface, **by_header, AUTO: default}),
             patterns([policy for policy, _ in read]),
             _with_other=tuple(policy for policy in by_surface.values() if policy.endpoints.other),
@@ -282,11 +282,6 @@ class _Read:
     says: tuple[bytes | None, bytes | None]
     policy: Policy
     document: Document
-
-
-def _picked(by_surface: Mapping[str, Policy]) -> dict[str, Policy]:
-    """Return the policies by the names that Claude Code's list of models shows."""
-    return {CLAUDE + surface: policy for surface, policy in by_surface.items()}
 
 
 def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tuple[Policy, Document]:

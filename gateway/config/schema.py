@@ -317,20 +317,20 @@ class BackendConfig(Keyed, SetFields):
             findings += [Finding(("omit",), f"{message}: {name}") for name in self.omit if name.startswith("messages.")]
         for how, fields in (("set", self.set), ("force", self.force)):
             message = "is a field of Anthropic's API, which this one refuses; write reasoning_effort instead"
-            findings += [Finding((how, name), f"{name} {message}") for name in fields if name in self._foreign_fields]
+            findings += [
+                Finding((how, name), f"{name} {message}")
+                for name in _ANTHROPICS
+                if name in fields.keys() & self.not_settable
+            ]
         raise_findings(findings)
         return self
 
-    @property
-    def _foreign_fields(self) -> tuple[str, ...]:
-        """Fields of Anthropic's API that OpenAI's refuse, while servers of open models may have taken them over."""
-        hosted = f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
-        return _ANTHROPICS if self.kind == "responses" or (self.kind == "openai" and hosted) else ()
-
     @cached_property
     def not_settable(self) -> frozenset[str]:
-        """Fields that it is never sent for a policy that sets them."""
-        return frozenset((*self.omit, *self._foreign_fields))
+        """Fields that it is never sent for a policy that sets them: OpenAI's own APIs refuse those of Anthropic's."""
+        hosted = f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
+        foreign = _ANTHROPICS if self.kind == "responses" or (self.kind == "openai" and hosted) else ()
+        return frozenset((*self.omit, *foreign))
 
     @model_validator(mode="after")
     def _continues_as_its_api_can(self) -> BackendConfig:

@@ -46,7 +46,6 @@ _TOOL_MEMBERS: Final = {
 _PLAIN_TOOL: Final = frozenset({"name", "description", "input_schema"})
 """Members of most tools."""
 _THINKING: Final = ("enabled", "adaptive", "between_tools")
-_THINKING_READ: Final = frozenset({"type", "budget_tokens"})
 _EFFORTS: Final = {"max": "xhigh"}
 """Efforts that few models of chat completions know, and what they are asked for instead."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
@@ -569,9 +568,8 @@ def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str,
         effort = effort or _effort_of(thinking.get("budget_tokens"))
     elif kind == "adaptive" and effort is None:
         lost["thinking"] = thinking  # chat completions can ask for an effort, and not for thinking of any
-    if not thinking.keys() <= _THINKING_READ:
-        others = thinking.keys() - _THINKING_READ
-        lost.update({f"thinking.{name}": thinking[name] for name in others if thinking[name] is not None})
+    others = thinking.keys() - {"type", "budget_tokens"}
+    lost.update({f"thinking.{name}": thinking[name] for name in others if thinking[name] is not None})
     if effort is not None and kind != "disabled":
         chat["reasoning_effort"] = _EFFORTS.get(effort, effort)
         if effort in _EFFORTS:
