@@ -17,12 +17,11 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from gateway.cli.commands import CommandError
+from gateway.cli.commands import CommandError, help_texts
 from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError, did_you_mean
 
@@ -39,38 +38,8 @@ _EPILOG = """examples:
 `tierline COMMAND --help` describes a command, its options and its output."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """A command, whose module in `commands` has its name."""
-
-    summary: str
-    extra: str | None = None
-    """Name of the optional dependencies (a pip extra) that it needs; None if it needs none."""
-
-
-COMMANDS = {
-    "up": _Command("start the store, the local model and the gateway"),
-    "init": _Command("write a config for the keys and model servers that are there"),
-    "demo": _Command("show everything at work: scripted models, traffic, the console"),
-    "serve": _Command("start the gateway alone"),
-    "check": _Command("check the config and the policies for errors"),
-    "policy": _Command("check, test, compare, replay and roll out the policies of surfaces"),
-    "trace": _Command("show the steps of recorded requests, with times and reasons"),
-    "top": _Command("watch every surface: requests a second, goodput, paths and cost"),
-    "cache": _Command("show and purge cached answers"),
-    "ledger": _Command("summarise cost, latency and quality of recorded requests"),
-    "prices": _Command("say what each backend costs, and who says so"),
-    "console": _Command("show requests and policies as web pages"),
-    "mcp": _Command("let an agent find requests, explain decisions and plan changes", extra="mcp"),
-    "collect": _Command("record and grade a model's answers to prompts"),
-    "train": _Command("train the difficulty classifier or a confidence head", extra="train"),
-    "learn": _Command(
-        "fit routing to a surface's own judged traffic, and propose a policy",
-        extra="train",
-    ),
-    "calibrate": _Command("choose a surface's thresholds from labelled requests", extra="train"),
-    "eval": _Command("measure routing on labelled data", extra="train"),
-}
+COMMANDS: Final = {name: texts for name, texts in help_texts().items() if " " not in name}
+"""What help.toml says of each command; a command's module in `commands` has its name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if command is None or error.name is None or error.name.split(".")[0] in _OURS:
             raise
-        pip = f"tierline[{command.extra}]" if command.extra else error.name
+        pip = f"tierline[{command['extra']}]" if "extra" in command else error.name
         return _fail(f"{name} needs {error.name}, which is not installed: pip install '{pip}'", Exit.NOT_DONE)
     except ConfigError as error:
         return _fail(str(error), Exit.NOT_DONE)
@@ -149,7 +118,7 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
         if module is not None and name == chosen:
             module.add_parser(subparsers)
         else:
-            subparsers.add_parser(name, help=command.summary, add_help=False)
+            subparsers.add_parser(name, help=command["summary"], add_help=False)
     return parser
 
 

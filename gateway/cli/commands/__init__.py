@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
 from gateway.exit_codes import Exit
 
 
@@ -11,3 +16,12 @@ class CommandError(Exception):
     def __init__(self, message: str, code: Exit = Exit.NOT_DONE) -> None:
         super().__init__(message)
         self.code = code
+
+
+@cache
+def help_texts() -> Mapping[str, Mapping[str, str]]:
+    """Return what `--help` says of each command and subcommand, in the order of their lists: see help.toml."""
+    texts: Mapping[str, Mapping[str, str]] = tomllib.loads(
+        Path(__file__).parent.with_name("help.toml").read_text("utf-8")
+    )
+    return texts

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from gateway.cli.commands import help_texts
 from policies.quantities import read_duration
 
 if TYPE_CHECKING:
@@ -20,23 +21,21 @@ T = TypeVar("T")
 def add_command(
     subparsers: Subparsers,
     name: str,
-    summary: str,
-    description: str = "",
-    examples: str = "",
     usage: str | None = None,
     parents: Sequence[argparse.ArgumentParser] = (),
 ) -> argparse.ArgumentParser:
-    """Add a command to the command line: `summary` stands in the list of commands, `examples` end its own help.
+    """Add a command, with the options of its `parents`, to the command line; help.toml has its texts, by its `name`.
 
-    It has the options of its `parents` besides its own.
+    A subcommand has several words, such as `trace last`.
     """
+    texts = help_texts()[name]
     return subparsers.add_parser(
-        name,
+        name.rsplit(maxsplit=1)[-1],
         usage=usage,
         parents=parents,
-        help=summary,
-        description=description or summary,
-        epilog=examples,
+        help=texts["summary"],
+        description=texts.get("description", texts["summary"]),
+        epilog=texts.get("examples"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

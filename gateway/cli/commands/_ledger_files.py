@@ -25,21 +25,6 @@ from gateway.report import console_of_stdout, printable
 if TYPE_CHECKING:
     from gateway.config.schema import LedgerConfig
 
-_KEEP: Final = """examples:
-  tierline ledger keep --store redis://10.0.0.5:6379/0 --dir /var/lib/tierline/ledger
-  tierline ledger keep --config my.yaml           the store, the folder and the times of a config
-  tierline ledger keep --once                     what the store of `tierline up` holds now"""
-_QUERY: Final = """examples:
-  tierline ledger query "SELECT surface, path, count(*), avg(cost_usd) FROM requests GROUP BY ALL"
-  tierline ledger query --json "SELECT request_id, decision.reason FROM requests LIMIT 5"
-  tierline ledger query "DESCRIBE requests"       the columns"""
-_EXPORT: Final = """examples:
-  tierline ledger export --parquet week.parquet --since 7d
-  tierline ledger export --jsonl chat.jsonl --surface chat"""
-_TAIL: Final = """examples:
-  tierline ledger tail --follow                   go on as requests end: `tierline trace tail` does the same
-  tierline ledger tail -n 100 --surface chat --json | jq .ledger.cost_usd"""
-
 _LAST_PAGE_S: Final = 3.0
 _PAGE: Final = 200
 _PIPED: Final = 160
@@ -49,27 +34,15 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     """Add the actions to the command line of `ledger`; without one it prints its summary."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
     parser.set_defaults(action=None)
-    keep = add_command(
-        actions,
-        "keep",
-        "follow the store and write its records into files, until stopped",
-        "Follow the store's records and write them into Parquet files. `tierline up` does so by itself.",
-        _KEEP,
-    )
+    keep = add_command(actions, "ledger keep")
     _add_folder(keep, with_state=False)
     add_store_flags(keep)
     keep.add_argument("--once", action="store_true", help="write what the store holds now, and end")
-    query = add_command(
-        actions,
-        "query",
-        "ask the files in SQL (DuckDB's): the tables requests, shadows, feedback, labels, shadow_labels, bases",
-        "Ask the files in SQL. Tables: requests (one row each), shadows, feedback, labels, shadow_labels and bases.",
-        _QUERY,
-    )
+    query = add_command(actions, "ledger query")
     query.add_argument("sql", metavar="SQL", help="one query in DuckDB's SQL")
     _add_folder(query)
     query.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
-    export = add_command(actions, "export", "copy the files' records into one file", examples=_EXPORT)
+    export = add_command(actions, "ledger export")
     which = export.add_mutually_exclusive_group(required=True)
     which.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
     which.add_argument("--jsonl", type=Path, metavar="FILE", help="write JSON, one object a line")
@@ -78,7 +51,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     )
     export.add_argument("--surface", metavar="NAME", help="only requests of this surface")
     _add_folder(export)
-    latest = add_command(actions, "tail", "print the latest requests, one a line, from the store", examples=_TAIL)
+    latest = add_command(actions, "ledger tail")
     latest.add_argument("-f", "--follow", action="store_true", help="go on with requests as they end, until stopped")
     add_tail_flags(latest)
     add_store_flags(latest)

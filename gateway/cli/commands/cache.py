@@ -27,66 +27,17 @@ from gateway.report import WIDE, console_of_stdout, print_json
 from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
 from policies.quantities import byte_size
 
-_EXAMPLES = """examples:
-  tierline cache stats                              show how much each surface and tenant has stored
-  tierline cache show 9f2c41d07a55                  show one entry; ids are in x-tierline-cache-entry and in traces
-  tierline cache purge --surface chat               purge all answers of chat, of all tenants; takes a second
-  tierline cache purge --surface chat --tenant acme purge those of one tenant
-  tierline cache purge --tag doc:42                 purge the answers tagged doc:42, such as when that source changed
-  tierline cache purge --entry 9f2c41d07a55         purge one wrong answer
-  tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
-
-The command works on the store directly, whether a gateway runs or not, and does not ask for confirmation. Once a purge
-has ended, no gateway on this store serves the purged answers to requests that arrive later, and new answers are stored
-again. An answer that was being generated during the purge reaches only requests that were already waiting for it. An
-answer is stored, and can be purged as an entry, a moment after its reply. Exit code 2: there is no such entry, or the
-store does not answer."""
-
-_STATS = """examples:
-  tierline cache stats                              show what the store of `tierline up` holds
-  tierline cache stats --store redis://10.0.0.5:6379 --gateway http://10.0.0.7:8787
-                                                    show another store, and the lookups of another gateway
-  tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
-
-A scope is what one surface has stored for one tenant or team. Lookups are counted since the gateway started. Wrong hits
-are estimated by surface, by language and by the busiest tenants, from the answers that audits have compared."""
-
-_SHOW = """examples:
-  tierline cache show 9f2c41d07a55                  show its question, its answer, who owns it and when it expires
-  tierline cache show 9f2c41d07a55 --json | jq -r .answer
-
-A reply from the cache names its entry in the header x-tierline-cache-entry, a trace in the step of the lookup."""
-
-_PURGE = """examples:
-  tierline cache purge --surface chat               purge all answers of chat, of all tenants
-  tierline cache purge --surface chat --tenant acme purge those of one tenant
-  tierline cache purge --tag doc:42                 purge the answers tagged doc:42, of all surfaces
-  tierline cache purge --entry 9f2c41d07a55         purge one wrong answer"""
-
 _TIMEOUT_S = 2.0
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `cache` and its subcommands to the command line."""
-    parser = add_command(
-        subparsers,
-        "cache",
-        "show and purge cached answers",
-        "Show what the cache holds, and purge the answers of a surface, those with a tag, or one entry.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "cache")
     where = argparse.ArgumentParser(add_help=False)
     add_store_flags(where)
     where.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     what = parser.add_subparsers(dest="what", required=True, metavar="stats | show | purge")
-    stats = add_command(
-        what,
-        "stats",
-        "show how much each surface and tenant has stored",
-        "Show how much each surface and tenant has stored, and the index and lookups of a running gateway.",
-        _STATS,
-        parents=[where],
-    )
+    stats = add_command(what, "cache stats", parents=[where])
     stats.add_argument(
         "--gateway", metavar="URL", help="the gateway whose lookups to show (default: that of `tierline up`)"
     )
@@ -96,18 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
         default="TIERLINE_ADMIN_KEY",
         help="the variable with the gateway's admin key, needed if it has tenants (default: TIERLINE_ADMIN_KEY)",
     )
-    show = add_command(
-        what, "show", "show one entry", "Show one entry, with its question and answer.", _SHOW, parents=[where]
-    )
+    show = add_command(what, "cache show", parents=[where])
     show.add_argument("entry", type=_entry_id, metavar="ID", help="the entry's id, as in replies and traces")
-    purge = add_command(
-        what,
-        "purge",
-        "purge answers",
-        "Purge the answers of a surface, those with a tag, or one entry, without asking for confirmation.",
-        _PURGE,
-        parents=[where],
-    )
+    purge = add_command(what, "cache purge", parents=[where])
     purge.add_argument(
         "--surface", type=_name, metavar="NAME", help="purge this surface's answers; alone or with --tag"
     )

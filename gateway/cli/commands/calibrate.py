@@ -45,41 +45,10 @@ from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 
-_EXAMPLES = """examples:
-  tierline calibrate --surface chat --target quality=0.97 --data mine.jsonl --small llama-8b --large gpt-4o
-                              print the change to the policy of chat, from rows of graded answers
-  tierline calibrate --surface chat --target error=0.02 --data mine.jsonl --delta 0.05 --out chat.diff
-                              write the change to a file
-  tierline trace list -n 10000 --json > ledger.jsonl
-  tierline calibrate --surface chat --target cost=0.4 --ledger ledger.jsonl --labels labels.jsonl --write
-                              change the policy, from recorded traffic and labels for it
-  tierline calibrate --surface chat --traffic ledger.jsonl --write
-                              make quantiles count the surface's own requests; this needs no labels
-
-targets:
-  quality=0.97  the served answers are right at least 0.97 times as often as the large model's answers would be
-  error=0.02    at most 2% of all requests get a wrong answer from the small model that the large one would get right
-  cost=0.4      the best quality at no more than 40% of the cost of always asking the large model
-
-The target holds with probability 1 - delta for requests like the labelled ones, so label a random sample of the
-surface's traffic. A row of --data is {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
-"confidence" or "logprobs", "cost_usd"?, "tok_in"?, "tok_out"?}}}; a label for --ledger is {"request_id", "small": 0..1,
-"large": 0..1}.
-A start rule with `easiest 40% of its kind` or `p_adequate >= 0.7` has its number chosen too.
-Exit code 1: the data cannot prove the target; the message says about how many labels are missing."""
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `calibrate` to the command line."""
-    parser = add_command(
-        subparsers,
-        "calibrate",
-        "choose a surface's thresholds from labelled requests",
-        "Choose the thresholds that decide where a surface's requests start and which answers are "
-        "escalated: the cheapest setting that meets the target with the given confidence. Print the curve of settings, "
-        "and the change to the policy as a diff.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "calibrate")
     parser.add_argument("--surface", required=True, metavar="NAME", help="the surface whose policy to calibrate")
     parser.add_argument(
         "--target", type=_target, metavar="TARGET", help="quality=SHARE, error=SHARE or cost=SHARE; needs labels"

@@ -16,7 +16,7 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
-from gateway.cli.commands._flags import add_config_flags, launch_of
+from gateway.cli.commands._flags import Subparsers, add_command, add_config_flags, launch_of
 from gateway.config.loader import default_config
 from gateway.config.schema import CloudAuth, Deployment, Keyed
 from gateway.config.warnings import findings_in
@@ -33,13 +33,6 @@ from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
 from policies.model import Policy
 from policies.yaml_source import read_yaml
-
-_EXAMPLES = """examples:
-  tierline check                                    check the config and the policies shipped with Tierline
-  tierline check --config my.yaml --policies rules  check your own
-  tierline check --json | jq .problems              use the result in a script
-
-Exit code 1: there are errors; with warnings alone it is 0. Exit code 2: a named file or folder cannot be read."""
 
 _SLACK: Final = 10.0
 """The store's time limits are for the gateway's event loop; a command may wait longer."""
@@ -58,16 +51,9 @@ class Findings:
     """Whether the config or the folder of policies could not be read."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `check` to the command line."""
-    parser = subparsers.add_parser(
-        "check",
-        help="check the config and the policies for errors",
-        description="Check the config and the policies, and print each error and warning with its file, line and "
-        "column, its key, what to write instead, and its code.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "check")
     add_config_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

@@ -23,7 +23,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Labels, read_tasks
 from gateway.cli.commands._collect_words import JudgedRows, JudgingRespondent
-from gateway.cli.commands._flags import whole
+from gateway.cli.commands._flags import Subparsers, add_command, whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
 from gateway.config.loader import load_deployment
@@ -39,37 +39,10 @@ _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20
 _STDERR = Console(stderr=True)
 
-_EXAMPLES = """examples:
-  tierline collect --prompts mine.jsonl --out local.jsonl.gz
-                              ask the model that ships with Tierline; it is started and stopped by the command
-  tierline collect --prompts mine.jsonl --base-url http://127.0.0.1:11434/v1 --model llama3.2:3b --out llama.jsonl.gz
-                              ask another local model, here Ollama's
-  tierline collect --prompts local.jsonl.gz --base-url https://api.openai.com/v1 --model gpt-4o-mini \\
-      --key-env OPENAI_API_KEY --out both.jsonl.gz
-                              ask a hosted model the same prompts, and add its labels to those of the first run
-  tierline collect --prompts mine.jsonl --backend hosted --config tierline.yaml --out hosted.jsonl.gz
-                              ask a backend of your config as the gateway does, with what its `set` and `force` say
-  tierline collect --prompts both.jsonl.gz --judge --out judged.jsonl.gz
-                              have the shipped model judge the answers, as `escalate.judge` would, for
-                              `tierline train confidence` of a model without log-probabilities
 
-A prompt is a line of JSON: {"id", "prompt", "answers": ["Paris"], "grade": "text"}, and optionally "dataset" and
-"group". `grade` is how an answer is compared with the accepted `answers`: choice (its letter, A to J), number (the last
-one in it), text (it contains an accepted answer) or yes_no. The accepted answers may be in a separate file (--answers)
-of {"id", "answers", "grade"}; prompts without any are left out. `tierline train`, `calibrate` and `eval` read the
-resulting rows. Ctrl-C loses only the answers in flight; --resume continues. Exit code 1: some prompts got no answer."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `collect` to the command line."""
-    parser = subparsers.add_parser(
-        "collect",
-        help="record and grade a model's answers to prompts",
-        description="Ask a model prompts whose answers are known, and record whether it was right, and the "
-        "log-probabilities of its answers.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "collect")
     parser.add_argument(
         "--prompts", type=Path, required=True, metavar="FILE", help="the prompts: JSON lines, plain or .gz"
     )

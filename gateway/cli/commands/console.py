@@ -13,30 +13,13 @@ from gateway.cli.commands._places import add_place_flags, places_of
 from gateway.cli.commands._store import gateway_url
 from gateway.exit_codes import Exit
 
-_EXAMPLES = """examples:
-  tierline console                          on the store and the ledger of a running `tierline up`
-  tierline console --config my.yaml         on those of a config, at the address that its `console` section names
-  tierline console --store redis://10.0.0.5:6379/0 --dir /var/lib/tierline/ledger --port 9000
-  tierline console --config my.yaml --gateway http://10.0.0.7:8787    where its playground sends prompts to
-
-It listens on this machine alone. To reach it from others, set a key: `console: {host: 0.0.0.0, key_env: VAR}` in the
-config. Ctrl-C stops it; gateways do not notice."""
-
 _NICENESS = 10
 """What the process adds to its niceness: a page may wait, a request to a gateway on the same machine may not."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `console` to the command line."""
-    parser = add_command(
-        subparsers,
-        "console",
-        "show requests and policies as web pages",
-        "Show what requests met and what policies do as web pages. Reads the ledger's files and the store, and asks no "
-        "gateway, so it may run anywhere that reaches them, any number of times. Only what is sent in its playground "
-        "goes to a gateway.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "console")
     add_place_flags(parser)
     parser.add_argument("--host", dest="at", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", dest="on", type=whole(0), metavar="N", help="the port (default: 8790; 0: a free one)")

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from gateway.cli.demo.policies import DemoPolicies
     from gateway.config.launch import Launch
 
-_EXAMPLES = """examples:
-  tierline demo                     three minutes of traffic, and the console in your browser
-  tierline demo --minutes 20 --no-browser
-                                    more of it; the console's address is printed
-  tierline demo --port 9000 --console-port 9001
-                                    beside a `tierline up`
-
-All replies are scripted: no model is called, and no key is needed. Everything is kept in a folder of its own, so your
-own store and ledger are not touched. When the traffic ends, the console stays up until Ctrl-C."""
-
 _MARK: Final = "demo"
 """File in the state folder by which the demo knows its own."""
 _NOT_FOR_A_DEMO: Final = ("TIERLINE_STORE_URL", "TIERLINE_STATE", "TIERLINE_POLICY_SOURCE")
@@ -44,14 +34,7 @@ _CONFIG: Final = Path(__file__).parents[1] / "demo" / "tierline.yaml"
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `demo` to the command line."""
-    parser = add_command(
-        subparsers,
-        "demo",
-        "show everything at work: scripted models, varied traffic, the console",
-        "Start the store, the gateway and the console with scripted models, send some minutes of varied traffic over "
-        "all surfaces, and open the console in the browser.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "demo")
     parser.add_argument("--minutes", type=_positive, default=3.0, metavar="N", help="how long to send (default: 3)")
     parser.add_argument("--rate", type=_positive, default=5.0, metavar="N", help="requests a second (default: 5)")
     port = whole(0, 65535)

@@ -18,7 +18,7 @@ from gateway.cli.commands._flags import (
 )
 from gateway.exit_codes import Exit
 from gateway.fit.datasets import DataError
-from gateway.fit.evaluation.cascade import DRAWS, CascadeOptions, evaluate_cascade
+from gateway.fit.evaluation.cascade import CascadeOptions, evaluate_cascade
 from gateway.fit.evaluation.route import RouteOptions, evaluate_route
 from gateway.fit.libraries import LibraryMissing
 from gateway.progress import progress
@@ -29,67 +29,10 @@ from routing.embedding.embedder import EmbedderKind, EmbedderUnavailable
 _ENCODERS = get_args(EmbedderKind)
 _FAILURES = (DataError, LibraryMissing, ArtefactError, EmbedderUnavailable, OSError)
 
-_EXAMPLES = """examples:
-  tierline eval route --data mmlu.jsonl.gz --small mixtral-8x7b --large gpt-4-1106
-                              choosing a model before any answer (the difficulty classifier)
-  tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o --calibration 200
-                              judging the small model's answer first (the confidence head)
-
-`tierline eval route --help` and `tierline eval cascade --help` describe the options and the figures of each. In a
-checkout, `python -m tools.measure_cache` measures the semantic cache on labelled pairs of questions."""
-
-_ROWS = """A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
-"confidence"?, "cost_usd"?}}}.
-
-Each method scores the prompts; those with the highest scores go to the large model. Its curve is the accuracy at every
-share of large calls.
-  APGR             average performance gap recovered: the share of the accuracy gap between the two models that is
-                   recovered, averaged over all shares of large calls
-  CPT50, CPT80     call-performance threshold: least share of large calls that recovers 50% or 80% of the gap
-  calls for 95%    least share of large calls that reaches 95% of the large model's accuracy; likewise for 99%
-  small / large    share of prompts that each answers at that 95%; with costs in the data also dollars, and the share
-                   saved compared with always asking the large model
-  ECE              expected calibration error of P(small is right), in ten bins of equal count
-Intervals are the central 95% of 1,000 bootstrap resamples of the prompts. The fits are not repeated for each resample,
-so an interval does not show how much they would vary with other training data."""
-
-_ROUTE = f"""examples:
-  tierline eval route --data mmlu.jsonl.gz                        5-fold, for the file's worst and best model
-  tierline eval route --data mmlu.jsonl.gz --group-out            hold out whole groups
-  tierline eval route --data mmlu.jsonl.gz gsm8k.jsonl.gz --set-out    hold out each data set, and each one's groups
-  tierline eval route --data mmlu.jsonl.gz --labels 1500          fit each fold to 1,500 labels only
-  tierline eval route --data gsm8k.jsonl.gz --fit mmlu.jsonl.gz   train on one file, test on another
-  tierline eval route --data mine.jsonl --artefact static         test the classifier shipped with Tierline
-  tierline eval route --data mine.jsonl --plot curve.png --json   draw the curves, print JSON
-
-{_ROWS}"""
-
-_CASCADE = f"""examples:
-  tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o    5-fold cross-validation
-  tierline eval cascade --data trivia.jsonl.gz --calibration 200                  fit to 200 labels of the file
-  tierline eval cascade --data trivia.jsonl.gz --fit mmlu.jsonl.gz medmcqa.jsonl.gz
-                                                    fit on other files only
-  tierline eval cascade --data a.jsonl.gz b.jsonl.gz --group-out --plot curve.png
-                                                    hold out whole groups, draw the curves
-  tierline eval cascade --data a.jsonl.gz b.jsonl.gz c.jsonl.gz --set-out
-                                                    hold out one data set at a time: is the head worth it there?
-
-The small model is always asked first, and its cost is counted for every prompt; answers of low confidence are replaced
-by the large model's. `raw logprob` uses the answer's mean log-probability as the confidence. --calibration draws its
-labels {DRAWS} times, tests on all other prompts, and prints means over the draws.
-
-{_ROWS}"""
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `eval` and its subcommands to the command line."""
-    parser = add_command(
-        subparsers,
-        "eval",
-        "measure routing on labelled data",
-        "Measure routing on labelled data, with 95% intervals.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "eval")
     what = parser.add_subparsers(dest="what", required=True, metavar="route | cascade")
     for add in (_add_route, _add_cascade):
         add(what)
@@ -112,13 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_route(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "route",
-        "measure the difficulty classifier: choosing a model before any answer",
-        "Measure the difficulty classifier against the baselines, on prompts that it was not fitted on.",
-        _ROUTE,
-    )
+    parser = add_command(subparsers, "eval route")
     _add_data_flags(parser)
     tested = parser.add_mutually_exclusive_group()
     tested.add_argument(
@@ -140,13 +77,7 @@ def _add_route(subparsers: Subparsers) -> None:
 
 
 def _add_cascade(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "cascade",
-        "measure the confidence head: judging the small model's answer",
-        "Measure the confidence head against the raw log-probability and other baselines.",
-        _CASCADE,
-    )
+    parser = add_command(subparsers, "eval cascade")
     _add_data_flags(parser)
     parser.add_argument(
         "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"

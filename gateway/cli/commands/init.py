@@ -29,30 +29,11 @@ escalate: {{no_signal: accept}}
 """The policy by which --try asks each tier by its name: the shipped ones do not name all."""
 _AFTER_TIERS: Final = "# services:"
 _WRAPPER: Final = textwrap.TextWrapper(80, subsequent_indent=" " * 24, break_long_words=False, break_on_hyphens=False)
-_EXAMPLES = """examples:
-  tierline init                           write tierline.yaml for the keys and servers that are there
-  tierline init --try                     and send one short request through each rung
-  tierline init --out my.yaml --force     write another file, over one that is there
-  tierline init --server http://gpu:8000/v1
-                                          look at this server instead of the usual ports of this machine
-  tierline init --json | jq .rungs        use the proposal in a script
-
-It looks for the keys of OpenAI, Anthropic, Gemini, Azure, Mistral, Groq, DeepSeek, Together, xAI and
-OpenRouter, for identities at AWS (with AWS_REGION), Google Cloud (with GOOGLE_CLOUD_PROJECT) and Azure
-(with AZURE_OPENAI_ENDPOINT), and for Ollama, LM Studio, vLLM, SGLang and llama-server on this machine.
-Keys are never written: the file names their variables."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `init` to the command line."""
-    parser = add_command(
-        subparsers,
-        "init",
-        "write a config for the keys and model servers that are there",
-        "Look for keys in the environment and for model servers on this machine, propose a ladder of up to three "
-        "tiers, say what it costs, write a commented config, and check it.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "init")
     parser.add_argument("--out", type=Path, default=Path("tierline.yaml"), metavar="FILE", help="(tierline.yaml)")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument(

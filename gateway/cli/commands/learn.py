@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from rich.table import Table
@@ -46,46 +46,10 @@ if TYPE_CHECKING:
     from gateway.fit.learning.own_head import OwnHead
     from gateway.measures.quality import JudgeAgreement
 
-_EXAMPLES: Final = """examples:
-  tierline learn --surface chat --out policies/learned      fit, measure, and propose a policy if it is better
-  tierline learn --surface chat --labels labels.jsonl --out learned --json
-  tierline learn quality --surface chat                     one quality figure for each tier, with its interval
-  tierline learn export --surface chat --chat pairs.jsonl   fine-tuning data of the judged pairs whose text was kept
-
-A policy's `learn` makes the labels; people's ratings (`/v1/feedback`) make labels for the confidence heads too, where
-a verifier (`escalate.verify`) said something of the answer. The conversations that began last, about three labels in
-ten, are held out: all figures are of a fit to the others. What is written is then fitted to all of them. Nothing
-changes by itself: the proposed policy lies in --out, for you to look at and apply. Only where the policy in force in
-the store says `learn: {apply: canary}` is it started as a canary, by `tierline learn` and with the measured figures as
-its message.
-Exit code 1: neither the classifier nor a confidence head is better, and nothing was written."""
-_QUALITY: Final = """examples:
-  tierline learn quality --surface chat
-  tierline learn quality --surface chat --json | jq '.tiers[0]'
-
-The judge's labels, corrected by people's feedback where both spoke (prediction-powered inference), and feedback on
-other answers, such as those of the holdout, make one figure. It speaks for those who give feedback, who are not drawn
-at random. Below stands how reliable the classifier's and the confidence heads' predictions of it are: the mean that
-each predicted beside what was observed, and the expected calibration error beside that of a head that is right."""
-_EXPORT: Final = """examples:
-  tierline learn export --surface chat --chat pairs.jsonl
-  tierline learn export --surface chat --chat pairs.jsonl --tools --max-chars 8000
-
-Taken are pairs whose text was kept (`learn: {keep_text: true}`) and of which the judge, asked twice, named the same
-answer as better and found it adequate. E-mail addresses, phone and card numbers, API keys and private keys are replaced
-by their kind in brackets; what else may identify a person is not looked for."""
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `learn` to the command line."""
-    parser = add_command(
-        subparsers,
-        "learn",
-        "fit routing to a surface's own judged traffic, and propose a policy",
-        "Fit the difficulty classifier, on top of the one in use, and the confidence heads to a surface's own labels; "
-        "measure them on later conversations; and propose a policy with the new classifier if it is better.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "learn")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
     parser.set_defaults(action=None)
     _add_source(parser)
@@ -97,9 +61,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="the store of the registry, where policies come from it (default: that of --config, else "
         "$TIERLINE_STORE_URL, else that of `tierline up`)",
     )
-    quality = add_command(actions, "quality", "estimate the quality of each tier's answers", examples=_QUALITY)
+    quality = add_command(actions, "learn quality")
     _add_source(quality)
-    export = add_command(actions, "export", "write judged pairs as fine-tuning data", examples=_EXPORT)
+    export = add_command(actions, "learn export")
     _add_source(export)
     export.add_argument("--chat", type=Path, required=True, metavar="FILE", help="the file of chat JSON lines to write")
     export.add_argument("--tools", action="store_true", help="also pairs of requests that offer tools")

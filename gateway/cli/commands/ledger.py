@@ -16,7 +16,7 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.archive.figures import figures
 from gateway.cli.commands import CommandError, _ledger_files
-from gateway.cli.commands._flags import duration, whole
+from gateway.cli.commands._flags import Subparsers, add_command, duration, whole
 from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._records import newest_entries, say_coverage
 from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
@@ -26,48 +26,14 @@ from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
 from gateway.telemetry.ledger import UNCOUNTED
 
-_EXAMPLES = """examples:
-  tierline ledger                                 the latest 10,000 recorded requests
-  tierline ledger --since 1h --surface chat       those of one surface in the last hour
-  tierline ledger --last 500 --json | jq .strongest_alone.reported
-                                                  the cost saved over the latest 500, as JSON
-  tierline ledger --since 24h --export audit.jsonl
-                                                  also write a day's records to a file
-
-"strongest alone" is what the policy's strongest tier would have cost for the same answers, cache hits included, at its
-configured price, with as much of each prompt read from its prompt cache as was read here. Savings are computed from
-usage that backends reported; requests with estimated tokens are listed separately. Goodput is the share of requests
-within every p99 limit and the deadline of their surface whose answer was neither degraded nor structurally invalid;
-client errors and disconnected clients are not counted. Quality is estimated as in `tierline learn quality`: from the
-labels of a judge (the policy's `learn`), corrected by people's feedback where there is enough. The
-holdout was sent to the strongest tier at random (the policy's `holdout`): the difference between its quality and the
-others' is what routing costs in quality, if a random sample of both was judged or rated.
-
-The store forgets; the files that `tierline up` keeps in .state/ledger do not, for 30 days. Ask them in SQL:
-  tierline ledger query "SELECT surface, path, count(*), avg(cost_usd) FROM requests GROUP BY ALL"
-  tierline ledger query "SELECT * FROM requests WHERE error IS NOT NULL ORDER BY started DESC LIMIT 5" --json
-  tierline ledger export --parquet chat.parquet --since 7d --surface chat
-  tierline ledger tail --follow                   one line per request, as they end
-  tierline ledger keep --dir /var/lib/tierline    write the files where no `tierline up` does
-
-A line of --export is one request: its ledger with the cost of each backend call, its start time, its trace id, and the
-feedback on it (`score`, `comment`; null without feedback)."""
-
 _REPORT_EVERY = 200
 _LATEST = 10_000
 """Requests that are summarised where nothing says how many."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `ledger` to the command line."""
-    parser = subparsers.add_parser(
-        "ledger",
-        help="summarise cost, latency and quality of recorded requests",
-        description="Summarise the recorded requests: cost, wasted and saved cost, latency, goodput, and the quality "
-        "of routed requests compared with those held out.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "ledger")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", type=whole(1), metavar="N", help="only the latest N requests")
     which.add_argument(

@@ -10,32 +10,10 @@ from gateway.cli.commands._flags import Subparsers, add_command
 from gateway.cli.commands._places import add_place_flags, places_of
 from gateway.exit_codes import Exit
 
-_EXAMPLES = """examples:
-  tierline mcp                              for a running `tierline up`, in its folder
-  tierline mcp --config my.yaml --dir /var/lib/tierline/ledger
-                                            for a deployment: its store, its policies and its ledger
-  claude mcp add tierline -- tierline mcp --state /srv/tierline/.state
-                                            add it to Claude Code
-  codex mcp add tierline -- tierline mcp --state /srv/tierline/.state
-                                            add it to Codex
-
-Other clients have it in their configuration:
-  {"mcpServers": {"tierline": {"command": "tierline", "args": ["mcp", "--state", "/srv/tierline/.state"]}}}
-
-The client starts it, and ends it by closing its input. It reads the ledger's files, the store and the policies, and
-changes nothing. It shows no prompts or answers but what the deployment captures."""
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `mcp` to the command line."""
-    parser = add_command(
-        subparsers,
-        "mcp",
-        "let an agent find requests, explain decisions and plan changes",
-        "Serve tools over the Model Context Protocol on standard input and output: find requests, show one hop by hop, "
-        "explain its decision, show policies, and plan a change of one. All of them only read.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "mcp")
     add_place_flags(parser)
     parser.add_argument("--console", metavar="URL", default="", help="the console whose pages replies name")
     parser.set_defaults(run=run)

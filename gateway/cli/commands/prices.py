@@ -28,55 +28,23 @@ from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
 
 _OLD_DAYS: Final = 90
-_EXAMPLES = """examples:
-  tierline prices check                 what each backend of the shipped config costs
-  tierline prices diff                  where a second source says something else
-  tierline prices import map.json --write prices.json
-                                        make a newer file of prices"""
-_CHECK_EXAMPLES = """examples:
-  tierline prices check                                  of the config shipped with Tierline
-  tierline prices check --config my.yaml --max-age 30    and tell if the file of prices is older than 30 days
-  tierline prices check --json                           for a script
-
-A finding is a configured backend whose price is unknown, is not what the file of prices says of its
-model, or comes from a file that is too old."""
-_DIFF_EXAMPLES = """examples:
-  tierline prices diff                  of the models that init proposes and the shipped config names
-  tierline prices diff --all --json     of all models, for a script
-
-Rates are US dollars per million tokens. A finding is a difference of a model that is proposed or
-configured. It needs pip install 'tierline[prices]'."""
-_IMPORT_EXAMPLES = """examples:
-  tierline prices import model_prices_and_context_window.json --write prices.json
-                                                         then say prices: {file: prices.json} in the config
-
-The file is LiteLLM's map of prices, which its repository keeps up to date under that name."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `prices` to the command line."""
-    parser = add_command(
-        subparsers,
-        "prices",
-        "say what each backend costs, and who says so",
-        "Say what each backend costs, and who says so; a price that nobody states is unknown, never 0.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "prices")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    summary = "check that the price of every backend is known and not old"
-    check = add_command(actions, "check", summary, examples=_CHECK_EXAMPLES)
+    check = add_command(actions, "prices check")
     check.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
     check.add_argument(
         "--max-age", type=whole(1), default=_OLD_DAYS, metavar="DAYS", help=f"age of a file to tell of ({_OLD_DAYS})"
     )
     add_json_flag(check, "lines")
-    summary = "compare the facts about models with a second source, genai-prices"
-    diff = add_command(actions, "diff", summary, examples=_DIFF_EXAMPLES)
+    diff = add_command(actions, "prices diff")
     diff.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
     diff.add_argument("--all", action="store_true", help="show models that are neither proposed nor configured, too")
     add_json_flag(diff, "lines")
-    summary = "make a file of facts about models from a map of prices"
-    import_ = add_command(actions, "import", summary, examples=_IMPORT_EXAMPLES)
+    import_ = add_command(actions, "prices import")
     import_.add_argument("map", type=Path, metavar="FILE", help="LiteLLM's model_prices_and_context_window.json")
     import_.add_argument("--write", type=Path, required=True, metavar="FILE", help="file to write, as JSON")
     import_.add_argument("--dated", type=date.fromisoformat, metavar="DAY", help="day of the map (today)")

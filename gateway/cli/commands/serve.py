@@ -6,28 +6,13 @@ import argparse
 import os
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_server_flags, launch_of
+from gateway.cli.commands._flags import Subparsers, add_command, add_server_flags, launch_of
 from gateway.config.launch import CannotServe
 
-_EXAMPLES = """examples:
-  tierline serve                                             with the config and policies shipped with Tierline
-  tierline serve --config my.yaml --policies rules --port 80 with your own
-  TIERLINE_STORE_URL=redis://cache:6379/0 tierline serve --workers 4
-                                                             with a store, and four processes
 
-Ctrl-C or SIGTERM finishes the requests in progress and stops, with exit code 0; the same signal again stops at once,
-with exit code 130."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `serve` to the command line."""
-    parser = subparsers.add_parser(
-        "serve",
-        help="start the gateway alone",
-        description="Start the gateway alone, with the store and the backends of its config.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "serve")
     add_server_flags(parser)
     parser.set_defaults(run=run)
 

@@ -25,20 +25,6 @@ from gateway.exit_codes import Exit
 from gateway.report import NONE, console_of_stdout, print_json, printable, table
 from policies.quantities import dollars, milliseconds, percent
 
-_EXAMPLES: Final = """examples:
-  tierline top                            watch the gateway of `tierline up`; Ctrl-C ends it
-  tierline top --since 1h                 figures of the last hour
-  tierline top --once                     print the screen once
-  tierline top --once --json | jq '.surfaces[] | {surface, per_second, goodput, burn}'
-                                          the same figures, and more, as JSON
-  tierline top --config my.yaml           on the store and the ledger of a config
-
-req/s and busy (calls of clients under way, on average) are of the last minute, all else of the time that --since says.
-goodput is the share of requests within every limit of one request; burn is how many times faster than its objective of
-99% allows a surface misses them: above 1.0 is too fast. TTFT p95 is that of streams, beside the policy's limit.
-$/1,000 with +? is too low by an unknown amount: a backend's price is not known.
-The bar shows how requests were answered: # from the cache, = by the first tier, + escalated, ~ by a fallback, ! failed.
-"""
 _SPANS: Final = {900.0: "15m", 3600.0: "1h", 21600.0: "6h", 86400.0: "24h"}
 """What is shown, by seconds."""
 _EVERY_S: Final = 1.0
@@ -58,14 +44,7 @@ _PATHS: Final = (
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `top` to the command line."""
-    parser = add_command(
-        subparsers,
-        "top",
-        "watch every surface: requests a second, goodput, latency, paths and cost",
-        "Show a row for each surface, as the console's page Now has it, each second anew. Reads the ledger's files and "
-        "the store's stream, and asks no gateway.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "top")
     add_store_flags(parser)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
     parser.add_argument(

@@ -31,40 +31,6 @@ from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
 from gateway.telemetry.view import draw, header_lines, sampling_note
 
-_EXAMPLES: Final = """examples:
-  tierline trace last                     draw the latest request
-  tierline trace list --errors --since 1h list those of the last hour that failed, one line each
-  tierline trace tail --surface chat      print the requests of a surface as they end
-  tierline trace show 0198a1b2c3d4        draw the request with that x-request-id
-  tierline trace show 0198a1b2c3d4 --svg trace.svg
-                                          draw it into a file that any browser shows
-"""
-
-_LAST: Final = """examples:
-  tierline trace last                     draw the latest request
-  tierline trace last -n 3                draw the latest three
-  tierline trace last --json | jq .ledger.cost_usd"""
-
-_LIST: Final = """examples:
-  tierline trace list                     list the latest 20 requests: when, which surface and tier, how long, its id
-  tierline trace list --surface chat --path escalated --slower-than 400ms --since 1h
-                                          list those of the last hour that escalated and had a late first byte
-  tierline trace list --status 5xx -n 5   list the latest five that the gateway or a backend failed
-  tierline trace list -n 10000 --json > ledger.jsonl
-                                          write all that the store keeps by default to a file"""
-
-_TAIL: Final = """examples:
-  tierline trace tail                     print the latest 20 requests, then each one as it ends; Ctrl-C stops it
-  tierline trace tail -n 0 --errors       print failures only, from now on
-  tierline trace tail --slower-than 2s --json | jq -c '[.ledger.request_id, .ledger.tier]'"""
-
-_SHOW: Final = """examples:
-  tierline trace show 0198a1b2c3d4        draw the request with that x-request-id
-  tierline trace show 0198a1b2c3d4 --svg trace.svg
-                                          draw it into a file, with the tiers that were not taken, for a report
-  tierline trace show 0198a1b2c3d4 --json | jq .ledger.calls
-                                          print what each backend call took and cost as JSON"""
-
 _NOTHING: Final = "no request has been recorded yet; send one and try again"
 _READ_S: Final = 5.0
 """Longest time of one exchange with the store, in seconds."""
@@ -72,35 +38,21 @@ _READ_S: Final = 5.0
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `trace` and its subcommands to the command line."""
-    parser = add_command(
-        subparsers,
-        "trace",
-        "show the steps of recorded requests, with times and reasons",
-        "Show recorded requests: every hop (cache lookup, routing, attempt ...), how long it took, and why "
-        "it ended as it did.",
-        _EXAMPLES,
-    )
+    parser = add_command(subparsers, "trace")
     store = argparse.ArgumentParser(add_help=False)
     add_store_flags(store)
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument("--json", action="store_true", help="print the records as stored, one JSON object a line")
     where = [store, as_json]
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | tail | show")
-    last = add_command(what, "last", "draw the latest request", "Draw the latest requests.", _LAST, parents=where)
+    last = add_command(what, "trace last", parents=where)
     last.add_argument("-n", type=whole(1), default=1, metavar="N", help="number of requests (default: 1)")
-    several = add_command(what, "list", "list the latest requests, one line each", examples=_LIST, parents=where)
+    several = add_command(what, "trace list", parents=where)
     several.add_argument("-n", type=whole(1), default=20, metavar="N", help="number of requests (default: 20)")
     add_filter_flags(several)
-    following = add_command(
-        what,
-        "tail",
-        "print requests as they end, one line each",
-        "Print the latest requests, the oldest of them first, then each one as it ends, until stopped.",
-        _TAIL,
-        parents=[store],
-    )
+    following = add_command(what, "trace tail", parents=[store])
     add_tail_flags(following)
-    show = add_command(what, "show", "draw one request", examples=_SHOW, parents=where)
+    show = add_command(what, "trace show", parents=where)
     show.add_argument("request_id", metavar="REQUEST_ID", help="the x-request-id of its reply")
     show.add_argument("--svg", metavar="FILE", help="draw it as SVG into this file (-: to stdout)")
     parser.set_defaults(run=run)

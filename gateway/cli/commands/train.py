@@ -41,73 +41,12 @@ _USAGE = """tierline train --data FILE... --out DIR [options]
        tierline train confidence --data FILE... --model NAME --out FILE [options]
        tierline train scorer --data FILE... --out FILE [options]"""
 
-_EXAMPLES = """examples:
-  tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier
-                              two files, for each file's worst and best model
-  tierline train --data mine.jsonl --out my-classifier --small llama-3b --large gpt-4o
-                              for two named models
-  tierline train --data mine.jsonl --out my-classifier --small llama-3b --middle llama-70b --large gpt-4o
-                              for three tiers
-  tierline train --data mmlu.jsonl.gz --out my-classifier --embedding minilm --small-accuracy 0.3
-                              for a small model that is right on 30% of such prompts
-  tierline train --data mine.jsonl mmlu.jsonl.gz --out my-classifier --kind chat=mine --small-accuracy 0.3 chat=0.5
-                              with your own traffic as chat
-
-A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}, as `tierline
-collect` writes them; `"kind"` may say which kind of request it is: choices, maths, chat, code, tools or a name of your
-own (--kind names it for a whole data set). Each kind gets heads of its own. A NAME may be a class of models, `A+B`: it
-is as right as they are on average. Labels of chat are compared by rank within their data set. To use the result, set
-`classifier:` in the config to the folder. The command prints APGR by cross-validation, which `tierline eval route`
-explains and gives with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request
-does not have."""
-
-_CONFIDENCE = """examples:
-  tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
-                              fit to all labelled answers of the model
-  tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --calibration 200
-                              fit to 200 of them
-  tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --classifier my-classifier
-                              judge by the prompt as well as by the answer
-
-Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
-{"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}. With only `confidence`, the mean
-log-probability, the head judges whole answers only; with `judge`, `scorer` or `agreement` (0..1) it calibrates what
-these say (`tierline collect --judge` writes the first; `tierline learn` reads all from the ledger). With 100 to 200
-labels the head turns log-probabilities into probabilities and keeps their order; with more it may also improve the
-order. The command prints figures by 5-fold cross-validation, for whole answers and for the first tokens of a stream.
-AUROC is the probability that a right answer gets a higher confidence than a wrong one.
-
-The head judges the answer alone, unless --classifier names a difficulty classifier: then its estimate for the prompt is
-weighed in (`prior` in the artefact) by as much as lowers the loss on held-out answers, and not at all where that may be
-chance. Name the one that the gateway uses: the weight holds for its estimates only."""
-
-_SCORER = """examples:
-  tierline train scorer --data mine.jsonl.gz --out scorer.json
-                              fit to the labelled answers of all models in the file
-  tierline train scorer --data mine.jsonl.gz gsm8k.jsonl.gz --out scorer.json --not-for chat
-                              and say nothing of requests that the classifier takes for chat
-
-Rows are lines of JSON as `tierline collect` writes them, with the text of each answer: {"id", "dataset", "group",
-"prompt", "models": {name: {"correct": 0..1, "answer": "..."}}}. The scorer reads question and answer alone, so it
-judges answers of any model; a policy asks it by `escalate.verify`. To use it, set `scorer:` in the config to the file.
-Each data set counts alike, and is left out once to measure the scorer: the command prints AUROC, and the APGR of
-escalating what it trusts least, with a 95% interval, for whole answers, for their beginnings, and by length alone. 0.5
-is what chance gives: what is no better on sets left out is not written. `tierline train confidence` turns its word into
-a probability for one model."""
-
 _FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, OSError)
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `train` and its subcommands to the command line."""
-    parser = add_command(
-        subparsers,
-        "train",
-        "train the difficulty classifier, a confidence head or a scorer of answers",
-        "Train the difficulty classifier on labelled prompts, and measure it by cross-validation.",
-        _EXAMPLES,
-        _USAGE,
-    )
+    parser = add_command(subparsers, "train", usage=_USAGE)
     parser.add_argument(
         "--data", type=Path, nargs="+", metavar="FILE", help="labelled prompts: JSON lines, plain or .gz; required"
     )
@@ -181,13 +120,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_confidence(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "confidence",
-        "train the confidence head of a backend's model",
-        "Train the head that estimates how likely an answer of a backend's model is right, and measure it.",
-        _CONFIDENCE,
-    )
+    parser = add_command(subparsers, "train confidence")
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )
@@ -218,13 +151,7 @@ def _add_confidence(subparsers: Subparsers) -> None:
 
 
 def _add_scorer(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "scorer",
-        "train the scorer of answers",
-        "Train the scorer that estimates from question and answer alone how likely an answer is right, and measure it.",
-        _SCORER,
-    )
+    parser = add_command(subparsers, "train scorer")
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from gateway.cli.commands._flags import add_server_flags, launch_of, whole
+from gateway.cli.commands._flags import Subparsers, add_command, add_server_flags, launch_of, whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import render
 from gateway.cli.local.child import Child, Say
@@ -23,25 +23,10 @@ from gateway.telemetry.logs import LineWriter
 Then = Callable[[Sequence[Child], Say], Awaitable[None]]
 """What runs beside the children once they are up, given them and the function that prints a line."""
 
-_EXAMPLES = """examples:
-  tierline up                                     start everything, on http://127.0.0.1:8787
-  tierline up --port 9000 --workers 2             use another port, and two gateway processes
-  TIERLINE_STORE_URL=redis://10.0.0.5:6379/0 tierline up
-                                                  use your own Redis or Valkey instead of the embedded one
-  OPENAI_API_KEY=... tierline up                  add the hosted tier
 
-Ctrl-C stops everything, with exit code 0; a second Ctrl-C stops it at once, with exit code 130."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `up` to the command line."""
-    parser = subparsers.add_parser(
-        "up",
-        help="start everything: the store, the local model and the gateway",
-        description="Start the store, the local model and the gateway, restart what fails, and stop them together.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, "up")
     add_server_flags(parser)
     parser.add_argument(
         "--state",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.fit.training.confidence import JudgedPair
 
 DRAWS = 5
-"""Number of times that the labels of `calibration` are drawn."""
+"""Number of times that the labels of `calibration` are drawn; the help of `eval cascade` names it."""
 
 
 @dataclass(frozen=True, slots=True)

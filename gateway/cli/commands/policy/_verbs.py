@@ -28,8 +28,6 @@ class _Make(Protocol):
 class Verb:
     """A change of one surface: `done` is how its report begins, `removed` whether it takes a removed surface too."""
 
-    DESCRIPTION: str
-    EXAMPLES: str
     done: str
     make: _Make
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -78,11 +76,6 @@ async def _remove(
 
 VERBS: Final[Mapping[str, Verb]] = {
     "promote": Verb(
-        """Take the candidate of a surface to the next share of its `rollout`; after the last, or with --full, put
-it in force for all. From evaluate or shadow the next step is the first share.""",
-        """examples:
-  tierline policy promote chat -m "the figures are good"           the next step
-  tierline policy promote chat -m "the fair begins" --full         for all, now""",
         "promoted",
         lambda args, registry, state, **why: (registry.promote if args.full else registry.step)(
             args.surface, state.revision, **why
@@ -90,42 +83,20 @@ it in force for all. From evaluate or shadow the next step is the first share.""
         {"--full": {"action": "store_true", "help": "for all at once, whatever steps are left"}},
     ),
     "pause": Verb(
-        """Hold the candidate of a surface at its present share. A surface without one is frozen: until `resume`,
-nothing but a rollback is taken. A paused candidate is still judged, and taken back if a guard is crossed.""",
-        """examples:
-  tierline policy pause chat -m "wait for the new prices"
-  tierline policy resume chat -m "they are in" """,
         "paused",
         lambda args, registry, state, **why: registry.pause(args.surface, state.revision, **why),
     ),
     "resume": Verb(
-        "End a pause: the candidate's step begins anew, and a frozen surface takes changes again.",
-        """examples:
-  tierline policy resume chat -m "the new prices are in" """,
         "resumed",
         lambda args, registry, state, **why: registry.resume(args.surface, state.revision, **why),
     ),
     "rollback": Verb(
-        """Drop the candidate of a surface. Without one, put the version before in force again, on all workers
-within a second; each further rollback goes one version further back. A frozen surface can be rolled back too, and one
-that was removed comes back.""",
-        """examples:
-  tierline policy rollback chat -m "goodput fell"             the candidate, else the version in force
-  tierline policy rollback chat --to f00d -m "goodput fell"   to a version, by the beginning of its hash""",
         "rolled back",
         _roll_back,
         {"--to": {"metavar": "VERSION", "help": "the version to put in force, by a prefix of its hash"}},
         removed=True,
     ),
     "remove": Verb(
-        """Take a surface out of force, on all workers within a second: requests that name it, or one of its
-aliases, get a 404. Its versions and its history stay in the store, and `tierline policy rollback` brings it back.
-Answers of it that the cache holds are not served; `tierline cache purge --surface NAME` deletes them. Refused for the
-default surface, for the last one, for a frozen one, and for one with a candidate unless --with-candidate.""",
-        """examples:
-  tierline policy remove voice -m "the pilot is over"
-  tierline policy remove voice --with-candidate -m "the pilot is over"    with what is being tried there
-  tierline policy rollback voice -m "it goes on"                          bring it back""",
         "removed",
         _remove,
         {"--with-candidate": {"action": "store_true", "help": "drop the candidate that is being tried, too"}},

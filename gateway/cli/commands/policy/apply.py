@@ -40,19 +40,6 @@ if TYPE_CHECKING:
     from gateway.registry.records import InForce
     from gateway.registry.registry import PolicyRegistry
 
-DESCRIPTION = """Check a policy file and put it into the registry in the store; all workers take it within a second.
-Without an option for how, a policy with a `rollout` section starts as a canary, any other is in force at once.
-If a file of tests is beside it (chat.test.yaml beside chat.yaml), they must pass."""
-EXAMPLES = """examples:
-  tierline policy apply chat.yaml -m "escalate less"            as its `rollout` says, else in force at once
-  tierline policy apply chat.yaml -m "escalate less" --evaluate  decide beside the live policy; calls nothing
-  tierline policy apply chat.yaml -m "escalate less" --shadow 10%  call models too, off the path of requests
-  tierline policy apply chat.plan -m "escalate less"            a plan; refused if what it was made from has moved
-  tierline policy apply chat.yaml -m "typo" --now --json        for all at once, with JSON for a script
-
-exit code 1: the policy has errors or a test fails, and nothing was changed; 2: it could not be done, such as where
-policies come from files, another candidate is being tried, or the surface has changed since."""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy apply`."""

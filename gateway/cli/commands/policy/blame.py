@@ -10,13 +10,6 @@ from gateway.exit_codes import Exit
 from gateway.registry.view import blamed
 from gateway.report import print_json
 
-DESCRIPTION = "Show each line of the policy in force with the version that set it, who applied that, when and why."
-EXAMPLES = """examples:
-  tierline policy blame chat
-  tierline policy blame chat --json | jq '.lines[] | select(.key == "escalate.when.confidence_below")'
-
-What was rolled back has set nothing."""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy blame`."""

@@ -30,18 +30,6 @@ from routing.decision_basis import BasisError, DecisionBasis
 if TYPE_CHECKING:
     from gateway.lab.replay.starts import StartMoves
 
-DESCRIPTION = (
-    "Compare what two policies mean. Units, defaults, comments and the order of keys make no difference; the order of "
-    "tiers and of start rules does. With --since, recorded requests are decided again with both. Nothing is called."
-)
-EXAMPLES = """examples:
-  tierline policy diff policies/chat.yaml chat.yaml              what the new file changes
-  tierline policy diff policies/chat.yaml chat.yaml --since 7d   and which requests would start elsewhere
-  tierline policy diff chat@f00d policies/chat.yaml              an applied version, and a file
-  tierline policy diff a.yaml b.yaml --json | jq '.changes[].path'
-
-Exit code 1: they differ in what is in force."""
-
 _WIDTH: Final = 120
 _HEADINGS: Final = {"rewritten": "written differently, the same meaning", "aside": "rules nothing in force"}
 

@@ -41,22 +41,6 @@ if TYPE_CHECKING:
     from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Embedder
 
-DESCRIPTION = (
-    "Explain each step of a request's path: its surface, its features, what the classifier says, the cache, each start "
-    "rule, the tiers, the decision and what an escalation would look at. No model and no store is called. With --at "
-    "live, the policy in force or its canary, and the state of the tiers, are those of a running gateway. With "
-    "--why-not, name the smallest change of the request, of the policy and of the tiers' state that starts it at TIER, "
-    "each checked by deciding again."
-)
-EXAMPLES = """examples:
-  tierline policy explain request.json                          a chat-completions body, as clients send it
-  tierline policy explain request.json --why-not local          what would have to differ
-  tierline policy explain request.json --policy new.yaml --down hosted
-  tierline policy explain --request req_0b51d2 --why-not local  a recorded request, as it was decided then
-  tierline policy explain request.json --at live                as a running gateway would decide it right now
-  tierline policy explain --request req_0b51d2 --at live        a recorded request, if it came again now
-  jq .body trace.json | tierline policy explain - -H 'x-tierline-max-tier: local'"""
-
 _WIDTH: Final = 120
 _TENANT: Final = "explain"
 _CLASSES: Final = ("request", "policy", "world")

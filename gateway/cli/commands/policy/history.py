@@ -11,14 +11,6 @@ from gateway.exit_codes import Exit
 from gateway.registry.view import history_of
 from gateway.report import print_json
 
-DESCRIPTION = (
-    "List the changes of the policies in the store, newest first: when, what, who and why. None is ever removed."
-)
-EXAMPLES = """examples:
-  tierline policy history                     all surfaces
-  tierline policy history chat --last 5       the latest five of one
-  tierline policy history chat --json | jq '.changes[] | select(.action == "rollback")'"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy history`."""

@@ -18,17 +18,6 @@ from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.rollout.canary_judge import CanaryJudge
 
-DESCRIPTION = (
-    "Judge the candidates that are being tried: take them back, or a step further, by the `rollout` block of each. "
-    "`tierline up` runs one by itself. One judge is at work at a time; a second one waits. Without one, no request "
-    "gets a candidate."
-)
-EXAMPLES = """examples:
-  tierline policy judge --store redis://10.0.0.5:6379/0
-  tierline policy judge --config my.yaml          the store of a config
-  tierline policy judge --dir /var/lib/tierline/ledger
-                                                  after a restart, read again what the store has dropped since"""
-
 _SLACK: Final = 10.0
 """No request waits for the judge, so its reads may take ten times as long as a request's."""
 _COLUMNS: Final = (

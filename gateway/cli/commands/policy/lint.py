@@ -29,20 +29,6 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.lab.evidence import LintEvidence
 
-DESCRIPTION = """Find mistakes in policy files: what cannot be read, rules that never hold, settings that do nothing.
-Each has a code, the line, the reason and what to write instead; policies/README.md lists the codes.
-
-Exit code 1: there are errors, or with --strict any finding. Warnings alone exit with 0, as in `tierline check`."""
-EXAMPLES = """examples:
-  tierline policy lint                              check the policies shipped with Tierline
-  tierline policy lint rules rules2/chat.yaml       check a folder and a file
-  tierline policy lint rules --config my.yaml       also against the tiers, backends and tenants of a config
-  tierline policy lint rules --since 7d             also against what `tierline up` recorded: scores, times, starts
-  tierline policy lint rules --fix                  write the mends that a script can make, and show them
-  tierline policy lint rules --strict --format github
-                                                    annotate the lines of a pull request
-  tierline policy lint rules --json | jq .findings  use the findings in a script"""
-
 _MOST_FIXES = 200
 
 

@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from policies.yaml_source import Document
 
-DESCRIPTION = """Check, test, compare and replay a policy file, and print one page for the pull request. With --out the
-plan is written to a file, bound to the policy in force, the classifier, the confidence heads and the prices:
-`tierline policy apply` refuses it as stale when one of these has moved."""
-EXAMPLES = """examples:
-  tierline policy plan chat.yaml --out chat.plan        against the policy of its surface in the shipped folder
-  tierline policy plan chat.yaml --policies rules --since 7d --format markdown > plan.md
-  tierline policy plan chat.yaml --from-store           against the version in force in the store
-  tierline policy plan chat.yaml --fail-if 'goodput < -1%' --fail-if 'cost > +10%'
-
-Exit code 1: an error of lint, a failed test, or a difference beyond --fail-if."""
-
 _VERIFIED: Final = 1000
 
 

@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from gateway.lab.replay.run import Replayed
     from policies.model import Policy
 
-DESCRIPTION = """Replay the recorded requests of the file's surface: what each got by the policy in force then, and what
-it would have got by FILE. No model is called. Which tier starts, and whether a recorded draft would have been
-escalated, is exact; what was never called is estimated from requests alike, with a 95% interval, and where nothing
-alike was called there is no evidence, and it is left out. The intervals are of what these very requests would have
-got."""
-EXAMPLES = """examples:
-  tierline policy replay chat.yaml                  all that `tierline up` has kept (.state/ledger)
-  tierline policy replay chat.yaml --since 7d --fail-if 'goodput < -1%' --fail-if 'cost > +10%'
-                                                    in CI: exit code 1 where a limit is crossed
-  tierline policy replay chat.yaml --last 100000    the requests that the console's page What if is about
-  tierline policy replay chat.yaml --verify all     decide every record by itself too, and compare every byte
-  tierline policy replay chat.yaml --json | jq .figures.cost
-
-figures of --fail-if: escalated, degraded, fallback, failed, hits, goodput, wasted, cost, ttft_p50, ttft_p95, quality.
-Differences of shares are absolute; those of cost and wasted are shares of what they were."""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy replay`."""

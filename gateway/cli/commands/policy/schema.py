@@ -11,17 +11,6 @@ from gateway.exit_codes import Exit
 from gateway.lab.policy_tests.schema import tests_schema_text
 from policies.schema import schema_text
 
-DESCRIPTION = """Print the JSON Schema of policy files. With it, an editor that uses yaml-language-server completes
-keys, shows what they mean, and marks mistakes as they are typed. The first line of a file names it:
-
-  # yaml-language-server: $schema=policy.schema.json"""
-EXAMPLES = """examples:
-  tierline policy schema --write rules/policy.schema.json
-                                                    put it beside your own policies
-  tierline policy schema --defaults                 that of _defaults.yaml
-  tierline policy schema --tests                    that of test files
-  tierline policy schema | jq '.properties | keys'"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy schema`."""

@@ -10,12 +10,6 @@ from gateway.exit_codes import Exit
 from gateway.registry.view import shown
 from gateway.report import print_json
 
-DESCRIPTION = "Print a version of a policy as it was applied, with its comments: the one in force, or the one named."
-EXAMPLES = """examples:
-  tierline policy show chat                       the policy in force
-  tierline policy show chat@f00d > chat.yaml      an earlier version, by the beginning of its hash
-  tierline policy show chat@f00d --json | jq -r .author"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy show`."""

@@ -14,15 +14,6 @@ from gateway.registry.view import status_of
 from gateway.report import print_json
 from policies.quantities import period, write_share
 
-DESCRIPTION = """Show, for each surface, the policy in force, the candidate with its step and the guards' figures, and
-which workers or policy files say something else."""
-EXAMPLES = """examples:
-  tierline policy status                 all surfaces
-  tierline policy status chat --watch    one, again every second until Ctrl-C
-  tierline policy status --json | jq '.surfaces[] | select(.candidate)'
-
-exit code 1: a worker or a policy file differs from what is in force."""
-
 _CLEAR: Final = "\x1b[H\x1b[J"
 
 

@@ -18,19 +18,6 @@ from gateway.report import print_json
 from policies.loader import SHIPPED
 from policies.quantities import read_share
 
-DESCRIPTION = (
-    "Test policies against their test files, chat.test.yaml beside chat.yaml. No model is called and no store is "
-    "needed: a test says what the tiers would answer. Shows which clauses were never seen both ways and, with "
-    "--mutate, which small changes of a policy no test would notice."
-)
-EXAMPLES = """examples:
-  tierline policy test                              test the policies shipped with Tierline
-  tierline policy test rules/chat.test.yaml -v      one file, with what each rule did
-  tierline policy test rules --run 'too late|hedge' the tests whose name matches
-  tierline policy test rules --fail-under 90% --mutate --format junit > policies.xml
-
-policies/README.md describes the files. Exit code 1: a test failed, or a share is under --fail-under."""
-
 _FORMATS: Final = ("text", "junit", "json")
 
 
