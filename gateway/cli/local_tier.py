@@ -1,7 +1,8 @@
 """Serve a GGUF model in a process of its own: llama.cpp's OpenAI-compatible server (xllamacpp) on a loopback port.
 
     python -m gateway.cli.local_tier --gguf FILE --port PORT [--alias NAME] [--context TOKENS] [--slots N]
-                                  [--threads N] [--parent PID]
+                                  [--threads N] [--parent PID] [--gpu-layers N] [--kv-cache TYPE]
+                                  [--flash-attention auto|enabled|disabled] [--speculate ngram] [--draft FILE]
 
 Requests have to carry the key in the variable LLAMA_API_KEY, as `Authorization: Bearer KEY`, because every user and
 every web page of this machine reaches the port. Only `/health` is answered without it.
@@ -25,6 +26,9 @@ from typing import Any
 _KEY = "LLAMA_API_KEY"
 _PROMPT_CACHE_MIB = 64
 _PARENT_CHECK_S = 1.0
+_FLASH_ATTENTION = {"auto": -1, "disabled": 0, "enabled": 1}
+_NGRAM = 3, 8
+"""How many tokens must have occurred before in the same order, and how many of those that followed are proposed."""
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -38,12 +42,17 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=4096, help="context length in tokens, per slot")
     parser.add_argument("--slots", type=int, default=4, help="number of requests served at the same time")
     parser.add_argument("--threads", type=int, default=None, help="number of CPU threads (default: llama.cpp's choice)")
+    parser.add_argument("--gpu-layers", type=int, default=None, help="layers that a GPU holds (default: all that fit)")
+    parser.add_argument("--kv-cache", default="f16", help="type of the key-value cache, such as q8_0")
+    parser.add_argument("--flash-attention", default="auto", choices=("auto", "enabled", "disabled"))
+    parser.add_argument("--speculate", default="none", choices=("none", "ngram"), help="how tokens are proposed")
+    parser.add_argument("--draft", type=Path, default=None, help="a smaller model file that proposes tokens")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="process id; end when that process ends")
     return parser.parse_args(argv)
 
 
 def parameters(args: argparse.Namespace) -> Any:
-    """Return xllamacpp's CommonParams for these arguments."""
+    """Return xllamacpp's CommonParams for these arguments. Raises ValueError for layers of a GPU that is not there."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -60,12 +69,36 @@ def parameters(args: argparse.Namespace) -> Any:
     if args.threads is not None:
         params.cpuparams.n_threads = args.threads
         params.cpuparams_batch.n_threads = args.threads
+    if args.gpu_layers is not None:
+        cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+        if args.gpu_layers and all(device["type"] == cpu for device in xllamacpp.get_device_info()):
+            raise ValueError(
+                "llama.cpp sees no GPU here; leave gpu_layers out, or install an xllamacpp that was built for it"
+            )
+        params.n_gpu_layers = args.gpu_layers
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type[f"GGML_TYPE_{args.kv_cache.upper()}"]
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type(_FLASH_ATTENTION[args.flash_attention])
+    _speculate(params, args)
     params.ui = False
     params.endpoint_slots = False
     params.endpoint_metrics = True
     params.cors_origins = ""  # no web page may call it
     params.verbosity = 1
     return params
+
+
+def _speculate(params: Any, args: argparse.Namespace) -> None:
+    import xllamacpp
+
+    kinds, types = xllamacpp.common_speculative_type, []
+    if args.speculate == "ngram":
+        types.append(kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE)
+        params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = _NGRAM
+    if args.draft is not None:
+        types.append(kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE)
+        params.speculative.draft.mparams.path = str(args.draft)
+    if types:
+        params.speculative.types = types
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         server = xllamacpp.Server(parameters(args))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         sys.stderr.write(f"cannot serve {args.gguf}: {error}\n")
         return 2
     with contextlib.suppress(OSError):  # serve even if the log cannot be written

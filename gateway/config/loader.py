@@ -155,7 +155,9 @@ class _Resolver:
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
             "answer_scorer": self._scorer(deployment.scorer),
             "admin": self._admin(deployment.admin, tenants),
-            "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
+            "local_model": local.model_copy(
+                update={name: self._existing(("local_model", name), getattr(local, name)) for name in ("gguf", "draft")}
+            ),
             "warnings": tuple(self._warnings),
         }
         if self._problems:

@@ -524,6 +524,9 @@ class PoliciesConfig(Section):
     store, which `tierline policy apply` changes for all replicas; the files seed it when it is empty, and no more."""
 
 
+KvCache = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+
+
 class LocalModel(Section):
     """Model that `tierline up` serves with llama.cpp for a backend without a URL. `tierline serve` ignores this."""
 
@@ -535,6 +538,33 @@ class LocalModel(Section):
     """Requests served at the same time."""
     threads: Count | None = None
     """CPU threads; None for llama.cpp's default."""
+    gpu_layers: Annotated[Whole, Field(ge=0)] | None = None
+    """Layers that a GPU holds; None for as many as fit. It does not start with more than 0 where llama.cpp has none."""
+    kv_cache: KvCache = "f16"
+    """Type of the key-value cache's numbers."""
+    flash_attention: Literal["auto", "enabled", "disabled"] = "auto"
+    speculate: Literal["none", "ngram"] = "none"
+    """Whether tokens are proposed, of which the model then reads several at a time: `ngram` proposes what followed the
+    same three tokens before. Answers at temperature 0 stay the same."""
+    draft: OptionalPath = None
+    """Path of a smaller GGUF model with the same tokens that proposes them, too."""
+
+    @model_validator(mode="after")
+    def _small_cache_needs_flash_attention(self) -> LocalModel:
+        if self.flash_attention == "disabled" and self.kv_cache not in ("f32", "f16", "bf16"):
+            message = f"llama.cpp keeps {self.kv_cache} only with flash attention; write auto, or kv_cache: f16"
+            raise_findings([Finding(("flash_attention",), message)])
+        return self
+
+    @property
+    def engine_options(self) -> tuple[str, ...]:
+        """The arguments of `gateway.cli.local_tier` that say how llama.cpp runs it, where they are not its defaults."""
+        said = {
+            "--threads": self.threads, "--gpu-layers": self.gpu_layers, "--kv-cache": self.kv_cache,
+            "--flash-attention": self.flash_attention, "--speculate": self.speculate, "--draft": self.draft,
+        }  # fmt: skip
+        defaults = (None, "f16", "auto", "none")
+        return tuple(part for name, value in said.items() if value not in defaults for part in (name, str(value)))
 
 
 class PricesConfig(Section):

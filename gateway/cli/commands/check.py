@@ -185,13 +185,17 @@ def _as_text(found: Findings) -> str:
     lines += [f"{warning} (warning)" for warning in found.warnings]
     if found.deployment is not None:
         for tier in found.deployment.tiers:
+            engine = ""
             models = ", ".join(dict.fromkeys(backend.model for backend in tier.backends))
             state = f"unconfigured: {tier.unconfigured_reason}" if tier.unconfigured_reason else "configured"
             if any(backend.kind == "scripted" for backend in tier.backends):
                 state += ", scripted: replies come from the config, not from a model"
             if any(backend.wants_local_model for backend in tier.backends):
                 state += " (`tierline up` starts a model here itself)"
+                if options := found.deployment.local_model.engine_options:
+                    engine = f"engine   {tier.name:<14} {' '.join(options).replace('--', '')}"
             lines.append(f"tier     {tier.name:<14} {models:<28} {state}")
+            lines += [engine] if engine else []
             lines += [
                 f"head     {backend.name:<14} {backend.model:<28} {backend.head.version}"
                 for backend in tier.backends

@@ -30,7 +30,9 @@ def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str, 
     port = state.port("local")
     argv = [sys.executable, "-m", local_tier.__name__, "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
     argv += ["--context", str(model.context), "--slots", str(model.slots)]
-    argv += ["--threads", str(model.threads)] if model.threads else []
+    argv += model.engine_options
+    if model.draft is not None:
+        _check_gguf(model.draft, "local_model.draft")
     argv += ["--parent", str(os.getpid())]  # passed, because the parent may end before the child could ask for it
     key = secrets.token_urlsafe(24)
     spec = ChildSpec(
