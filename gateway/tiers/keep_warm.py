@@ -41,10 +41,7 @@ class KeepWarm:
         chance: Callable[[], float] = random.random,
         with_fields: Callable[[BackendRequest, Endpoint], BackendRequest] = lambda asked, _: asked,
     ) -> None:
-        """Call `counted` with the backend's name and the outcome of each such request.
-
-        `with_fields` puts the fields that the backend's config sets into it: they may choose what is loaded there.
-        """
+        """Call `counted` with a backend's name and a request's outcome; `with_fields` adds what its config sets."""
         self._endpoints = [one for one in endpoints if one.config.configured and one.config.warm is not None]
         self._counted = counted
         self._clock = clock
