@@ -38,6 +38,7 @@ from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.cascade.verifying import Verifiers
 from gateway.comparing.comparer import Comparer
+from gateway.comparing.history import HistorySummaries
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.hooks import hook_of
 from gateway.config.policy_reload import Policies, PolicyReloader
@@ -159,6 +160,7 @@ def build(
         kept_responses=kept_responses,
         conversations=Conversations(kept_responses, store),
         background=BackgroundRuns(kept_responses, store, deployment.responses.background),
+        histories=HistorySummaries(store, tiers),
         comparer=comparer,
         shadows=shadows,
         cache=cache,
@@ -333,7 +335,8 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
-        await steps.sessions.aclose()
+        for memory in (steps.sessions, steps.histories):
+            await memory.aclose()
         await steps.background.aclose()
         await steps.kept_responses.aclose()
         await steps.comparer.aclose()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
     from gateway.comparing.comparer import Comparer
+    from gateway.comparing.history import HistorySummaries
     from gateway.comparing.shadow import ShadowRunner
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
@@ -61,6 +62,7 @@ class Steps(AnswerSteps):
     kept_responses: KeptResponses
     conversations: Conversations
     background: BackgroundRuns
+    histories: HistorySummaries
     comparer: Comparer
     shadows: ShadowRunner
     cache: ResponseCache

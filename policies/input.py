@@ -6,13 +6,21 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from policies.validation import Section, Whole
+from policies.validation import Section, Share, Whole
 
 
 class ToolResults(Section):
     """Cut the results of tools to a stub once they are older than the last `keep` turns of the assistant."""
 
     keep: Annotated[Whole, Field(ge=1)]
+
+
+class History(Section):
+    """Have a tier summarise what is before the cut, after the answer, once a conversation fills `at` of the window."""
+
+    window: Annotated[Whole, Field(ge=1000)]
+    """Tokens that a conversation may have: those that the surface's models hold, or fewer."""
+    at: Annotated[Share, Field(gt=0)] = 0.6
 
 
 class InputRules(Section):
@@ -30,8 +38,10 @@ class InputRules(Section):
     minify: Literal["json"] | None = None
     """Tool results that are JSON are sent without white space between its tokens."""
 
+    history: History | None = None
+
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        if self.tool_results is None and self.repeats is None and self.minify is None:
-            raise ValueError("shortens nothing: write `tool_results`, `repeats` or `minify`")
+        if self.tool_results is None and self.repeats is None and self.minify is None and self.history is None:
+            raise ValueError("shortens nothing: write `tool_results`, `repeats`, `minify` or `history`")
         return self

@@ -15,6 +15,7 @@ A result that repeats one which was cut to a stub is itself the first that is le
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -58,6 +59,19 @@ def shorter_input(messages: Sequence[Mapping[str, Any]], rules: InputRules) -> S
             texts[i] = shorter
             saved[step] += estimated_tokens(text) - estimated_tokens(shorter)
     return ShorterInput(texts, {step: round(tokens) for step, tokens in saved.items() if tokens})
+
+
+def history_span(messages: Sequence[Mapping[str, Any]], keep: int) -> range:
+    """Return the places of what a summary may stand for: from behind the user's first message to the cut, at a turn of
+    the assistant; none where the system's texts, a call without a result or a result without a call are among it.
+    """
+    first = next((i for i, message in enumerate(messages) if message.get("role") == "user"), len(messages))
+    end = _cut([i for i, message in enumerate(messages) if message.get("role") == "assistant"], keep)
+    part = messages[first + 1 : end]
+    called = Counter(call.get("id") for message in part for call in message.get("tool_calls") or ())
+    given = Counter(message.get("tool_call_id") for message in part if message.get("role") == "tool")
+    roles = {message.get("role") for message in part}
+    return range(first + 1, end) if called == given and roles <= {"user", "assistant", "tool"} else range(0)
 
 
 def _cut(turns: Sequence[int], keep: int) -> int:

@@ -351,10 +351,10 @@ def _whole(value: Any) -> Any:
     return value.value() if type(value) is _Pieces else value
 
 
-def conversation_shown(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return the end of a conversation, in as many characters as the judge reads."""
+def conversation_shown(messages: Sequence[Mapping[str, Any]], most: int = READ_CHARS) -> list[dict[str, str]]:
+    """Return the end of a conversation, in at most so many characters."""
     shown: list[dict[str, str]] = []
-    left = READ_CHARS
+    left = most
     for message in reversed(messages):
         if left <= 0:
             break

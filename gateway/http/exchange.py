@@ -207,7 +207,7 @@ class Exchange(BaseExchange):
         if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
             request = await steps.sessions.enter(request, caps)
         if (rules := request.policy.input) is not None:
-            request = await with_shorter_input(request, rules)
+            request = await with_shorter_input(await steps.histories.shortened(request, rules), rules)
         if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
             self._dialect.limited(limit)
         await self._accepted(request)

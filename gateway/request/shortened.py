@@ -6,14 +6,16 @@ found by the id of its call and its text; one that is not found there, or whose 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
+from routing.features import estimated_tokens, text_of
 from routing.shortening import shorter_input, text_of_result
 
 if TYPE_CHECKING:
@@ -29,12 +31,16 @@ _RESULTS: Final[Mapping[Any, tuple[str, str]]] = {
     **dict.fromkeys(("function_call_output", "custom_tool_call_output"), ("call_id", "output")),
 }
 """The members of a result with the id of its call and with its text, by its type."""
+_ITEM: Final = re.compile(r"input\[(\d+)\]")
+_GO_ON: Final = "Go on."
 _Texts = Mapping[Any, tuple[str, str]]
 """The text of a result, and the one that takes its place, by the id of its call."""
 
 
 async def with_shorter_input(request: RequestContext, rules: InputRules) -> RequestContext:
     """Return a request whose older tool results are shorter; the request itself if none is. The trace gets a hop."""
+    if rules.tool_results is None and rules.repeats is None and rules.minify is None:
+        return request
     hop = request.trace.begin(names.INPUT)
     shorten = partial(shorter_input, request.body["messages"], rules)
     found = await off_loop(shorten) if request.features.approx_tokens > _LONG else shorten()
@@ -43,12 +49,44 @@ async def with_shorter_input(request: RequestContext, rules: InputRules) -> Requ
     hop.end()
     if not found.texts:
         return request
-    request.ledger.tokens_left_out = tokens
+    request.ledger.tokens_left_out += tokens
     body, native = request.body, request.native
     features = request.features._replace(approx_tokens=max(1, request.features.approx_tokens - tokens))
     if native is not None:
         native = _in_own_form(native, _by_call(body["messages"], found))
     return replace(request, body=_in_chat(body, found), native=native, features=features)
+
+
+def with_summary(request: RequestContext, span: range, text: str) -> RequestContext | None:
+    """Return a request with this text of the assistant, and a word of the user, in place of the messages of a span.
+
+    None where the client's own form has no such messages of its own.
+    """
+    instead: list[Any] = [{"role": "assistant", "content": text}, {"role": "user", "content": _GO_ON}]
+    messages, native = request.body["messages"], request.native
+    made = [*messages[: span.start], *instead, *messages[span.stop :]]
+    if native is not None:
+        name = "messages" if native.dialect == "messages" else "input"
+        before, first, end = (_origin(native.paths, place) for place in (span.start - 1, span.start, span.stop))
+        if before is None or end is None or first != before + 1 or _origin(native.paths, span.stop - 1) == end:
+            return None
+        own = [*native.body[name][:first], *instead, *native.body[name][end:]]
+        paths = [*native.paths[: span.start], *[native.paths[span.start]] * 2, *native.paths[span.stop :]]
+        native = replace(native, body={**native.body, name: own}, paths=paths, messages=len(made))
+    tokens = sum(estimated_tokens(text_of(messages[i].get("content"))[0]) for i in span) - estimated_tokens(text)
+    request.ledger.tokens_left_out += max(0, int(tokens))
+    features = request.features._replace(approx_tokens=max(1, int(request.features.approx_tokens - tokens)))
+    return replace(request, body={**request.body, "messages": made}, native=native, features=features)
+
+
+def _origin(paths: Sequence[Any], place: int) -> int | None:
+    """Return the number of the client's own message or item that a message comes from; None if it is none."""
+    at = paths[place]
+    at = at["at"] if isinstance(at, dict) else at[0] if isinstance(at, (tuple, list)) and at else at
+    if isinstance(at, str):
+        found = _ITEM.fullmatch(at)
+        return None if found is None else int(found[1])
+    return at if isinstance(at, int) and at >= 0 else None
 
 
 def _in_chat(body: Mapping[str, Any], found: ShorterInput) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import NOBODY
 from policies.input import InputRules
-from routing.shortening import minified, shorter_input
+from routing.shortening import history_span, minified, shorter_input
 from tests.support.strict_chat import StrictChat
 from tests.support.strict_messages import StrictMessages
 
@@ -108,6 +108,34 @@ def test_every_provider_takes_what_is_left(
     assert chat.refusal_of(body) is None
     made = messages_request(body, "claude-sonnet-5", facts_of("claude-sonnet-5"), NOBODY, stream=False)
     assert claude.refusal_of(made.body) is None
+
+
+@given(_CONVERSATIONS, st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_every_provider_takes_a_summary_in_place_of_a_span(
+    chat: StrictChat, claude: StrictMessages, results: list[list[str]], keep: int
+) -> None:
+    """It begins behind the user's first message, and ends at a turn of the assistant, the last turns behind it."""
+    messages = conversation(*results)
+    span = history_span(messages, keep)
+    if not span:
+        return
+    assert span.start == 2 and messages[span.stop]["role"] == "assistant"
+    assert sum(message["role"] == "assistant" for message in messages[span.stop :]) >= keep
+    instead = [{"role": "assistant", "content": "So far"}, {"role": "user", "content": "Go on."}]
+    body = {"model": "m", "messages": [*messages[: span.start], *instead, *messages[span.stop :]], "tools": TOOLS}
+    assert chat.refusal_of(body) is None
+    made = messages_request(body, "claude-sonnet-5", facts_of("claude-sonnet-5"), NOBODY, stream=False)
+    assert claude.refusal_of(made.body) is None
+
+
+def test_a_summary_stands_for_no_system_text_and_no_unanswered_call() -> None:
+    """Nor for what the beginning of another conversation would be."""
+    messages = conversation(*[["found"]] * 12)
+    assert history_span(messages, 2)
+    for place, other in ((4, {"role": "system", "content": "Be brief."}), (5, {"role": "user", "content": "hm"})):
+        assert not history_span([*messages[:place], other, *messages[place + 1 :]], 2)
+    assert not history_span(messages[2:], 2)
 
 
 @given(_CONVERSATIONS, _RULES)

@@ -69,8 +69,8 @@ def _session(policy: Policy) -> Iterator[PathLine]:
 
 def _input(policy: Policy) -> Iterator[PathLine]:
     if (rules := policy.input) is not None:
-        steps = [name for name in ("tool_results", "repeats", "minify") if getattr(rules, name)]
-        text = f"older tool results are sent shorter ({', '.join(steps)}), the last {rules.keep} turns as they are"
+        steps = [name for name in ("tool_results", "repeats", "minify", "history") if getattr(rules, name)]
+        text = f"what is old is sent shorter ({', '.join(steps)}), the last {rules.keep} turns as they are"
         yield PathLine("input", text, ("input",))
 
 

@@ -1,0 +1,81 @@
+"""A policy's `input.history`: what is old of a long conversation is summarised after a reply, for the next ones."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.prompt_caching import SURFACES, CachingWorld, caching_world
+from tests.integration.test_shorter_input import LONG, PATHS, conversation
+from tests.support.ask import record_at
+from tests.support.store import LocalStore
+
+Json = dict[str, Any]
+RULES = "input: {keep: 3, history: {window: 4000, at: 50%}}"
+SAID = "Summary of what came before"
+
+
+@pytest.fixture
+async def world(tmp_path: Path, store: LocalStore) -> AsyncIterator[CachingWorld]:
+    async with caching_world(tmp_path, store_url=store.url, more=RULES) as made:
+        yield made
+
+
+async def turn(world: CachingWorld, api: str, surface: str, turns: int) -> Any:
+    """The reply to a conversation of so many turns, once what is done after it is done."""
+    reply = await world.app.client.post(PATHS[api], json={"model": surface, **conversation(api, turns)})
+    assert reply.status_code == 200, reply.text
+    assert world.refusals() == []
+    async with asyncio.timeout(10):
+        while True:
+            await asyncio.sleep(0.02)
+            if not world.app.steps.histories._making:
+                break
+    return reply
+
+
+def sent_for_agent(world: CachingWorld, surface: str) -> list[str]:
+    """The agent's requests that the provider got, as text; the gateway's own have no tools."""
+    return [str(one.body) for one in getattr(world, surface).requests if one.body.get("tools")]
+
+
+@pytest.mark.parametrize("api", PATHS)
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_the_next_turns_are_sent_a_summary(
+    world: CachingWorld, store: LocalStore, api: str, surface: str
+) -> None:
+    """In place of the same messages each time, until what is sent is long again; the first that gets it pays it."""
+    replies = [await turn(world, api, surface, turns) for turns in (8, 9, 10, 16, 17)]
+    sent = sent_for_agent(world, surface)
+    assert [SAID in one for one in sent] == [False, True, True, True, True]
+    first = [int(re.findall(r"(\d+) what was found", one)[0]) for one in sent]
+    assert first == [0, 4, 4, 4, 12], "a second summary is made of the first and of what came since"
+    assert all("go" in one for one in sent)
+    ledgers = [(await record_at(store.url, reply.headers["x-request-id"]))["ledger"] for reply in replies]
+    assert [one["tokens_left_out"] > 1000 for one in ledgers] == [False, True, True, True, True]
+    whole = [one["cost_usd"] > sum(call["cost_usd"] for call in one["calls"]) + 1e-12 for one in ledgers]
+    assert whole == [False, True, False, False, True]
+
+
+async def test_another_worker_finds_it_and_another_conversation_does_not(world: CachingWorld) -> None:
+    """It is in the store, by the conversation's name and a hash of what it stands for."""
+    await turn(world, "chat", "chat", 8)
+    histories = world.app.steps.histories
+    histories._seen = type(histories._seen)(8)
+    await turn(world, "chat", "chat", 9)
+    assert SAID in sent_for_agent(world, "chat")[-1]
+    body = conversation("chat", 9)
+    body["messages"][2] = {**body["messages"][2], "content": f"another {LONG}"}
+    reply = await world.app.client.post(PATHS["chat"], json={"model": "chat", **body})
+    assert reply.status_code == 200 and SAID not in sent_for_agent(world, "chat")[-1]
+
+
+async def test_a_short_conversation_is_not_summarised(world: CachingWorld) -> None:
+    """Below `at` of the window nothing is asked for."""
+    await turn(world, "chat", "chat", 5)
+    assert len(world.chat.requests) == 1
