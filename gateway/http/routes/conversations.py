@@ -23,7 +23,7 @@ _Key = Annotated[str, Field(max_length=64)]
 _Metadata = Annotated[dict[_Key, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
-class _Given(Body):
+class _GivenItems(Body):
     most_bytes: ClassVar[int | None] = None
     nulls: ClassVar[bool] = True
 
@@ -48,7 +48,7 @@ def _checked(items: Sequence[Shown]) -> list[Shown]:
 
 
 @router.post("")
-async def create_conversation(steps: Served, tenant: Sender, body: _Given) -> Shown:
+async def create_conversation(steps: Served, tenant: Sender, body: _GivenItems) -> Shown:
     """Begin a conversation."""
     items, kept_s = _checked(body.items or []), _kept_s(steps)
     return _shown(await steps.conversations.create(tenant, items, body.metadata or {}, kept_s))
@@ -61,7 +61,7 @@ async def show_conversation(steps: Served, tenant: Sender, conversation_id: str)
 
 
 @router.post("/{conversation_id}")
-async def update_conversation(steps: Served, tenant: Sender, conversation_id: str, body: _Given) -> Shown:
+async def update_conversation(steps: Served, tenant: Sender, conversation_id: str, body: _GivenItems) -> Shown:
     """Change a conversation's metadata."""
     metadata = body.metadata or {}
     return _shown(await steps.conversations.change(tenant, conversation_id, list, _kept_s(steps), metadata))
@@ -82,7 +82,7 @@ async def list_items(steps: Served, tenant: Sender, conversation_id: str, shown:
 
 
 @router.post("/{conversation_id}/items")
-async def add_items(steps: Served, tenant: Sender, conversation_id: str, body: _Given, shown: ShownItems) -> Shown:
+async def add_items(steps: Served, tenant: Sender, conversation_id: str, body: _GivenItems, shown: ShownItems) -> Shown:
     """Add items to a conversation."""
     items = _checked(body.items or [])
     await steps.conversations.change(tenant, conversation_id, lambda before: [*before, *items], _kept_s(steps))
