@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
-from policies.model import OF_STAGES
+from policies.quantities import OF_STAGES
 from routing.load.budgets import SpendBudget
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression
 from policies.fields import SetFields
 from policies.input import InputRules
 from policies.learn import Learn
-from policies.quantities import read_duration, read_number
+from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.rollout import Rollout
 from policies.session import SessionCaps
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
@@ -171,8 +171,6 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 """Parts of a request's time that can have objectives, in their order: the lookups, the vector, the decision, then of
 the call that answered its wait in the queue, what was tried before it, its time to the first token, what was held back
 until it was judged, and the rest of the answer. All but the last come before the first token."""
-OF_STAGES: Final = "stages_"
-"""How the names of stages' objectives begin, such as `stages_queue_p99`."""
 
 
 class Slo(Section):

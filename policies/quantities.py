@@ -14,6 +14,8 @@ SIZE: Final = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_BYTES: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _LEAST_USD: Final = 1e-7
+OF_STAGES: Final = "stages_"
+"""How the names of stages' objectives begin, such as `stages_queue_p99`."""
 
 
 def read_duration(value: object) -> float:

@@ -22,8 +22,8 @@ from gateway.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lin
 from gateway.telemetry import names
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression, constants_by_name
-from policies.model import OF_STAGES, ROUTE_VALUES, Policy
-from policies.quantities import percent, write_duration
+from policies.model import ROUTE_VALUES, Policy
+from policies.quantities import OF_STAGES, percent, write_duration
 from policies.yaml_source import Document
 from routing.confidence.judge import CALIBRATED
 from routing.decide import DecisionInput, start_by_rules, values_for

@@ -25,7 +25,7 @@ import orjson
 
 from gateway.telemetry import names
 from gateway.telemetry.trace import SPAN_ID_MASK
-from policies.model import OF_STAGES
+from policies.quantities import OF_STAGES
 
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import DecisionRecorder

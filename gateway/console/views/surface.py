@@ -38,7 +38,8 @@ from gateway.console.surface_counts import (
     versions,
 )
 from gateway.console.views.differ import SPANS as DIFFER_SPANS
-from policies.model import OF_STAGES, STAGES
+from policies.model import STAGES
+from policies.quantities import OF_STAGES
 
 _MOST_GROUPS: Final = 12
 PARTS: Final[Mapping[str, str]] = {

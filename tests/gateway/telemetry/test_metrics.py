@@ -21,7 +21,8 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metric_set import DURATION_BUCKETS, MOST, OVERHEAD_BUCKETS, TTFT_BUCKETS
 from gateway.telemetry.metrics import BackendState, Metrics
-from policies.model import OF_STAGES, Slo
+from policies.model import Slo
+from policies.quantities import OF_STAGES
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
 
