@@ -172,21 +172,9 @@ def _scores(model: CrossEncoder, pairs: Sequence[FamilyPair], on_progress: OnPro
     return np.array([min(read[a, b], read[b, a]) for a, b in texts])
 
 
-_EXAMPLES = """examples:
-  python -m tools.choose_answer_thresholds --cross-encoder mine
-                              after `python -m tools.train_cross_encoder`
-
-An audit compares a stored answer with a fresh one statement by statement. The data sheet in the folder gets the lowest
-score at which at most 0.5% of the statements that say different things are called the same, and the highest one up to
-which at most 0.3% of those that say the same and differ in one place are called different; and how often answers of
-the desks in tools/desks that say the same are called different, and those that do not."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose the thresholds, write them into the data sheet and print them."""
-    parser = command.parser(
-        "choose_answer_thresholds", "Choose from which score two statements of answers say the same.", _EXAMPLES
-    )
+    parser = command.parser("choose_answer_thresholds")
     parser.add_argument(
         "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
     )

@@ -134,25 +134,9 @@ def _as_json(one: CosineWeight) -> dict[str, Any]:
     return {**{key: None if value is None else round(value, 4) for key, value in figures.items()}, **counts}
 
 
-_EXAMPLES = """examples:
-  python -m tools.choose_cosine_weight --cross-encoder mine
-                              after `python -m tools.train_cross_encoder`, or for the same model with other families
-  python -m tools.choose_cosine_weight --cross-encoder mine --embedding static
-                              for one encoder of questions; with the other the cosine has no weight then
-
-A cross-encoder is surer than it should be of questions unlike those that it was trained on, and the cosine tells some
-of those apart. The weight changes nothing of what is served without labels. Above the strict threshold, where labels of
-audits move a surface's threshold, it ranks. It is chosen on questions of the families that are left out of training,
-each with those nearest to it, by AUROC above that threshold. The data sheet in the folder gets it, for each encoder."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose the weight for each encoder, write it into the data sheet and print it."""
-    parser = command.parser(
-        "choose_cosine_weight",
-        "Choose how much the cosine of two questions' vectors counts beside the score of a cross-encoder.",
-        _EXAMPLES,
-    )
+    parser = command.parser("choose_cosine_weight")
     parser.add_argument(
         "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
     )

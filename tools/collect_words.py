@@ -101,8 +101,7 @@ def collect(args: argparse.Namespace, on_progress: OnProgress) -> Report:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Collect the words and print how many there are."""
-    what = "Collect the words by which the semantic cache tells slips from words."
-    parser = command.parser("collect_words", what, "")
+    parser = command.parser("collect_words")
     folder = "the folder with Debian's wamerican-large and wbritish-large"
     parser.add_argument("--packages", type=Path, required=True, metavar="DIR", help=folder)
     add_json_flag(parser)

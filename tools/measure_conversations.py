@@ -203,22 +203,9 @@ _JUDGED: Final[Mapping[str, Callable[[Features], Features]]] = {
 }
 
 
-_EXAMPLES = """examples:
-  python -m tools.measure_conversations
-                              under the start rules of the shipped surfaces chat and batch
-  python -m tools.measure_conversations --policy policies/voice.yaml --artefact minilm
-
-Per language a TOML file has `hard` first turns and `follow_ups`, or `about`, hard turns with follow-ups of their own;
-easy `topics`; and `chats`, easy conversations. From these conversations are made: each hard turn with its follow-ups,
-or three of all; up to five hard turns with a follow-up and two easy topics; and the chats, or topics in a row. A file
-of JSON lines has a `conversation` of {"user": ...} in each row, and a `category`; the first turn of the next row is
-its new topic. The share of follow-ups of a hard turn that start at the cheapest tier, and of new topics and chats that
-start there alone but not in the conversation, are printed with 95% intervals."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure where turns of conversations start, and print how many start too low or too high."""
-    parser = command.parser("measure_conversations", "Measure where the turns of conversations start.", _EXAMPLES)
+    parser = command.parser("measure_conversations")
     parser.add_argument(
         "--conversations", type=Path, default=_CONVERSATIONS, metavar="FILE", help="parts of conversations, as TOML"
     )

@@ -47,14 +47,9 @@ def texts(exam: dict[str, Any], part: str) -> Iterator[str]:
             yield text
 
 
-_EXAMPLES = """examples:
-  python -m tools.measure_kinds                        the classifier that ships, with static vectors
-  python -m tools.measure_kinds --embedding minilm     the one for MiniLM's"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what each part of the exam is taken for, and how much of it is claimed as the classifier's domain."""
-    parser = command.parser("measure_kinds", "Measure whether kinds of requests are told by the task.", _EXAMPLES)
+    parser = command.parser("measure_kinds")
     parser.add_argument("--classifier", type=Path, metavar="DIR", help="another classifier (default: what ships)")
     add_embedding_flag(parser)
     add_state_flag(parser)

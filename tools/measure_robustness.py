@@ -199,25 +199,9 @@ def agreement(tiers: NDArray[np.generic]) -> Floats:
     return np.asarray(tiers[:, 0] == tiers[:, 1], np.float64)
 
 
-_EXAMPLES = """examples:
-  python -m tools.measure_robustness --pairs paraphrases.jsonl.gz
-                              with the shipped classifier, on 5,000 random pairs
-  python -m tools.measure_robustness --pairs paraphrases.jsonl.gz --artefact my-classifier --limit 0
-                              with your own classifier, on all pairs
-  python -m tools.measure_robustness --pairs paraphrases.jsonl.gz --policy policies/chat.yaml
-                              also under the start rules of a policy
-
-A row is a line of JSON: {"id", "dataset", "group", "a", "b", "same_answer"}; pairs with same_answer true are used.
-Thresholds on p_adequate are set so that the small tier gets 20 to 80% of the pairs' texts; for each, the command prints
-the share of pairs whose texts go to the same tier. `same tier` in the JSON is the best of those at which each tier gets
-at least a fifth of the texts. Intervals are the central 95% of 1,000 bootstrap resamples of the pairs."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure a classifier on pairs and print how often both texts go to the same tier."""
-    parser = command.parser(
-        "measure_robustness", "Measure how often two texts that ask the same go to the same tier.", _EXAMPLES
-    )
+    parser = command.parser("measure_robustness")
     parser.add_argument(
         "--pairs", type=Path, required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
     )

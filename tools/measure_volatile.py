@@ -61,15 +61,9 @@ def share(count: int, n: int) -> str:
     return f"{count / n:.1%} [{low * 100:.1f}, {high * 100:.1f}]"
 
 
-_EXAMPLES = """examples:
-  python -m tools.measure_volatile                           on the exam in tools/volatile/exam
-  python -m tools.measure_volatile --questions qqp.jsonl.gz --sample 60
-                              also which of these questions are barred, 60 of them to read"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the head and print the shares by language and by file."""
-    parser = command.parser("measure_volatile", "Measure how often the head of `volatile` is wrong.", _EXAMPLES)
+    parser = command.parser("measure_volatile")
     parser.add_argument("--head", type=Path, default=ARTEFACT, metavar="DIR", help="the folder of the head")
     parser.add_argument("--exam", type=Path, default=EXAM, metavar="DIR", help="the folder of labelled texts")
     parser.add_argument("--questions", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, or .gz")

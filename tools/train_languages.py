@@ -126,16 +126,9 @@ def train(
     return tensors, told
 
 
-_EXAMPLES = """examples:
-  python -m tools.train_languages --texts texts.tsv --out cache/artefacts
-                              from a file that tools.package_texts wrote, and the families of questions that ship"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit the detector, write it and print how often it tells a language."""
-    parser = command.parser(
-        "train_languages", "Fit the language detector of the semantic cache to texts in many languages.", _EXAMPLES
-    )
+    parser = command.parser("train_languages")
     parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts from tools.package_texts")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the detector to")
     add_note_flag(parser)

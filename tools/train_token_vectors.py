@@ -219,15 +219,9 @@ def train(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remad
     return sheet
 
 
-_EXAMPLES = """examples:
-  python -m tools.package_texts --out texts.tsv               collects texts with their English
-  python -m tools.train_token_vectors --texts texts.tsv       writes vectors beside the cross-encoder that ships
-  python -m tools.exam --part recall                          then says what the first stage finds in each language"""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit the vectors and print how they find wordings of families that were left out."""
-    parser = command.parser("train_token_vectors", "Fit the vectors that other languages are searched by.", _EXAMPLES)
+    parser = command.parser("train_token_vectors")
     parser.add_argument(
         "--cross-encoder", type=Path, default=shipped_cross_encoder(), metavar="DIR", help="the cross-encoder's folder"
     )

@@ -343,28 +343,9 @@ def table_of_shares(fitted: Fitted) -> Table:
     return made
 
 
-_EXAMPLES = """examples:
-  python -m tools.train_verifier --data pairs.jsonl.gz --out artefacts/static
-                              for the static encoder
-  python -m tools.train_verifier --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
-                              for the MiniLM encoder, also tested on another file
-
-A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}; `same_answer` says whether the answer to
-question `a` may be given to question `b`. Generated pairs (a question rephrased, or with one detail changed) are added.
-The command prints which share of the pairs is served at the strict threshold, by fits that have not seen the pair's
-group or topic, and for --check files nothing of their data set. The strict threshold is the lowest one at which at most
-2% of the pairs with different answers and similar vectors are served, in each data set. The table of word vectors is
-written beside the folder, and all artefacts there share it."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the verifier, write it and print which share of pairs left out it serves."""
-    parser = command.parser(
-        "train_verifier",
-        "Train the verifier of the semantic cache, which estimates whether the answer to one question may be given to "
-        "another.",
-        _EXAMPLES,
-    )
+    parser = command.parser("train_verifier")
     command.add_training_flags(parser, "test the result", "the verifier")
     add_embedding_flag(parser)
     add_seed_flag(parser)

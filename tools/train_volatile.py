@@ -200,16 +200,9 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-_EXAMPLES = """examples:
-  python -m tools.train_volatile       writes cache/artefacts/volatile
-  python -m tools.measure_volatile     then says how well it does on texts that it has not seen
-
-The texts are in tools/volatile/*.toml, their format is in tools/volatile_texts.py."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the head, write it and print how it does on lines that were left out."""
-    parser = command.parser("train_volatile", "Train the head that finds what depends on when it is asked.", _EXAMPLES)
+    parser = command.parser("train_volatile")
     parser.add_argument("--out", type=Path, default=ARTEFACT, metavar="DIR", help="the folder to write the head to")
     add_note_flag(parser)
     add_seed_flag(parser)

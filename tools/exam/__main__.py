@@ -31,34 +31,6 @@ from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of, volati
 from tools.exam.recall import SCOPE, recalled
 from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
-_EXAMPLES = """examples:
-  python -m tools.exam                                the whole exam
-  python -m tools.exam --part opposites --languages zh,ja,ar
-                                                      pairs of opposites in three languages
-  python -m tools.exam --part english --json          English rewordings and traps, as JSON
-  python -m tools.exam --cross-encoder none --limit 50
-                                                      at most 50 pairs of each kind and language, without the model
-  python -m tools.exam --pairs zh.lcqmc.jsonl ar.nsurl.jsonl
-                                                      random pairs of public sets
-  python -m tools.exam --cross-encoder /tmp/new       with a cross-encoder that was just trained
-
-parts:
-  opposites     questions that differ in an opposition or in the order of two roles: none may be served
-  rewordings    true rewordings and near traps, by language
-  english       rewordings and traps of mixed kinds, in English
-  volatile      questions whose answer stays, kept from both caches, and questions whose answer changes, let in
-  answers       pairs of answers, opposite ones and the same in other words, compared as the audit does
-  desk          5,000 requests of a support desk by language, with the controller at 1% and the audit of answers
-  recall        rewordings looked up in a scope of 20,000 questions of their language: whether the search finds the
-                right neighbour, and whether it is handed to the cross-encoder
-
-  unselected    with --pairs: random pairs of public sets, as they come; a file is JSON lines as those of
-                tools.measure_cache, and its name up to the first dot is shown as their language
-
-served is the share of true rewordings that the cache answers with the other's answer, wrong the share of the other
-pairs; with Wilson's 95% intervals. Pairs are decided as a lookup decides them. Nothing of tools/exam may go into
-training or choose a number: see tools/exam/README.md."""
-
 _ALL: Final = (*PARTS, "volatile", "answers", "desk", "recall")
 
 
@@ -189,10 +161,7 @@ def _shown(title: str, out: Flags, same: Flags, groups: dict[str, Flags]) -> Tab
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the exam and print the figures."""
-    parser = command.parser(
-        "exam", "Examine the semantic cache on held-out questions in many languages that nothing is trained on.",
-        _EXAMPLES,
-    )  # fmt: skip
+    parser = command.parser("exam")
     parser.add_argument("--part", action="append", choices=_ALL, help="run this part only; may be repeated")
     parser.add_argument(
         "--pairs", type=Path, nargs="+", default=[], metavar="FILE",
