@@ -104,7 +104,7 @@ def no_upgrade(scope: Any) -> ApiError | None:
     if dict(scope["headers"]).get(b"upgrade", b"").lower() != b"websocket":
         return None
     headers: Headers = ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade"))
-    return UpgradeRequired("There are no WebSockets here; send the request by POST.", headers=headers)
+    return UpgradeRequired("There are no WebSockets at this path; send the request by POST.", headers=headers)
 
 
 def method_not_allowed(method: str, allow: str) -> ApiError:

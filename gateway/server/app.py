@@ -23,6 +23,7 @@ from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.messages import Messages
 from gateway.http.routes.passthrough import OTHER, PassedOn, endpoint_of
 from gateway.http.routes.passthrough import PATHS as PASSED_ON
+from gateway.http.routes.response_socket import ResponseSockets
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
 from gateway.server.connection_limits import ConnectionLimits
@@ -50,10 +51,12 @@ class App:
         self._steps = steps
         steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory, steps.gate.waiting))
         self._chat = ChatCompletions(steps)
+        to_responses = responses.ResponsesEndpoint(steps)
+        self._sockets = ResponseSockets(steps, to_responses)
         self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
             "/v1/completions": TextCompletions(steps),
             "/v1/embeddings": Embeddings(steps),
-            **dict.fromkeys(responses.PATHS, responses.ResponsesEndpoint(steps)),
+            **dict.fromkeys(responses.PATHS, to_responses),
             "/v1/responses/compact": responses.ResponsesEndpoint(steps, compacts=True),
             "/v1/messages": Messages(steps),
         }
@@ -81,8 +84,7 @@ class App:
             return self._route(scope, receive, send)
         if scope["type"] == "lifespan":
             return _lifespan(self._steps, scope, receive, send)
-        closed: Coroutine[Any, Any, None] = send({"type": "websocket.close", "code": 1000})
-        return closed
+        return self._sockets(scope, receive, send)
 
     def _route(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers a request, by its path: in another spelling, if it is known by none."""
@@ -139,7 +141,11 @@ async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
     limits = steps.deployment.limits
     connections = ConnectionLimits(limits.connections, limits.silent)
     scope["state"].update(  # the server reads these
-        gate=steps.gate, limits=limits, connections=connections, first_bytes=steps.metrics.first_bytes
+        gate=steps.gate,
+        limits=limits,
+        connections=connections,
+        first_bytes=steps.metrics.first_bytes,
+        admin_port=None if steps.deployment.admin is None else steps.deployment.admin.port,
     )
     await receive()
     async with running(steps):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from bisect import bisect_left
+from functools import partial
 from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +50,8 @@ _RECEIVED: Final = Struct("52x I")
 1 to 10 ms; since the connection was made, if none came."""
 _UNTIMED: Final = untimed(), untimed()
 """Takes the times to the first byte of a server that has no metrics."""
+_SOCKETS: Final = frozenset({b"/v1/responses", b"/responses"})
+"""Paths that a WebSocket may be opened at."""
 _LOOKS_S: Final = 0.02
 """Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
@@ -209,6 +212,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._gate: LoadShedder = self.app_state["gate"]
         self._connections: ConnectionLimits = self.app_state["connections"]
+        self._admin_port: int | None = self.app_state.get("admin_port")
         self._first_bytes, self._later_first_bytes = self.app_state.get("first_bytes", _UNTIMED)
         self._waited_for = False
         self._progress = 0
@@ -344,6 +348,16 @@ class HttpProtocol(HttpToolsProtocol):
             self._connections.waits(self, self.loop.time())
         self._waited_for = waited_for
 
+    def handle_websocket_upgrade(self) -> None:
+        """Give the connection to the protocol of WebSockets; it counts among those that are open until its end."""
+        super().handle_websocket_upgrade()
+        self.transport.get_protocol().when_lost = partial(self._connections.closed, self)  # type: ignore[attr-defined]
+
+    def _takes_sockets(self) -> bool:
+        """Return whether the request is for the API that WebSockets speak too; others are answered without."""
+        public = self.server is None or self.server[1] != self._admin_port
+        return public and self.url.partition(b"?")[0] in _SOCKETS and self.parser.get_method() == b"GET"
+
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: the application answers the request, and refuses a WebSocket by 426."""
 
@@ -363,8 +377,13 @@ class HttpProtocol(HttpToolsProtocol):
         if (fault := self._fault(size, whole=True)) is not None:
             self._refusal = fault
             raise ValueError(fault)  # makes the parser fail, and uvicorn then calls send_400_response
+        before = self.cycle
+        if self.parser.should_upgrade():
+            self.ws_protocol_class = self.config.ws_protocol_class if self._takes_sockets() else None
         super().on_headers_complete()
         cycle = self.cycle
+        if cycle is before:  # a WebSocket is opened
+            return
         cycle.first_bytes, self._first_bytes = self._first_bytes, self._later_first_bytes
         cycle.arrived = monotonic()
         if self.connection is not None:
@@ -388,7 +407,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         cycle = self.cycle
-        if cycle.response_complete:
+        if cycle is None or cycle.response_complete:  # none: a WebSocket is opened
             return
         cycle.more_body = False
         if cycle.waits or not cycle.body:

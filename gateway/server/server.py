@@ -51,7 +51,7 @@ from routing.difficulty.model import ArtefactError
 from routing.embedding.embedder import EmbedderUnavailable
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Deployment
+    from gateway.config.schema import Deployment, Limits
     from gateway.steps import Steps
 
 _FORCED_S: Final = 2.0
@@ -163,14 +163,14 @@ def _serve_here(steps: Steps, listening: list[socket.socket]) -> int:
 
 def server_of(steps: Steps) -> Server:
     """Return the server of a single-process gateway, to be run with a listening socket."""
-    return Server(_config(App(steps), steps.deployment.limits.finish))
+    return Server(_config(App(steps), steps.deployment.limits))
 
 
 def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
     os.environ[_LAUNCH] = launch.to_text()
     config = _config(
         f"{__name__}:worker",
-        deployment.limits.finish,
+        deployment.limits,
         factory=True,
         workers=launch.workers,
         timeout_worker_healthcheck=_UNANSWERED_S,
@@ -287,12 +287,21 @@ def _configure_logging(deployment: Deployment) -> None:
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
 
 
-def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
+def _web_socket(**of: Any) -> asyncio.Protocol:
+    """Return the protocol of a connection that is one of WebSockets now; most gateways never import it."""
+    from gateway.server.web_socket import WebSocketProtocol
+
+    return WebSocketProtocol(**of)
+
+
+def _config(app: Any, limits: Limits, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
         http=HttpProtocol,
-        ws="none",
+        ws=_web_socket,  # type: ignore[arg-type]
+        ws_max_size=limits.body,
+        ws_per_message_deflate=False,
         lifespan="on",
         interface="asgi3",
         access_log=False,
@@ -300,6 +309,6 @@ def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=math.ceil(finish_s) + _CUT_OFF_S,
+        timeout_graceful_shutdown=math.ceil(limits.finish) + _CUT_OFF_S,
         **more,
     )

@@ -298,7 +298,7 @@ def test_a_search_that_no_backend_has_is_left_out_and_listed(
     assert post(cached_gateway, {**body, "tool_choice": "required"}).json()["error"]["param"] == "tools[0].type"
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/chat/completions", "/v1/messages"])
 def test_an_upgrade_to_a_websocket_is_refused_by_its_own_status(cached_gateway: Gateway, path: str) -> None:
     """Agents try it first, and take 426 for the word to send plain requests; any other status is tried again."""
     headers = {

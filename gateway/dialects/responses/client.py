@@ -34,6 +34,7 @@ from gateway.errors import ApiError, InvalidRequest, UpstreamFailed
 from gateway.off_loop import off_loop
 
 _STATE: Final = "a store (store.url in the config) and a policy that keeps responses (state.responses)"
+_OF_MESSAGE: Final = frozenset({"type", "background", "generate", "stream_id"})
 _MANY_ITEMS: Final = 1_000
 """A conversation of more items is translated in a thread: some 3 ms for this many."""
 
@@ -96,6 +97,7 @@ class ResponsesClient:
         conversations: PastConversations | None = None,
         secret: bytes = b"",
         compacts: bool = False,
+        recent: dict[str, list[Json]] | None = None,
         messages: int,
         hosted: bool = False,
         hides_cache: bool = False,
@@ -105,6 +107,7 @@ class ResponsesClient:
         `hides_cache`: the client is not told of a backend's prompt cache.
 
         `secret`: what compactions are encrypted with. `compacts`: whether the request asks for one.
+        `recent`: of a WebSocket, whose requests come as messages: all items up to its last response, if it is not kept.
 
         `hosted`: whether a backend of this API is configured, which can honour what chat completions cannot express.
         """
@@ -113,6 +116,8 @@ class ResponsesClient:
         self._conversations = conversations
         self._secret = secret
         self.compacts = compacts
+        self._recent = recent
+        self._items: list[Json] = []
         self._conversation = ""
         """Id of the open one."""
         self._most = messages
@@ -135,6 +140,8 @@ class ResponsesClient:
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
+        if self._recent is not None:
+            body = _body_of(body)
         if self.compacts:
             body = {**{name: value for name, value in body.items() if name in FIELDS}, "store": False}
         lifetime = self._kept_for(body)
@@ -151,6 +158,8 @@ class ResponsesClient:
         elif previous is not None:
             earlier = await self._earlier(previous)
             entries = [(f"previous[{i}]", item) for i, item in enumerate(earlier)] + entries
+        if self._recent is not None:
+            self._items = [item for _, item in entries]
         if any(is_compaction(item) for _, item in entries):
             entries = [(at, self._expanded(at, item) if is_compaction(item) else item) for at, item in entries]
         if self.compacts and entries:
@@ -251,6 +260,9 @@ class ResponsesClient:
         self._over = True
         if self.ttl_s > 0:
             self._past.keep(self._tenant, response, self.given, self._before, self.ttl_s)
+        elif self._recent is not None:
+            self._recent.clear()
+            self._recent[response["id"]] = [*self._items, *response["output"]]
         if self._conversation and self._conversations is not None and response["status"] in ("completed", "incomplete"):
             items = [*self.given, *response["output"]]
             self._conversations.append(self._tenant, self._conversation, items, self._conversation_s)
@@ -287,6 +299,9 @@ class ResponsesClient:
         """Return the items of the conversation so far. Raises InvalidRequest if it is not kept."""
         if type(previous) is not str:
             raise wrong_type("previous_response_id", "a string")
+        if self._recent is not None and (items := self._recent.get(previous)) is not None:
+            self.given = [*items, *self.given]  # all that a response which is kept now has of those before it
+            return items
         found = await self._past.conversation(self._tenant, previous)
         if found is None:
             raise InvalidRequest(
@@ -311,6 +326,17 @@ class ResponsesClient:
             if item_id not in found:
                 raise InvalidRequest(f"Item with id {item_id!r} not found.", code="item_not_found", param=at)
         return {at: found[item_id] for at, item_id in ids.items()}
+
+
+def _body_of(message: Json) -> Json:
+    """Return the body of a request that came as a message. Raises InvalidRequest."""
+    if message.get("type") != "response.create":
+        raise unsupported("type", "must be response.create.")
+    asked = {"generate": message.get("generate") is False}
+    for name in ("background", "generate", "stream_id"):
+        if asked.get(name, message.get(name)):
+            raise unsupported(name, "is not supported over WebSockets here; leave it out.")
+    return {**{name: value for name, value in message.items() if name not in _OF_MESSAGE}, "stream": True}
 
 
 def _is_users(item: Any) -> bool:

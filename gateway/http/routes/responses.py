@@ -39,6 +39,11 @@ class ResponsesEndpoint:
         dialect = client_of(self._steps, known_headers(scope["headers"]), compacts=self._compacts)
         return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
 
+    def answer_message(self, scope: Any, receive: Any, send: Any, recent: dict[str, Any]) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers a message of a WebSocket; `recent`: see `ResponsesClient`."""
+        dialect = client_of(self._steps, known_headers(scope["headers"]), recent=recent)
+        return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
+
 
 class ResponsesExchange(Exchange):
     """One request and its reply, and what it holds meanwhile.
@@ -114,7 +119,9 @@ class ResponsesExchange(Exchange):
         self.client.drop()
 
 
-def client_of(steps: Steps, headers: dict[bytes, bytes], *, compacts: bool = False) -> ResponsesClient:
+def client_of(
+    steps: Steps, headers: dict[bytes, bytes], *, compacts: bool = False, recent: dict[str, Any] | None = None
+) -> ResponsesClient:
     """Return the dialect of one request's client."""
     surface = headers.get(b"x-tierline-surface")
 
@@ -136,6 +143,7 @@ def client_of(steps: Steps, headers: dict[bytes, bytes], *, compacts: bool = Fal
         conversations=steps.conversations,
         secret=steps.kept_responses.secret,
         compacts=compacts,
+        recent=recent,
         messages=messages,
         hosted=hosted,
         hides_cache=hides,
