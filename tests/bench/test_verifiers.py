@@ -1,4 +1,4 @@
-"""`python -m tools.measure_verifiers`: judges that are told apart, and what each brings."""
+"""`python -m tests.bench.verifiers`: judges that are told apart, and what each brings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools.measure_verifiers import main
+from tests.bench.verifiers import main
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Measure what verifies drafts without log-probabilities, on labelled answers: `python -m tools.measure_verifiers`.
+"""Measure what verifies drafts without log-probabilities, on labelled answers: `python -m tests.bench.verifiers`.
 
 Each data set is judged by itself: the order of a verifier's words is fitted to nothing, and what calibrates them and
 weighs in the classifier is fitted to so many labels of each small model's answers there, and tested on its others, at
@@ -36,8 +36,23 @@ from routing.confidence.judge import Evidence
 from routing.confidence.scorer import AnswerScorer
 from routing.difficulty.model import SHEET_FILE, gain_of
 from routing.features import features_of_text
+from tests.bench.command import bench_parser
 from tools import command
 
+_EXAMPLES: Final = """examples:
+  python -m tests.bench.verifiers --data judged.jsonl.gz
+                              what `tierline collect --judge` wrote: the words of a real judge
+  python -m tests.bench.verifiers --data cascade_triviaqa.jsonl.gz --self-check
+                              `confidence` is the log-probability of a one-token self-check, as it is in this file
+  python -m tests.bench.verifiers --data routellm_mmlu.jsonl.gz routellm_gsm8k.jsonl.gz --published
+                              judges with error rates that were measured on these benchmarks (judge_rates.toml)
+  python -m tests.bench.verifiers --data answers.jsonl.gz --rates 0.95/0.1 0.95/0.3 0.95/0.5 --scorer
+                              judges with such rates, and a scorer fitted to the other data sets
+
+APGR is the mean over pairs of models of which the larger is right 5 points more often, for the verifier's word as it
+stands, with the classifier weighed in by so many labels, and for the classifier alone; `perfect` is a verifier that is
+always right. Intervals are 95%, by 200 resamples of the prompts, each of another draw of the labels; those of the ECE,
+in ten bins of equal count, are over draws and models. `floor` is the ECE of a calibrated one on as many answers."""
 _RATES: Final = Path(__file__).with_name("judge_rates.toml")
 _DRAWS: Final = 10
 _RESAMPLES: Final = 200
@@ -71,7 +86,7 @@ class _Set:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    made = command.parser("measure_verifiers")
+    made = bench_parser("verifiers", f"{(__doc__ or '')}\n{_EXAMPLES}")
     made.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows with answers")
     made.add_argument("--self-check", action="store_true", help="`confidence` is that of a one-token self-check")
     made.add_argument("--published", action="store_true", help="judges with published error rates")
