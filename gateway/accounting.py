@@ -370,8 +370,8 @@ def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
     """Return whether each objective was met; None for a client error (4xx but 429) or a client that disconnected.
 
     Objectives for the first token, the pace and the gaps apply to streams only, the latter two to those that have
-    them: a stored answer has no pace, and one chunk no gap. A failed request meets none. A stage's objective is for
-    requests that had the stage.
+    them: a stored answer has no pace, and one chunk no gap. A failed request meets none of these. A stage's
+    objective is for requests that had the stage, failed or not.
     """
     status = ledger.status
     if status not in (_OK, _TOO_MANY) and status < _SERVER_ERROR:
@@ -388,5 +388,5 @@ def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
                 met[name] = False
     for name, stage, limit in terms.stages:
         if ledger.stages is not None and (took := ledger.stages.get(stage)) is not None:
-            met[name] = well and took <= limit
+            met[name] = took <= limit
     return met

@@ -17,7 +17,7 @@ from gateway.console.limits import (
 )
 from gateway.console.standing import Need, StandingMark, is_passing
 from gateway.console.surface_counts import BUCKETS
-from policies.model import Policy
+from policies.model import OF_STAGES, Policy
 from policies.quantities import milliseconds, percent, write_share
 
 _BEFORE_S: Final = 300.0
@@ -110,7 +110,8 @@ def _missed(
     """Return what is to be said of a limit that is missed: by how much, by which tier and path, since which change."""
     name, bad, worst = surface["surface"], surface["over_time"]["bad"], limit.name
     if limit.name == GOODPUT:
-        of_each = [row for row in misses if may_miss(row["objective"]) == limit.may_miss and row["dimension"] == "all"]
+        counted = (row for row in misses if not row["objective"].startswith(OF_STAGES))
+        of_each = [row for row in counted if may_miss(row["objective"]) == limit.may_miss and row["dimension"] == "all"]
         per: dict[str, int] = {}
         for row in of_each:
             per[row["objective"]] = per.get(row["objective"], 0) + row["missed"]

@@ -331,6 +331,9 @@ def test_stages_are_held_against_their_own_objectives() -> None:
     assert closed.stages["verdict"] == pytest.approx(20 - closed.calls[0].start_ms)
     met = {"deadline": True, "stages_cache_p95": True, "stages_queue_p99": False, "stages_prefill_p99": True}
     assert closed.slo == met
+    failed = Finished(total_ms=5.0, error="deadline_exceeded")
+    failed.trace.begin(names.CACHE_EXACT).end()
+    assert failed.closed(_books(slo=slo)).slo == {"deadline": False, "stages_cache_p95": True}
     assert is_good(["stages_queue_p99"], "direct", ""), "a stage is no wait of its own"
     hit = Finished(total_ms=5.0)
     hit.trace.begin(names.CACHE_EXACT).end()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gateway.cli.commands._quality_view import quality_table
 from gateway.report import console_of_stdout
+from policies.model import OF_STAGES
 from policies.quantities import dollars, milliseconds, percent
 
 Figures = Mapping[str, Any]
@@ -123,7 +124,8 @@ def _objectives(slo: Figures) -> Iterator[tuple[str, str]]:
         return
     yield "goodput", f"{percent(slo['goodput'])} of {slo['n']} requests met every limit of their surface"
     for name, of in slo["objectives"].items():
-        yield f"  {name}", f"{percent(of['met'])} of {of['n']} within it"
+        part = ", a stage" if name.startswith(OF_STAGES) else ""
+        yield f"  {name.removeprefix(OF_STAGES)}", f"{percent(of['met'])} of {of['n']} within it{part}"
     if slo["refused"]:
         yield "  refused", f"{slo['refused']} at the gate, before their surface was known"
 

@@ -329,13 +329,14 @@ def _with_limits(stages: Mapping[str, Mapping[str, Any]], limits: Sequence[Surfa
 
 
 def _looked_at(limits: Sequence[SurfaceLimit], chosen: str | None) -> SurfaceLimit | None:
-    """Return the limit of that name, else the one that is missed most often beside how often it may be."""
+    """Return the limit of that name, else the one of no stage that is missed most often beside how often it may be."""
     if chosen and limits:
         found = next((one for one in limits if one.name == chosen), None)
         if found is None:
             raise BadQuery(f"limit={chosen} is not a limit here; there are {', '.join(one.name for one in limits)}")
         return found
-    return max(limits, key=lambda one: one.share / one.may_miss, default=None)
+    whole = [one for one in limits if not one.name.startswith(OF_STAGES)]
+    return max(whole or limits, key=lambda one: one.share / one.may_miss, default=None)
 
 
 def _groups(

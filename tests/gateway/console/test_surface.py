@@ -101,6 +101,7 @@ async def test_each_stage_has_its_p99_beside_its_share(store: RedisStore, tmp_pa
         assert rows["queue"]["quantiles"][2] == pytest.approx(80, rel=0.03)
         assert (rows["queue"]["limit"]["name"], rows["cache"]["limit"]) == ("stages_queue_p99", None)
         page = (await client.get("/surfaces/chat")).text
+        assert data["looked_at"]["name"] in ("ttft_p95", "deadline"), "a stage is looked at when somebody asks for it"
         assert 'id="stages"' in page and "limit=stages_queue_p99" in page
         assert (await client.get("/surfaces/chat?limit=stages_queue_p99")).status_code == 200
 
