@@ -17,8 +17,8 @@ from gateway.console.limits import (
 )
 from gateway.console.standing import Need, StandingMark, is_passing
 from gateway.console.surface_counts import BUCKETS
-from policies.model import OF_STAGES, Policy
-from policies.quantities import milliseconds, percent, write_share
+from policies.model import Policy
+from policies.quantities import OF_STAGES, milliseconds, percent, write_share
 
 _BEFORE_S: Final = 300.0
 """A change so long before a trouble began is named beside it."""

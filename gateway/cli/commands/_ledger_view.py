@@ -12,8 +12,7 @@ from rich.text import Text
 
 from gateway.cli.commands._quality_view import quality_table
 from gateway.report import console_of_stdout
-from policies.model import OF_STAGES
-from policies.quantities import dollars, milliseconds, percent
+from policies.quantities import OF_STAGES, dollars, milliseconds, percent
 
 Figures = Mapping[str, Any]
 
