@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pydantic import BeforeValidator
@@ -48,61 +50,8 @@ _ASIDE: Final = frozenset({"description", "rollout"})
 """Keys that rule nothing in force."""
 
 EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
-    ("surface",): "It is another surface: requests that name the old one are refused.",
-    ("description",): "Text for people; nothing in force changes.",
-    ("rollout",): "How later changes are brought in; nothing in force changes.",
-    ("match",): "Which requests come to this surface.",
-    ("slo", "deadline"): "How long a request may take; `budget_ms` in rules, and whether an escalation still fits.",
-    ("slo", "on_miss"): "What a client gets when the next tier would come too late.",
-    ("slo", "ttft"): "An objective that the ledger measures; no request is answered otherwise.",
-    (
-        "slo",
-        "ttft",
-        "p99",
-    ): "How long a stream may take to its first token: a tier expected to be slower does not start.",
-    ("slo", "tpot"): "An objective that the ledger measures; no request is answered otherwise.",
-    ("slo", "stages"): "Objectives that the ledger measures; no request is answered otherwise.",
-    ("slo", "gap"): "An objective that the ledger measures; no request is answered otherwise.",
-    ("slo", "total"): "An objective that the ledger measures; no request is answered otherwise.",
-    ("slo", "total", "p95"): "When a draft that a stronger tier could replace is given up.",
-    ("slo", "total", "p99"): "When a draft is given up where p95 is missing.",
-    ("tiers",): "Which models answer and where an escalation goes.",
-    ("optional_tiers",): "Which models a deployment may lack.",
-    ("route",): "Where requests start.",
-    ("route", "classifier"): "Whether requests are judged; without it no rule on difficulty holds.",
-    ("route", "traffic"): "Which requests `easiest 40% of its kind` means, and so where they start.",
-    ("escalate", "when"): "Which answers are replaced by the next tier's.",
-    ("escalate", "no_signal"): "What happens to an answer that there is no evidence about.",
-    ("escalate", "verify"): "What says how sure an answer is, and in which order it is asked.",
-    ("escalate", "judge"): "Which model judges drafts before they go out, how long for, and for how much money.",
-    ("escalate", "agreement"): "How answers without log-probabilities are judged, and further samples to pay for.",
-    ("escalate", "stream"): "How much of a stream is held back and judged before the client sees any.",
-    ("escalate", "stream", "alive"): "What a client sees before a stream's first token.",
-    ("escalate", "stream", "on_break"): "What happens to a stream that breaks off after the client has seen some.",
-    ("escalate", "hedge"): "When a slow tier gets a rival, and what that may cost.",
-    ("escalate", "speculate"): "Which calls start before it is known that they are needed, and so the cost.",
-    ("escalate", "max_attempts"): "How many backend calls one request may make.",
-    ("cache",): "What is answered from the store.",
-    ("cache", "exact"): "Whether equal requests are answered from the store, and for how long.",
-    ("cache", "semantic"): "Which other wordings are answered from the store, and how surely.",
-    ("cache", "never"): "Which requests the cache passes over.",
-    ("cache", "scope"): "Who shares stored answers.",
-    ("tier_fields",): "What one tier's models are asked for beside the request, such as a reasoning effort.",
-    ("output",): "How long answers may be and where they end.",
-    ("output", "set"): "What all models are asked for where the request leaves it open.",
-    ("output", "force"): "What all models are asked for, whatever the request says.",
-    ("output", "instruction"): "What is added to the system's text of every request.",
-    ("input",): "What of the older turns of a conversation is not sent to models.",
-    ("prompt_cache",): "Whether providers' prompt caches are asked to keep what comes again, and for how long.",
-    ("load",): "Who waits, and for how long, when all backends are full.",
-    ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",
-    ("endpoints", "other"): "Which further paths are passed on, and who answers them.",
-    ("endpoints", "embeddings", "ttl"): "How long a text's vector is stored.",
-    ("state",): "How long clients may refer to earlier responses.",
-    ("session",): "How much one session may use: requests, money or time, and what happens when that is reached.",
-    ("session", "on_cap"): "Whether a session is told to conclude before it is refused.",
-    ("holdout",): "How many requests go to the strongest tier whatever the rules say.",
-    ("learn",): "How many requests a second tier answers too, off the path, and what that may cost.",
+    tuple(key.split(".")): effect
+    for key, effect in tomllib.loads(Path(__file__).with_name("effects.toml").read_text("utf-8")).items()
 }
 """What a change of a key affects, by the longest path that the key begins with."""
 _MOVE_QUALITY: Final = (

@@ -1,4 +1,4 @@
-"""Name the columns of the archive's tables, and make the row of one stream entry.
+"""Name the columns of the archive's tables, as columns.toml has them, and make the row of one stream entry.
 
 `requests` has the columns of the `Ledger`, then the time and ids of the trace, its hops as JSON, and the routing
 decision: what it was made of (`given`), and what came of it (`decision`, NULL where no tier could answer). `feedback`
@@ -9,8 +9,10 @@ number of lost entries.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -22,84 +24,21 @@ from routing.features import FURTHER
 
 Row = dict[str, Any]
 
-_ENTRY: Final = {"entry_ms": "BIGINT", "entry_seq": "BIGINT", "ordinal": "BIGINT"}
-_CALL: Final = (
-    "STRUCT(attempt INTEGER, tier VARCHAR, backend VARCHAR, model VARCHAR, outcome VARCHAR, tokens_in BIGINT, "
-    "tokens_out BIGINT, estimated BOOLEAN, cost_usd DOUBLE, wasted BOOLEAN, queue_ms DOUBLE, ttft_ms DOUBLE, "
-    "total_ms DOUBLE, start_ms DOUBLE, confidence DOUBLE, basis VARCHAR, fault VARCHAR, finish VARCHAR, "
-    "tokens_cached BIGINT, tokens_cache_write BIGINT, verifier VARCHAR, verified DOUBLE)"
-)
-LEDGER: Final[Mapping[str, str]] = {
-    "request_id": "VARCHAR",
-    "tenant": "VARCHAR",
-    "surface": "VARCHAR",
-    "policy": "VARCHAR",
-    "requested_model": "VARCHAR",
-    "stream": "BOOLEAN",
-    "status": "INTEGER",
-    "path": "VARCHAR",
-    "tier": "VARCHAR",
-    "backend": "VARCHAR",
-    "model": "VARCHAR",
-    "attempts": "INTEGER",
-    "tokens_in": "BIGINT",
-    "tokens_out": "BIGINT",
-    "usage_estimated": "BOOLEAN",
-    "cost_usd": "DOUBLE",
-    "cost_unknown": "BOOLEAN",
-    "wasted_usd": "DOUBLE",
-    "difficulty": "DOUBLE",
-    "kind": "VARCHAR",
-    "quantile": "DOUBLE",
-    "confidence": "DOUBLE",
-    "similarity": "DOUBLE",
-    "ttft_ms": "DOUBLE",
-    "total_ms": "DOUBLE",
-    "overhead_ms": "DOUBLE",
-    "error": "VARCHAR",
-    "served": "INTEGER[]",
-    "answer_tokens_in": "BIGINT",
-    "answer_tokens_out": "BIGINT",
-    "answer_estimated": "BOOLEAN",
-    "counterfactual_usd": "DOUBLE",
-    "prompt_cache_usd": "DOUBLE",
-    "tokens_left_out": "BIGINT",
-    "wasted_tokens": "BIGINT",
-    "tpot_ms": "DOUBLE",
-    "gap_ms": "DOUBLE",
-    "queue_ms": "DOUBLE",
-    "holdout": "BOOLEAN",
-    "hedged": "BOOLEAN",
-    "speculated": "BOOLEAN",
-    "classifier": "VARCHAR",
-    "embedder": "VARCHAR",
-    "head": "VARCHAR",
-    "slo": "MAP(VARCHAR, BOOLEAN)",
-    "calls": f"{_CALL}[]",
-    "stages": "MAP(VARCHAR, DOUBLE)",
-    "arm": "VARCHAR",
-    "unit": "VARCHAR",
-    "dropped": "VARCHAR[]",
-    "conversation": "VARCHAR",
-    "session": "VARCHAR",
-    "kept": "VARCHAR",
-}
+_DATA: Final = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
+
+
+def _columns(of: str) -> dict[str, str]:
+    """Return the DuckDB type of each column of a part of the tables."""
+    needs = "".join(f"needs_{name} BOOLEAN, " for name in FURTHER)
+    structs = {name: type_.format(needs=needs) for name, type_ in _DATA["structs"].items()}
+    return {name: type_.format(**structs) for name, type_ in _DATA[of].items()}
+
+
+_ENTRY: Final = _columns("entry")
+LEDGER: Final[Mapping[str, str]] = _columns("ledger")
 """The DuckDB type of each field of a `Ledger`."""
-JUDGED: Final[Mapping[str, str]] = {"good": "BOOLEAN", "slow": "BOOLEAN"}
+JUDGED: Final[Mapping[str, str]] = _columns("judged")
 """Whether a request was good (`gateway.telemetry.ledger`), and whether it missed any objective; NULL without any."""
-_DECISION: Final = (
-    "STRUCT(tiers VARCHAR[], fallbacks VARCHAR[], missing VARCHAR[], weaker BOOLEAN, reason VARCHAR, stand_in VARCHAR)"
-)
-_GIVEN: Final = (
-    "STRUCT(tokens_in BIGINT, turns INTEGER, has_tools BOOLEAN, wants_json BOOLEAN, has_images BOOLEAN, "
-    f"stream BOOLEAN, {''.join(f'needs_{name} BOOLEAN, ' for name in FURTHER)}"
-    "reasoning_above BOOLEAN, budget_s DOUBLE, ttft_s DOUBLE, room BIGINT, holdout BOOLEAN, min_tier VARCHAR, "
-    "max_tier VARCHAR, "
-    "difficulty STRUCT(in_domain BOOLEAN, kind VARCHAR, p_kind DOUBLE, quantile DOUBLE, p_right DOUBLE[]), "
-    "health STRUCT(unavailable VARCHAR, failing BOOLEAN, ttft_s DOUBLE, ttft_p95_s DOUBLE, whole_s DOUBLE, "
-    "queue_s DOUBLE, least_s DOUBLE, cold BOOLEAN)[], before DOUBLE, last_tier INTEGER, "
-    "costs STRUCT(cold BIGINT, usd DOUBLE, cold_s DOUBLE)[])"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,67 +89,10 @@ def _feedback(blob: bytes) -> Row | None:
 
 
 REQUESTS: Final = Table(
-    "requests",
-    TRACES,
-    {
-        **_ENTRY,
-        "started": "DOUBLE",
-        "trace_id": "VARCHAR",
-        "parent_id": "VARCHAR",
-        **LEDGER,
-        **JUDGED,
-        "basis": "VARCHAR",
-        "given": _GIVEN,
-        "decision": _DECISION,
-        "hops": "JSON",
-    },
-    _request,
+    "requests", TRACES, {**_ENTRY, **_columns("trace"), **LEDGER, **JUDGED, **_columns("decided")}, _request
 )
-FEEDBACK: Final = Table(
-    "feedback",
-    feedback.STREAM,
-    {
-        **_ENTRY,
-        "request_id": "VARCHAR",
-        "tenant": "VARCHAR",
-        "surface": "VARCHAR",
-        "score": "DOUBLE",
-        "comment": "VARCHAR",
-        "given_at": "DOUBLE",
-    },
-    _feedback,
-)
-_ANSWER: Final = (
-    "STRUCT(tier VARCHAR, backend VARCHAR, model VARCHAR, served BOOLEAN, adequate DOUBLE, cost_usd DOUBLE, "
-    "tokens_out BIGINT, confidence DOUBLE, evidence STRUCT(finish_reason VARCHAR, logprobs VARCHAR, "
-    "alternatives INTEGER, top_logprobs VARCHAR), verified MAP(VARCHAR, DOUBLE), text VARCHAR)"
-)
-LABEL: Final[Mapping[str, str]] = {
-    "request_id": "VARCHAR",
-    "tenant": "VARCHAR",
-    "surface": "VARCHAR",
-    "policy": "VARCHAR",
-    "judged_at": "DOUBLE",
-    "conversation": "BIGINT",
-    "better": "VARCHAR",
-    "agreed": "BOOLEAN",
-    "judge": "VARCHAR",
-    "judge_usd": "DOUBLE",
-    "small": _ANSWER,
-    "strong": _ANSWER,
-    "classifier": "VARCHAR",
-    "embedder": "VARCHAR",
-    "in_domain": "BOOLEAN",
-    "kind": "VARCHAR",
-    "quantile": "DOUBLE",
-    "p_right": "DOUBLE[]",
-    "tokens_in": "BIGINT",
-    "has_tools": "BOOLEAN",
-    "vector": "VARCHAR",
-    "counts": "DOUBLE[]",
-    "messages": "JSON",
-    "candidate": "VARCHAR",
-}
+FEEDBACK: Final = Table("feedback", feedback.STREAM, {**_ENTRY, **_columns("feedback")}, _feedback)
+LABEL: Final[Mapping[str, str]] = _columns("label")
 """The DuckDB type of each field of a `PairLabel`."""
 LABELS: Final = Table("labels", label.LABELS, {**_ENTRY, **LABEL}, label.decode)
 TABLES: Final = (REQUESTS, FEEDBACK, LABELS)

@@ -6,8 +6,10 @@ document is made of it. The policy clamps the options.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from cache.scopes import tags
@@ -33,65 +35,8 @@ class RequestHeader:
 
 
 REQUEST_HEADERS: Final[Mapping[bytes, RequestHeader]] = {
-    b"x-tierline-surface": RequestHeader("Chooses the surface, whatever `model` says.", option=True),
-    b"x-tierline-cache": RequestHeader(
-        "no-cache, no-store, only-if-cached, max-age=SECONDS, min-fresh=SECONDS, min-similarity=0..1.",
-        "answers",
-        option=True,
-        several=True,
-    ),
-    b"cache-control": RequestHeader(
-        "As x-tierline-cache, without the similarity; of both headers the stricter value counts.",
-        "answers",
-        option=True,
-        several=True,
-    ),
-    b"x-tierline-cache-tags": RequestHeader(
-        "Says what the answer is drawn from, so that a purge of one of the tags removes it from the cache.",
-        "answers",
-        option=True,
-        several=True,
-    ),
-    b"x-tierline-min-tier": RequestHeader("The lowest tier that may answer.", "answers", option=True),
-    b"x-tierline-max-tier": RequestHeader("The highest tier that may answer.", "answers", option=True),
-    b"x-tierline-deadline-ms": RequestHeader("Asks for the answer sooner than the policy's deadline.", option=True),
-    b"x-tierline-ttft-ms": RequestHeader("Asks for a stream's first token sooner.", "answers", option=True),
-    b"x-llm-d-slo-ttft-ms": RequestHeader("As x-tierline-ttft-ms: llm-d's header.", "answers", option=True),
-    b"x-llm-d-slo-tpot-ms": RequestHeader(
-        "Wants each token after a stream's first within that time; sent on where a backend takes it.",
-        "answers",
-        option=True,
-    ),
-    b"x-stainless-timeout": RequestHeader(
-        "Seconds, as x-tierline-deadline-ms: OpenAI's SDKs'.", "answers", option=True
-    ),
-    b"x-stainless-read-timeout": RequestHeader(
-        "Seconds, as x-tierline-deadline-ms: OpenAI's SDKs'.", "answers", option=True
-    ),
-    b"x-stainless-retry-count": RequestHeader("Which try of the client's this is, for the trace."),
-    b"x-tierline-session": RequestHeader("Names the session, for its caps and its warm prompt cache.", "answers"),
-    b"x-claude-code-session-id": RequestHeader("Names the session: Claude Code's.", "answers"),
-    b"x-claude-code-agent-id": RequestHeader("Tells a sub-agent of the session apart: Claude Code's.", "answers"),
-    b"session-id": RequestHeader("Names the session: Codex's.", "answers"),
-    b"thread-id": RequestHeader("Tells a thread of the session apart, or names it: Codex's.", "answers"),
-    b"x-tierline-debug": RequestHeader("1 asks for x-tierline-reason."),
-    b"x-tierline-try": RequestHeader("live, candidate or the beginning of a policy's version.", "answers"),
-    b"x-request-id": RequestHeader("Becomes the request's id: 1 to 128 visible ASCII characters.", "all"),
-    b"traceparent": RequestHeader("Continues the caller's trace (W3C Trace Context)."),
-    b"tracestate": RequestHeader("Goes with traceparent.", several=True),
-    b"anthropic-version": RequestHeader("Sent on to backends of Anthropic's API; errors have its form.", "all"),
-    b"anthropic-beta": RequestHeader("Sent on to backends of Anthropic's API, as any other anthropic-*.", "answers"),
-    b"idempotency-key": RequestHeader("Sent on, hashed with the tenant.", "passed"),
-    b"openai-beta": RequestHeader("Sent on.", "passed"),
-    b"range": RequestHeader("Sent on.", "passed"),
-    b"accept": RequestHeader(at="passed"),
-    b"authorization": RequestHeader(at="all"),
-    b"x-api-key": RequestHeader(at="all"),
-    b"content-encoding": RequestHeader(at="all"),
-    b"content-length": RequestHeader(at="all"),
-    b"content-type": RequestHeader(at="all"),
-    b"host": RequestHeader(at="all"),
-    b"origin": RequestHeader(at="all"),
+    name.encode(): RequestHeader(**what)
+    for name, what in tomllib.loads(Path(__file__).with_name("request_headers.toml").read_text("utf-8")).items()
 }
 _OPTIONS: Final = frozenset(name for name, header in REQUEST_HEADERS.items() if header.option)
 _LISTS: Final = frozenset(name for name, header in REQUEST_HEADERS.items() if header.several)

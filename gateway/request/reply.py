@@ -5,8 +5,10 @@ REPLY_HEADERS is the one list of the headers that replies have; the OpenAPI docu
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -30,45 +32,8 @@ class ReplyHeader:
 
 
 REPLY_HEADERS: Final[Mapping[bytes, ReplyHeader]] = {
-    b"x-request-id": ReplyHeader("The request's id, for traces and feedback.", "all", "early"),
-    b"request-id": ReplyHeader("The same, as Anthropic's clients read it."),
-    b"openai-processing-ms": ReplyHeader("Milliseconds from the request to the reply's head.", "all", "early"),
-    b"x-tierline-overhead-ms": ReplyHeader("Time spent in the gateway.", "all"),
-    b"x-tierline-attempts": ReplyHeader("Backend calls made.", "all"),
-    b"x-tierline-cost-usd": ReplyHeader("Cost of the calls in US dollars, or unknown.", "all"),
-    b"x-tierline-surface": ReplyHeader("The surface.", "calls", "early"),
-    b"x-tierline-policy": ReplyHeader("The surface and the beginning of its policy's hash.", "calls", "early"),
-    b"x-tierline-path": ReplyHeader("How the answer came about.", "calls", "late"),
-    b"x-tierline-tier": ReplyHeader("The tier that gave the answer.", "calls", "late"),
-    b"x-tierline-model": ReplyHeader("The model that gave the answer.", "calls", "late"),
-    b"x-tierline-difficulty": ReplyHeader("The classifier's score of the request, 0 to 1.", known="late"),
-    b"x-tierline-confidence": ReplyHeader("The confidence of the answer, 0 to 1.", known="late"),
-    b"x-tierline-similarity": ReplyHeader("Of a semantic hit: cosine of the two questions.", known="late"),
-    b"x-tierline-coalesced": ReplyHeader("1 where the answer was shared with an equal request.", known="late"),
-    b"x-tierline-cache-entry": ReplyHeader("Of a hit: the id of the stored answer."),
-    b"age": ReplyHeader("Of a hit: age of the stored answer in seconds."),
-    b"x-tierline-dropped": ReplyHeader("Fields that the answering backend was not sent.", known="late"),
-    b"x-tierline-output-limit": ReplyHeader(
-        "Most tokens of the answer, where that is not the client's own limit.", known="late"
-    ),
-    b"x-tierline-estimated": ReplyHeader("1 where tokens were estimated, without the model's tokenizer."),
-    b"x-tierline-reason": ReplyHeader("With x-tierline-debug: 1, why each step went as it did.", "calls"),
-    b"server-timing": ReplyHeader("Milliseconds of each step.", "calls"),
-    b"retry-after": ReplyHeader("Seconds to wait, 1 to 60.", "errors"),
-    b"x-should-retry": ReplyHeader("false where another try will not help.", "errors"),
-    b"allow": ReplyHeader("The methods of the URL.", "errors"),
-    b"cache-control": ReplyHeader("no-cache with a stream of events.", "calls"),
-    b"x-accel-buffering": ReplyHeader("no with a stream of events: nginx then does not hold it back.", "calls"),
-    b"accept-ranges": ReplyHeader("The service's own.", "passed"),
-    b"content-disposition": ReplyHeader("The service's own.", "passed"),
-    b"content-range": ReplyHeader("The service's own.", "passed"),
-    b"etag": ReplyHeader("The service's own.", "passed"),
-    b"last-modified": ReplyHeader("The service's own.", "passed"),
-    b"openai-version": ReplyHeader("The service's own.", "passed"),
-    b"connection": ReplyHeader(at="errors"),
-    b"content-length": ReplyHeader(at="all"),
-    b"content-type": ReplyHeader(at="all"),
-    b"upgrade": ReplyHeader(at="errors"),
+    name.encode(): ReplyHeader(**what)
+    for name, what in tomllib.loads(Path(__file__).with_name("reply_headers.toml").read_text("utf-8")).items()
 }
 
 

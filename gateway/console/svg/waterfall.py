@@ -9,6 +9,7 @@ import itertools
 import re
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from markupsafe import Markup
@@ -38,53 +39,8 @@ _CHARACTERS: Final = 145
 """Characters of a reason's line: what fits in the plot's width in a wide font of 11 pixels."""
 _MOST_NAME: Final = 28
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_MARK_COLOURS: Final = {"ttft": "#14713f", "target": "#c77700", "deadline": "#b3261e", "commit": "#5b3fc4"}
-_BAR_COLOURS: Final = {
-    "request": "#c3c7cc", "cache": "#12848a", "embed": "#b58210", "route": "#b58210", "attempt": "#9d8ae0",
-    "write": "#a4a9af", "other": "#a4a9af", "served": "#5b3fc4", "error": "#b3261e",
-}  # fmt: skip
-_RULES: Final = {
-    "svg": "overflow:visible",
-    "text": "font-family:'DejaVu Sans',Verdana,system-ui,sans-serif;font-size:11px;fill:#5d636b",
-    ".title": "font-size:15px;font-weight:bold;fill:#1b1d20",
-    ".name": "font-size:12px;fill:#1b1d20",
-    ".took": "font-size:12px;fill:#1b1d20;text-anchor:end",
-    ".failed": "fill:#b3261e",
-    ".tick": "text-anchor:middle",
-    ".start": "text-anchor:start",
-    ".page": "fill:#ffffff",
-    ".behind": "fill:#ffffff;opacity:0.8",
-    ".grid": "stroke:#e2e3e0",
-    ".break": "stroke:#5d636b;stroke-width:1.5",
-    ".mark": "stroke-width:1.5",
-    ".waiting": "fill:#ffffff;opacity:0.45",
-    ".behind-queue": "fill:#ffffff",
-    ".queued": "stroke:#5d636b;stroke-width:6;stroke-dasharray:2 3",
-    ".called": "stroke:#5d636b",
-    ".first": "stroke:#1b1d20;stroke-width:1.5",
-    ".verdict": "stroke:#1b1d20;stroke-width:2",
-    ".ghost": "fill:none;stroke:#5d636b;stroke-dasharray:4 3",
-    ".late": "stroke:#b3261e",
-    ".whisker": "stroke:#5d636b",
-    ".critical": "fill:#1b1d20",
-    ".onpath": "stroke:#1b1d20;stroke-width:2.5",
-    ".cancel": "fill:#b3261e;font-size:15px;font-weight:bold;text-anchor:middle",
-    ".bracket": "fill:#9d8ae0",
-    ".fork": "stroke:#9d8ae0;stroke-dasharray:2 3",
-    ".decided": "stroke:#b3261e;stroke-dasharray:2 3",
-    ".left": "stroke:#5d636b;stroke-width:1.5;fill:#5d636b",
-    ".soon": "stroke:#c77700;stroke-dasharray:4 3",
-    ".doubt": "fill:#b3261e",
-    ".p0": "fill:#b3261e",
-    ".p1": "fill:#c77700",
-    ".p2": "fill:#7a7f2b",
-    ".p3": "fill:#5b9c78",
-    ".p4": "fill:#14713f",
-    **{f".{kind}": f"fill:{colour}" for kind, colour in _BAR_COLOURS.items()},
-    **{f".mark.{kind}": f"stroke:{colour}" for kind, colour in _MARK_COLOURS.items()},
-    ".mark.target": f"stroke:{_MARK_COLOURS['target']};stroke-dasharray:4 3",
-}
-"""The console's light colours. Not as custom properties: viewers besides browsers do not know them."""
+_STYLE: Final = "".join(Path(__file__).with_name("waterfall.css").read_text("utf-8").splitlines()[2:])
+"""Of a document of its own, without the comment before it."""
 
 
 def bar(timeline: Timeline, hop: Bar) -> Markup:
@@ -299,11 +255,10 @@ def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
         shapes.append(tag("line", x1=_LEFT, x2=_LEFT, y1=y - 10, y2=y + 2, class_=kind))
         shapes.append(tag("text", text, x=_LEFT + 10, y=y))
     height = y + _EDGE
-    rules = "".join(f".waterfall {selector}{{{rule}}}" for selector, rule in _RULES.items())
     title = lines[0] if lines else "waterfall of a request"
     parts = [
         tag("title", title),
-        tag("style", Markup(rules)),  # noqa: S704  our own text
+        tag("style", Markup(_STYLE)),  # noqa: S704  our own text
         tag("rect", width=_WIDTH, height=height, class_="page"),
         *shapes,
     ]

@@ -7,8 +7,10 @@ they are no clauses, and have no mutants.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.lab.policy_tests.case import conditions
@@ -21,41 +23,7 @@ if TYPE_CHECKING:
     from gateway.lab.policy_tests.format import Tested
     from gateway.lab.walk import Step
 
-UNSEEN: Final[Mapping[str, str]] = {
-    "surface": "a name",
-    "description": "text for people",
-    "match": "names of the surface, not rules; a test names the policy itself",
-    "rollout": "how a change is introduced",
-    "learn": "what is learned from many requests",
-    "route.traffic": "a measurement, written by `tierline calibrate`",
-    "slo.ttft.p50": "an objective, which the ledger measures",
-    "slo.ttft.p95": "an objective, which the ledger measures",
-    "slo.tpot": "an objective, which the ledger measures",
-    "slo.gap": "an objective, which the ledger measures",
-    "slo.stages": "objectives, which the ledger measures",
-    "slo.total.p50": "an objective, which the ledger measures",
-    "escalate.verify": "no verifier is asked in a test; a draft's `by` says whose word its confidence is",
-    "escalate.judge": "no model is asked in a test; state the confidence instead",
-    "escalate.agreement": "further samples are not drawn in a test; state the confidence instead",
-    "escalate.hedge.max_extra_spend": "a share of all spending; `may_hedge: false` stands for a spent budget",
-    "escalate.stream.alive": "what goes out before the answer",
-    "escalate.stream.on_break": "what happens after the client has seen part of the answer",
-    "escalate.speculate.during_lookup": "when a call begins, not what the client gets",
-    "escalate.speculate.during_check": "when a call begins, not what the client gets",
-    "cache.semantic.max_error": "a share of all requests, kept by audits",
-    "cache.semantic.audit": "a share of requests",
-    "cache.semantic.audit_judge": "a comparison after the reply",
-    "cache.semantic.cross_encoder.within": "a wait for a model",
-    "cache.semantic.cross_encoder.candidates": "how many neighbours are read",
-    "cache.replay": "the pace of a stored answer",
-    "cache.coalesce": "needs simultaneous requests",
-    "cache.scope": "needs several tenants",
-    "cache.tags": "needs a purge",
-    "input": "what of a conversation is sent; a whole request with one shows what that changes",
-    "prompt_cache": "what a provider keeps of a prompt",
-    "session": "what the requests of a session use together",
-    "holdout": "a share of requests; `holdout: true` in a case shows what it does",
-}
+UNSEEN: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("unseen.toml").read_text("utf-8"))
 """Keys that no single request shows, and why. A key stands for all below it."""
 
 
