@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,3 +123,22 @@ def test_a_summary_is_read_by_who_made_it(text: str) -> None:
     assert read is not None and read["content"].endswith(text)
     assert opened(b"other", "t", item) is opened(b"secret", "u", item) is None
     assert sealed(b"secret", "t", text) != sealed(b"secret", "t", text)
+
+
+@pytest.mark.parametrize("hidden", [b"n" * 16 + b"not what a summary is: \xff", b""])
+async def test_what_is_signed_without_a_secret_is_read_or_refused(
+    tmp_path: Path, local_upstream: Upstream, hidden: bytes
+) -> None:
+    """Where there is no secret, anybody can sign anything; that fails by its path, too, or is read as it is."""
+    key = hashlib.blake2b(b"compaction:default", digest_size=32).digest()
+    tag = hashlib.blake2b(hidden, key=key, digest_size=16).digest()
+    item = {"type": "compaction", "encrypted_content": "tlc1." + urlsafe_b64encode(tag + hidden).decode()}
+    async with in_process(tmp_path, local_upstream.url, policies={"chat": CHAT}) as app:
+        reply = await app.client.post("/v1/responses", json={"model": "chat", "input": [item]})
+    assert reply.status_code == (400 if hidden else 200), reply.text
+    assert not hidden or reply.json()["error"]["param"] == "input[0].encrypted_content"
+
+
+def test_a_summary_is_never_longer_than_what_was_sent() -> None:
+    """A few kilobytes that unpack to gigabytes would end the process."""
+    assert len(sealed(b"", "", "0" * 1_000_000)) > 1_000_000

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -62,21 +61,24 @@ def _text_of(content: Any) -> str:
 def sealed(secret: bytes, tenant: str, summary: str) -> str:
     """Return a summary as the `encrypted_content` of an item."""
     key, nonce = _key(secret, tenant), secrets.token_bytes(_NONCE)
-    hidden = nonce + _mixed(zlib.compress(summary.encode("utf-8", "surrogatepass")), key + nonce)
+    hidden = nonce + _mixed(summary.encode("utf-8", "surrogatepass"), key + nonce)
     return MARK + urlsafe_b64encode(_tag(hidden, key) + hidden).decode()
 
 
 def opened(secret: bytes, tenant: str, item: Mapping[str, Any]) -> Json | None:
-    """Return the message that a compaction stands for; None if it was not made here for this tenant."""
+    """Return the message that a compaction stands for; None if it was not made here for this tenant.
+
+    It is never longer than what was sent: where there is no secret, anybody can sign what would unpack to gigabytes.
+    """
     key = _key(secret, tenant)
     try:
         raw = urlsafe_b64decode(item["encrypted_content"][len(MARK) :].encode())
+        tag, hidden = raw[:_TAG], raw[_TAG:]
+        if not hmac.compare_digest(tag, _tag(hidden, key)):
+            return None
+        text = _mixed(hidden[_NONCE:], key + hidden[:_NONCE]).decode("utf-8", "surrogatepass")
     except ValueError:
         return None
-    tag, hidden = raw[:_TAG], raw[_TAG:]
-    if not hmac.compare_digest(tag, _tag(hidden, key)):
-        return None
-    text = zlib.decompress(_mixed(hidden[_NONCE:], key + hidden[:_NONCE])).decode("utf-8", "surrogatepass")
     return {"type": "message", "role": "user", "content": _SUMMARY + text}
 
 
