@@ -17,66 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cache.store.base import Command
 
 ENTRY: Final = ":x:"
 
-_STRIKE: Final = b"""
-local prefix = string.sub(KEYS[1], 1, -(#ARGV[1] + 1))
-local function strike(digest)
-  local record = redis.call('HGET', KEYS[2], digest)
-  redis.call('DEL', prefix .. digest)
-  redis.call('ZREM', KEYS[3], digest)
-  if not record then return 0 end
-  redis.call('HDEL', KEYS[2], digest)
-  return redis.call('HINCRBY', KEYS[2], '', -tonumber(string.match(record, '^%d+')))
-end
-"""
-_PUT: Final = (
-    _STRIKE
-    + b"""
-if ARGV[5] ~= '' and redis.call('EXISTS', prefix .. ARGV[5]) == 0 then return 0 end
-local ttl, size = tonumber(ARGV[3]), #ARGV[2]
-local record = redis.call('HGET', KEYS[2], ARGV[1])
-local before = record and tonumber(string.match(record, '^%d+')) or 0
-local lasting = ARGV[9] == '1'
-if lasting then redis.call('SET', KEYS[1], ARGV[2]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ttl) end
-redis.call('HSET', KEYS[2], ARGV[1], size .. ' ' .. ARGV[5])
-redis.call('ZADD', KEYS[3], ARGV[4], ARGV[1])
-local bytes = redis.call('HINCRBY', KEYS[2], '', size - before)
-for _ = 1, 100 do
-  local oldest = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
-  local full = redis.call('ZCARD', KEYS[3]) > tonumber(ARGV[6]) or bytes > tonumber(ARGV[7])
-  if oldest[1] == ARGV[1] or not (full or tonumber(oldest[2]) <= tonumber(ARGV[8])) then break end
-  bytes = strike(oldest[1])
-end
-for i = 2, 3 do
-  if not lasting and redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
-end
-if KEYS[4] then redis.call('DEL', KEYS[4]) end
-return bytes
-"""
-)
-_DROP: Final = (
-    _STRIKE
-    + b"""
-local there = redis.call('EXISTS', KEYS[1])
-for i = 1, #ARGV do strike(ARGV[i]) end
-return there
-"""
-)
+_HERE: Final = Path(__file__).parent
+_STRIKE: Final = (_HERE / "strike.lua").read_bytes()
+_PUT: Final = _STRIKE + (_HERE / "put.lua").read_bytes()
+_DROP: Final = _STRIKE + (_HERE / "drop.lua").read_bytes()
 
-_SWEEP: Final = (
-    _STRIKE
-    + b"""
-local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[2], 'LIMIT', 0, 100)
-for i = 1, #ended do strike(ended[i]) end
-if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('DEL', KEYS[2]) end
-return #ended
-"""
-)
+_SWEEP: Final = _STRIKE + (_HERE / "sweep.lua").read_bytes()
 SWEPT_AT_ONCE: Final = 100
 """Most entries that one `sweep` deletes, as the server serves nobody meanwhile."""
 

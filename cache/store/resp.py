@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, assert_never
 
 from cache.store.base import (
@@ -155,21 +156,7 @@ VECTOR = b"vector"
 # One script, and so one reply and no interleaving: a set and the order of its elements always agree.
 # At most 10 elements are removed at a time, to keep it short; one is added, so a set shrinks to its cap.
 # If the order was evicted and the set was not, elements are removed at random: their age is unknown.
-_VECTOR_ADD = b"""
-redis.call('VADD', KEYS[1], 'FP32', ARGV[1], ARGV[2], ARGV[6], 'EF', ARGV[7])
-local now, expires = tonumber(ARGV[3]), tonumber(ARGV[3]) + tonumber(ARGV[4])
-redis.call('ZADD', KEYS[2], expires, ARGV[2])
-local gone = redis.call('ZRANGE', KEYS[2], '-inf', now, 'BYSCORE', 'LIMIT', 0, 10)
-for _, element in ipairs(gone) do redis.call('ZREM', KEYS[2], element) end
-for _ = #gone + 1, math.min(10, redis.call('VCARD', KEYS[1]) - tonumber(ARGV[5])) do
-  local first = redis.call('ZPOPMIN', KEYS[2])
-  gone[#gone + 1] = first[1] or redis.call('VRANDMEMBER', KEYS[1])
-end
-for _, element in ipairs(gone) do redis.call('VREM', KEYS[1], element) end
-local last = redis.call('ZRANGE', KEYS[2], 0, 0, 'REV', 'WITHSCORES')[2]
-for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, math.max(1, tonumber(last or expires) - now)) end
-return #gone
-"""
+_VECTOR_ADD: Final = Path(__file__).with_name("vector_add.lua").read_bytes()
 
 
 def index_operation(what: VectorAdd | VectorDrop | IndexDocument) -> tuple[bytes, ...]:

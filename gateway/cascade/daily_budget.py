@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command
@@ -23,17 +24,7 @@ _SPENT: Final = b"tierline:learn:spent"
 """Key of the hash of sums, by day and purpose."""
 _PER_DOLLAR: Final = 1_000_000_000
 _LIMIT_S: Final = 1.0
-_RESERVE: Final = b"""
-local spent = redis.call('HGET', KEYS[1], ARGV[3])
-if tonumber(spent or '0') + tonumber(ARGV[1]) > tonumber(ARGV[2]) then return 0 end
-if not spent then
-  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-    if field < ARGV[4] then redis.call('HDEL', KEYS[1], field) end
-  end
-end
-redis.call('HINCRBY', KEYS[1], ARGV[3], ARGV[1])
-return 1
-"""
+_RESERVE: Final = Path(__file__).with_name("reserve.lua").read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import hashlib
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 
 import orjson
@@ -46,6 +47,7 @@ from policies.rollout import Rollout
 
 T = TypeVar("T")
 
+_HERE: Final = Path(__file__).parent
 _DOCUMENTS: Final = b"tierline:{policies}:documents"
 _STATE: Final = b"tierline:{policies}:state"
 _REVISION: Final = b"tierline:{policies}:revision"
@@ -61,50 +63,13 @@ REPLICA_TTL_S: Final = 10
 
 # KEYS: state, revision, audit, documents. ARGV: surface, revision expected, new state, audit entry, document's name,
 # document. Returns 1, or the state that stood in the way.
-_CHANGE: Final = b"""
-local old = redis.call('HGET', KEYS[1], ARGV[1])
-local revision = 0
-if old then revision = cjson.decode(old).revision end
-if revision ~= tonumber(ARGV[2]) then return old or '' end
-if ARGV[5] ~= '' then redis.call('HSETNX', KEYS[4], ARGV[5], ARGV[6]) end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-redis.call('XADD', KEYS[3], '*', 'v', ARGV[4])
-redis.call('INCR', KEYS[2])
-return 1
-"""
+_CHANGE: Final = (_HERE / "change.lua").read_bytes()
 # The revision begins at the time, so that a registry that was lost and seeded anew has another than before.
 # KEYS as above. ARGV: for each surface its name, state, audit entry, document's name and document.
-_SEED: Final = b"""
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-for i = 1, #ARGV, 5 do
-  redis.call('HSETNX', KEYS[4], ARGV[i + 3], ARGV[i + 4])
-  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-  redis.call('XADD', KEYS[3], '*', 'v', ARGV[i + 2])
-end
-redis.call('SET', KEYS[2], redis.call('TIME')[1])
-return 1
-"""
+_SEED: Final = (_HERE / "seed.lua").read_bytes()
 # KEYS: replicas, heard. ARGV: name, record ('' to remove it), seconds to keep.
-_PUBLISH: Final = b"""
-local now = tonumber(redis.call('TIME')[1])
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[3]))) do
-  redis.call('HDEL', KEYS[1], gone)
-  redis.call('ZREM', KEYS[2], gone)
-end
-if ARGV[2] == '' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  return redis.call('ZREM', KEYS[2], ARGV[1])
-end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('ZADD', KEYS[2], now, ARGV[1])
-"""
-_LIVE_REPLICAS: Final = b"""
-local now, alive = tonumber(redis.call('TIME')[1]), {}
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], now - tonumber(ARGV[1]), '+inf')) do
-  alive[#alive + 1] = redis.call('HGET', KEYS[1], name) or nil
-end
-return alive
-"""
+_PUBLISH: Final = (_HERE / "publish.lua").read_bytes()
+_LIVE_REPLICAS: Final = (_HERE / "live_replicas.lua").read_bytes()
 
 
 class RegistryError(Exception):

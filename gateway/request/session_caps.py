@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from cache.store.base import Command, StoreUnavailable
@@ -42,14 +43,7 @@ _PER_DOLLAR: Final = 1_000_000_000
 _ENTER_S: Final = 0.25
 """Longest wait for the store, in seconds: a cap is worth more of it than a lookup, and its breaker ends long ones."""
 _LIMIT_S: Final = 1.0
-_ENTER: Final = b"""
-local now = redis.call('TIME')
-local calls = redis.call('HINCRBY', KEYS[1], 'calls', ARGV[2])
-redis.call('HSETNX', KEYS[1], 'first', now[1])
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-local told = redis.call('HMGET', KEYS[1], 'done', 'nanousd', 'first')
-return {calls, tonumber(told[1] or '0'), told[2] or '0', tonumber(now[1]) - tonumber(told[3])}
-"""
+_ENTER: Final = Path(__file__).with_name("enter_session.lua").read_bytes()
 Cap = Literal["calls", "usd", "time"]
 Outcome = Literal["open", "last", "over"]
 Counted = Callable[[str, Cap, Outcome], None]

@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -52,14 +53,7 @@ _MOST_BEFORE: Final = 4000
 _LIMIT_S: Final = 5.0
 # KEYS: lease, judged. ARGV: holder, lifetime in ms, now. Returns 1 and when a judge was last at work (false: never), or
 # 0 and who has the lease.
-_HOLD: Final = b"""
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return {0, holder} end
-local before = redis.call('GET', KEYS[2])
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.call('SET', KEYS[2], ARGV[3])
-return {1, before}
-"""
+_HOLD: Final = Path(__file__).with_name("hold_lease.lua").read_bytes()
 _RELEASE: Final = b"if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 Say = Callable[[str], None]

@@ -1,0 +1,3 @@
+local there = redis.call('EXISTS', KEYS[1])
+for i = 1, #ARGV do strike(ARGV[i]) end
+return there
