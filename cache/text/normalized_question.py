@@ -43,67 +43,20 @@ _POLAR: Final = re.compile(
     r"\s*+(?:is|are|am|was|were|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|if)\b",
     re.IGNORECASE,
 )
-_WAY = r"(?:ways?|methods?|steps?|process|procedure|strateg(?:y|ies)|approach(?:es)?|techniques?|tips?|tricks?)"
-_BEST = (
-    r"(?:(?:very|most|single|best|good|great|easiest|easy|fastest|quickest|quick|simplest|right|proper|correct|effective|"
-    r"efficient|possible|different|common|some|various|main|only|safest|cheapest)\s++){0,3}"
-)
 _ANYWHERE: Final = (
     ("used", re.compile(r"\b(?:is|are|be)\s++used\s++(?:to|for)\b", re.IGNORECASE), "for"),
     ("keep", re.compile(r"\bkeep(?=\s++(?:\w++\s++){1,4}?from\s++\w+ing\b)", re.IGNORECASE), "stop"),
 )
 """Frames that may stand anywhere in a question, each after a word without which it does not."""
-_FRAMES: Final = (
-    (re.compile(r"^\s*+(?:do|would)\s++you\s++(?:think|say|believe)\s++(?:that\s++)?(?=\w)", re.IGNORECASE), ""),
+_DATA: Final = thesaurus.word_list("frames.toml")
+_FRAMES: Final = tuple(
     (
         re.compile(
-            r"^\s*+(?:can|could|would|will)\s++you\s++(?:please\s++|kindly\s++)?(?=(?:confirm|check|verify|explain|describe|list|give|provide|"
-            r"suggest|recommend|tell|show|help|write|draft|create|generate|summari[sz]e|find|make|clarify|outline|compare|name|send|add|"
-            r"remove|update|cancel|schedule|book|set)\b)",
-            re.IGNORECASE,
+            frame["pattern"].replace("<best>", _DATA["best"]).replace("<way>", _DATA["way"]), re.IGNORECASE | re.DOTALL
         ),
-        "",
-    ),
-    (re.compile(r"^\s*+is\s++it\s++true\s++that\s++", re.IGNORECASE), ""),
-    (
-        re.compile(
-            r"^\s*+(?:does|do|has|have)\s++(?:anyone|anybody|someone|somebody|you)\s++(?:here\s++)?(?:got|have|has)\s++"
-            r"(?:(?:an?|any|some)\s++)?(?=(?:good\s++|great\s++)?(?:tips?|advice|ideas?|suggestions?|recommendations?|tricks?)\b)",
-            re.IGNORECASE,
-        ),
-        "",
-    ),
-    (
-        re.compile(
-            rf"^\s*+(?:(?:what|which)(?:\s++is|\s++are|'s|\s++would\s++be)?\s++|(?:are|is)\s++there\s++(?:any\s++)?)?(?:the\s++|a\s++|an\s++|any\s++)?"
-            rf"{_BEST}{_WAY}\s++(?:that\s++)?(?:to|of|for|on|(?:i|you|we|one)\s++can(?:\s++use\s++to)?)\s++",
-            re.IGNORECASE,
-        ),
-        "howto ",
-    ),
-    (
-        re.compile(
-            r"^\s*+what\s++(?:should|can|must|do|could|would)\s++(?:i|you|we|one)\s++(?:(?:need|have)\s++to\s++)?do\s++(?:if\s++i\s++want\s++)?to\s++",
-            re.IGNORECASE,
-        ),
-        "howto ",
-    ),
-    (
-        re.compile(
-            r"^\s*+(?:i|we)(?:\s++would|'d)?\s++(?:want|like|need|am\s++trying|'m\s++trying|wish)\s++to\s++(?!know)(.+?)[.,;:]\s*+(?:so\s++)?"
-            r"(?:how|what)\s++(?:can|do|should|could|would|must)\s++(?:i|we)\s++do(?:\s++(?:that|this|it|so))?\W*+$",
-            re.IGNORECASE | re.DOTALL,
-        ),
-        r"howto \1",
-    ),
-    (
-        re.compile(
-            r"^\s*+(?:teach\s++me|i\s++need\s++help|help\s++me|(?:please\s++)?guide\s++me\s++(?:on|in)|learn|explain|describe|show)\s++(?:how\s++to\s++|with\s++)",
-            re.IGNORECASE,
-        ),
-        "howto ",
-    ),
-    (re.compile(r"^\s*+(?:how|where)\s++to\s++go\s++about\s++|^\s*+howto\s++go\s++about\s++", re.IGNORECASE), "howto "),
+        frame["instead"],
+    )
+    for frame in _DATA["frame"]
 )
 _SOFT_NEGATIONS: Final = word_set("stop avoid refuse fail lack lacks lacking hardly barely rarely seldom minus non")
 _SOFT_TIMES: Final = word_set("already still yet again always often sometimes ago day days future")

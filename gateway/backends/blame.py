@@ -20,7 +20,9 @@ from others by a prompt. What puts an endpoint out is decided by status, code, a
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
@@ -28,41 +30,10 @@ import orjson
 Blame = Literal["request", "content", "unfit", "model", "key", "account", "pause", "server"]
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_OUT_OF_QUOTA: Final = (
-    "insufficient_quota billing_not_active billing_hard_limit_reached organization_spend_limit_exceeded "
-    "project_spend_limit_exceeded billing_error blocked_api_access exceeded_current_quota_error "
-    "servicequotaexceededexception"
-)
-_FILTERED: Final = (
-    "content_filter content_policy_violation responsibleaipolicyviolation moderation_blocked invalid_prompt bio_policy "
-    "misalignment_policy_violation image_content_policy_violation data_inspection_failed datainspectionfailed "
-    "cyber_policy_violation safety_violation moderation moderation_error 1301"
-)
-_NO_MODEL: Final = (
-    "model_not_found model_decommissioned model_not_available model_not_exist invalid_model unknown_model "
-    "deprecated_model deploymentnotfound"
-)
-_NOT_HERE: Final = "unsupported_country_region_territory tool_use_failed json_validate_failed output_parse_failed"
-_ANOTHER_THING: Final = (
-    r"\A(?:(?!\bmodel\b).)*?\b(?:file|vector.?store|container|prompt|item|response|conversation|cached.?content|voice|skill"
-    r"|thread|assistant|image|document|batch)s?\b"
-)
-"""Words of an error about something that the request names, which come before any word about a model: what the request
-calls the thing comes after that."""
-_BEGINS_WITH_MODEL: Final = (
-    r"\A(?:model not exist|invalid model\b|unknown model\b|the (?:provided )?model (?:identifier )?\S{0,99} ?"
-    r"(?:is invalid|does not exist|not found|has been (?:decommissioned|retired|deprecated))"
-    r"|invocation of model id .{0,200} with on-demand throughput|you don't have access to the model )"
-)
-_4XX: Final = frozenset(range(400, 500))
-_REFUSALS: Final = frozenset({400, 403, 422, 451})
 
 
 class _Row(NamedTuple):
-    """One row: a reply of such a status is this fault if it has one of these codes, or such words, where any are given.
-
-    `html`: the reply is a page of a proxy or firewall. `waits`: it says when to come back.
-    """
+    """One row of blame.toml, which says what each field means."""
 
     blame: Blame
     statuses: frozenset[int]
@@ -72,58 +43,14 @@ class _Row(NamedTuple):
     waits: bool = False
 
 
-_TABLE: Final = (
-    _Row("account", frozenset({402})),
-    _Row("account", _4XX, codes=_OUT_OF_QUOTA),
-    _Row("account", frozenset({400}), words=r"\Ayour credit balance is too low"),
-    _Row("key", frozenset({401, 403}), codes="invalid_api_key account_deactivated authentication_error"),
-    # Longer than the account's limit of tokens per minute: no wait would help.
-    _Row("unfit", frozenset({400, 413, 429}), words=r"request too large\b.{0,200}tokens per min"),
-    _Row("unfit", frozenset({429}), words=r"\bfor long context requests"),
-    _Row("unfit", frozenset({413})),
-    _Row("content", _REFUSALS, codes=_FILTERED),
-    _Row("content", _REFUSALS, words=r"content exists risk|content management policy|content.?polic|\bflagged\b"),
-    _Row("content", frozenset({403}), words=r"moderat|content.?filter|usage polic|harmful"),
-    _Row("content", frozenset({403}), words=r"\b(?:prompt|input|request|content)\b.{0,60}\bviolat"),
-    _Row("unfit", frozenset({403, 451}), html=True),
-    _Row("unfit", frozenset({400, 403, 451}), codes=_NOT_HERE),
-    _Row("unfit", frozenset({400, 403, 451}), words=r"\b(?:country|region|territory|location)\b.{0,40} not supported"),
-    _Row("unfit", frozenset({403, 451}), words=r"\bnot available in your|cloudflare|\b(?:was|been) blocked"),
-    _Row(
-        "unfit", frozenset({404}), words=r"\Ano (?:endpoints (?:found (?:that|matching)|available)|allowed providers)"
-    ),
-    _Row("model", frozenset({400, 403, 404, 422}), codes=_NO_MODEL),
-    _Row("request", frozenset({404}), words=_ANOTHER_THING),
-    _Row("model", frozenset({404, 405, 410})),
-    _Row("model", frozenset({400, 403, 422}), words=_BEGINS_WITH_MODEL),
-    _Row("key", frozenset({401, 403})),
-    _Row("pause", frozenset({429})),
-    _Row("pause", frozenset({498, 503, 529}), waits=True),
-    _Row("server", frozenset({407, 408, 409, 421, 423, 424, 425, 498})),
-    _Row("request", _4XX),
+_DATA: Final = tomllib.loads(Path(__file__).with_name("blame.toml").read_text("utf-8"))
+_TABLE: Final = tuple(
+    _Row(**{**row, "statuses": frozenset(range(400, 500) if row["statuses"] == "4xx" else row["statuses"])})
+    for row in _DATA["row"]
 )
-"""The first row that applies counts; any other status is the server's fault."""
 _CODES: Final = {row.codes: frozenset(row.codes.split()) for row in _TABLE}
 _WORDS: Final = {row.words: re.compile(row.words, re.IGNORECASE | re.DOTALL) for row in _TABLE if row.words}
-
-_STATUS_OF: Final = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "conflict_error": 409,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "api_error": 500,
-    "server_is_overloaded": 503,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The status that an error in a reply of status 200, or in a stream, would have come with, by its code or type."""
+_STATUS_OF: Final[Mapping[str, int]] = _DATA["status_of"]
 _LONGEST: Final = 1000
 _READ: Final = 16 << 10
 _HTML: Final = re.compile(rb"\A\s*<(?:!doctype|html|\?xml|head|body|center)", re.IGNORECASE)

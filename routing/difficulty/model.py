@@ -64,32 +64,11 @@ _BEFORE: Final = f"{_FAMILY}4"
 OWN_FORMAT: Final = f"{FORMAT}+own"
 """Format of an artefact with `own_heads`, which a version that knows none of them must refuse."""
 TENSORS: Final = (
-    "words.buckets",
-    "words.rarity",
-    "heads.words",
-    "heads.vector",
-    "heads.counts",
-    "heads.bias",
-    "heads.kind",
-    "kernel.landmarks",
-    "kernel.weights",
-    "kinds.vector",
-    "kinds.counts",
-    "kinds.words",
-    "kinds.bias",
-    "kinds.shift",
-    "general.counts",
-    "general.bias",
-    "domain.centroids",
-    "domain.kind",
-    "domain.min_similarity",
-    "domain.min_chars",
-    "domain.strict",
-    "domain.counts_low",
-    "domain.counts_high",
-    "domain.counts_mean",
-    "kinds.quantiles",
-)
+    "words.buckets", "words.rarity", "heads.words", "heads.vector", "heads.counts", "heads.bias", "heads.kind",
+    "kernel.landmarks", "kernel.weights", "kinds.vector", "kinds.counts", "kinds.words", "kinds.bias", "kinds.shift",
+    "general.counts", "general.bias", "domain.centroids", "domain.kind", "domain.min_similarity", "domain.min_chars",
+    "domain.strict", "domain.counts_low", "domain.counts_high", "domain.counts_mean", "kinds.quantiles",
+)  # fmt: skip
 
 KINDS: Final = ("choices", "maths", "chat", "code", "tools")
 """Kinds of requests: exam questions (mostly with choices), maths, chat, programming tasks, and requests with tools."""

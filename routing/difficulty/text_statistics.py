@@ -90,38 +90,13 @@ def shortened(weights: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 COUNTS: Final = (
-    "log_chars",
-    "log_words",
-    "log_lines",
-    "log_questions",
-    "log_choices",
-    "share_digits",
-    "share_mathematics",
-    "share_brackets",
-    "share_capitals",
-    "share_non_ascii",
-    "code",
-    "log_question_chars",
-    "log_choice_chars",
-    "log_choice_spread",
-    "share_choices_with_digits",
-    "mean_word_chars",
-    "share_distinct_words",
-    "log_context_tokens",
-    "log_turns",
-    "log_tools",
-    "parallel_tools",
-    "json",
-    "log_sentences",
-    "log_commas",
-    "share_english",
-    "log_code_words",
-    "log_mathematics_words",
-    "log_writing_words",
-    "log_corrections",
-    "log_short_asked",
+    "log_chars", "log_words", "log_lines", "log_questions", "log_choices", "share_digits", "share_mathematics",
+    "share_brackets", "share_capitals", "share_non_ascii", "code", "log_question_chars", "log_choice_chars",
+    "log_choice_spread", "share_choices_with_digits", "mean_word_chars", "share_distinct_words", "log_context_tokens",
+    "log_turns", "log_tools", "parallel_tools", "json", "log_sentences", "log_commas", "share_english",
+    "log_code_words", "log_mathematics_words", "log_writing_words", "log_corrections", "log_short_asked",
     "log_long_asked",
-)
+)  # fmt: skip
 """Names of the values `counts_of` returns, in order; part of the artefact's format. Logs are of 1 + the count."""
 
 SHAPE: Final = COUNTS.index("log_context_tokens")
