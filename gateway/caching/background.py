@@ -188,6 +188,12 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
                 break
         return found
 
+    async def delete(self, found: KeptResponse) -> None:
+        """Delete a response that is at its end, with the events of its stream."""
+        if found.response.get("background"):
+            await self._ask(Command((b"DEL", self._events_of(found.tenant, found.id).encode())))
+        await self._kept.delete(found.tenant, found.id)
+
     async def events(self, found: KeptResponse, after: int) -> AsyncIterator[bytes] | None:
         """Return the events of a response's stream with numbers above `after`; None if none of them is kept."""
         page = await self._page(found, "0")

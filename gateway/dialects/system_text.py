@@ -79,7 +79,7 @@ def with_one_instruction(body: dict[str, Any]) -> None:
 
 
 def _is_systems(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("role") in _SYSTEM and item.get("type", "message") == "message"
+    return isinstance(item, dict) and item.get("role") in _SYSTEM and (item.get("type") or "message") == "message"
 
 
 def _text_in(item: Mapping[str, Any]) -> str | None:

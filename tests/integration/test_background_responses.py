@@ -132,6 +132,15 @@ def test_a_client_that_comes_back_gets_the_rest_of_the_stream(two: tuple[Sdk, Sd
     assert [event.sequence_number for event in again] == numbers
 
 
+def test_what_is_deleted_leaves_no_events(two: tuple[Sdk, Sdk], store: LocalStore, local_upstream: Upstream) -> None:
+    """The text of a response that was deleted is nowhere in the store, not as the events of its stream either."""
+    made: list[Any] = list(two[0].responses.create(model="chat", input="Count.", background=True, stream=True))
+    with redis.Redis.from_url(store.url) as keys:
+        until(lambda: keys.keys("*:events"), 5, "the events")
+        two[1].responses.delete(made[-1].response.id)
+        assert not keys.keys("*:events")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("where", [0, 1])
 def test_it_is_cancelled_from_anywhere(

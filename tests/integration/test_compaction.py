@@ -88,6 +88,8 @@ def test_what_cannot_be_compacted_is_refused(
     assert asked() == (400, "missing_required_parameter", "input")
     assert asked(input="a", previous_response_id="resp_0")[1] == "previous_response_not_found"
     assert asked(input="a", model="none")[0] == 404
+    assert asked(input=[5]) == (400, "invalid_type", "input[0]")
+    assert asked(input=[{"role": "user", "content": 5}]) == (400, "invalid_type", "input[0].content")
     local_upstream.default = hosted_upstream.default = Reply(text="")
     assert asked(input="say nothing")[0] == 502
     local_upstream.default = Reply(text="something")

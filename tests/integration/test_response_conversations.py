@@ -91,11 +91,21 @@ def test_what_a_conversation_cannot_take_is_refused_by_name(client: openai.OpenA
     assert refused("/responses", {**ask, "previous_response_id": made})[1] == "previous_response_not_found"
     assert refused("/conversations", {"items": [USER] * 21}) == (400, "unsupported_value", "items")
     assert refused("/conversations", {"items": [{"role": "nobody", "content": "a"}]})[2] == "items[0].role"
+    assert refused("/conversations", {"items": [{**USER, "id": {"a": 1}}]}) == (400, "invalid_type", "items[0].id")
     assert refused("/conversations", {"metadata": {"a": 1}})[0] == 400
+    for more in ({"conversation": made}, {"conversation": made, "background": True}, {"background": True}):
+        assert refused("/responses", {**ask, **more, "model": "none"}) == (404, "model_not_found", "model")
     assert refused(f"/conversations/{made}/items", {"items": [{"type": "function_call"}]})[2] == "items[0].name"
     assert httpx2.get(f"{cached_gateway.url}/responses/{made}").status_code == 404
     answered = client.responses.create(model="chat", input="a")
     assert httpx2.get(f"{cached_gateway.url}/conversations/{answered.id}").status_code == 404
+
+
+def test_an_item_whose_type_is_null_is_a_message(client: openai.OpenAI, local_upstream: Upstream) -> None:
+    made = client.conversations.create(items=[{**USER, "type": None}]).id
+    answered = client.responses.create(model="chat", input=[{**USER, "type": None}], conversation=made)
+    listed = [*client.conversations.items.list(made), *client.responses.input_items.list(answered.id)]
+    assert {one.type for one in listed} == {"message"} and texts(local_upstream) == [("user", "I am Ada.")] * 2
 
 
 def test_a_request_that_fails_adds_nothing_and_frees_the_conversation(

@@ -82,6 +82,7 @@ class Lifetime(NamedTuple):
 
 
 NOT_KEPT: Final = Lifetime(0.0, 0.0)
+"""That of a request whose model is unknown, which is refused by that alone."""
 LifetimeOf = Callable[[str], Lifetime | None]
 """Gives the lifetime of responses to a `model`; None for no such model."""
 
@@ -163,6 +164,8 @@ class ResponsesClient:
         if any(is_compaction(item) for _, item in entries):
             entries = [(at, self._expanded(at, item) if is_compaction(item) else item) for at, item in entries]
         if self.compacts and entries:
+            check = partial(chat_body, {}, entries, hosted=True, kept=False)
+            await off_loop(check) if large else check()
             self._users = [listed_item(item, self._ids.new("message")) for _, item in entries if _is_users(item)]
             entries = [("input", asked_of(entries))]
         if not entries and body.get("prompt") is None:
@@ -177,7 +180,7 @@ class ResponsesClient:
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
         self.background = body.get("background") is True
-        if self.background and not self.ttl_s:
+        if self.background and not self.ttl_s and lifetime is not NOT_KEPT:
             raise unsupported("background", f"needs `store` not to be false, {_STATE}.")
         self._head = ResponseHead(body, self._ids, store=self.ttl_s > 0, names=names, hides_cache=self._hides_cache)
         if self._conversation:
@@ -289,6 +292,8 @@ class ResponsesClient:
             raise wrong_type("conversation", "a conversation's id, or an object with it")
         if body.get("previous_response_id") is not None:
             raise unsupported("previous_response_id", "cannot be given together with conversation.")
+        if lifetime is NOT_KEPT:
+            return []
         if self._conversations is None or not self._conversation_s:
             raise unsupported("conversation", f"needs {_STATE}, and nothing is kept here.")
         items = await self._conversations.open(self._tenant, conversation_id, lifetime.deadline_s)
@@ -340,4 +345,4 @@ def _body_of(message: Json) -> Json:
 
 
 def _is_users(item: Any) -> bool:
-    return type(item) is dict and item.get("role") == "user" and item.get("type", "message") == "message"
+    return type(item) is dict and item.get("role") == "user" and (item.get("type") or "message") == "message"

@@ -42,7 +42,7 @@ def asked_of(entries: Sequence[tuple[str, Any]]) -> Json:
 
 
 def _line(item: Mapping[str, Any]) -> str:
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     if kind == "reasoning":
         return ""
     if kind == "message":

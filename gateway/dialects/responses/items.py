@@ -85,7 +85,7 @@ def without_encrypted(item: Json) -> Json:
 def listed_item(item: Json, item_id: str) -> Json:
     """Return an item as the API lists it, with this id if it has none: a message has a type, a status and parts."""
     item_id = item.get("id") or item_id
-    if item.get("type", "message") != "message":
+    if (item.get("type") or "message") != "message":
         done = {"status": "completed"} if item["type"].endswith(("_call", "_output")) and not item.get("status") else {}
         return {**item, **done, "id": item_id}
     content = item.get("content")

@@ -161,6 +161,8 @@ def _type_of(item: Any, at: str) -> str:
     """Return the type of an item, which is a message if it names none."""
     if type(item) is not dict:
         raise wrong_type(at, "an object")
+    if (item_id := item.get("id")) is not None and type(item_id) is not str:
+        raise wrong_type(f"{at}.id", "a string")
     kind = item.get("type")
     if kind is None:
         return "message"

@@ -103,7 +103,7 @@ async def delete_response(steps: Served, kept: _Found) -> Shown:
     """Delete a kept response."""
     if kept.response["status"] in UNFINISHED:
         raise InvalidRequest("The response is not at its end. Cancel it first.", code="response_in_progress")
-    await steps.kept_responses.delete(kept.tenant, kept.id)
+    await steps.background.delete(kept)
     return {"id": kept.id, "object": "response", "deleted": True}
 
 

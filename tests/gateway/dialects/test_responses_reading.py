@@ -453,6 +453,8 @@ def test_a_search_that_the_model_may_leave_is_needed_where_a_backend_has_it() ->
         ({"input": 5}, "invalid_type", "input"),
         ({"input": [5]}, "invalid_type", "input[0]"),
         ({"input": [{"type": 5}]}, "invalid_type", "input[0].type"),
+        ({"input": [{**said("a"), "id": 5}]}, "invalid_type", "input[0].id"),
+        ({"input": [{**call("1"), "id": {"a": 1}}]}, "invalid_type", "input[0].id"),
         ({"input": [{"role": "user"}]}, "missing_required_parameter", "input[0].content"),
         ({"input": [{"content": "a"}]}, "missing_required_parameter", "input[0].role"),
         ({"input": [said("a", "bot")]}, "unsupported_value", "input[0].role"),
