@@ -164,7 +164,7 @@ _REFERS: Final = 160
 """Characters up to which a message that refers to what was said before hangs on it; a longer one says enough itself."""
 _BACK: Final = 16
 """Most user messages that are looked through for the one that the last one hangs on."""
-_SPACELESS: Final = r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+SPACELESS: Final = r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 """Thai, Japanese, Chinese and Korean: words follow each other, or take endings, without a space."""
 
 
@@ -177,7 +177,7 @@ def _word_lists() -> dict[str, str]:
     for name, words in tomllib.loads((Path(__file__).parent / "follow_ups.toml").read_text("utf-8")).items():
         groups: dict[str, list[str]] = {}
         for word in sorted(words, key=len, reverse=True):
-            end = "" if re.match(_SPACELESS, word[-1]) else r"\b"
+            end = "" if re.match(SPACELESS, word[-1]) else r"\b"
             groups.setdefault(word[0], []).append(re.escape(word[1:]) + end)
         alternatives[name] = "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in groups.items())
     return alternatives
@@ -188,7 +188,7 @@ _ASKS_NOTHING: Final = re.compile(r"(?:\W*(?:{asks_nothing}))+\W*".format_map(_W
 _INTERJECTIONS: Final = re.compile(r"\W*(?:(?:{interjections})\W*)*".format_map(_WORD_LISTS))
 _OPENING: Final = re.compile(r"(?P<refers>{openers})|{new_topic}".format_map(_WORD_LISTS))
 _REFERRING: Final = re.compile(
-    rf"(?:\b|(?<={_SPACELESS}))"
+    rf"(?:\b|(?<={SPACELESS}))"
     r"(?:{referring}|(?:{pronouns})(?=\W*$|[?.!,;。?!,؟،])|(?:{ordinals}) (?:{parts})|step \d)".format_map(_WORD_LISTS)
 )
 

@@ -8,9 +8,9 @@ of the two vectors the other half: words alone miss paraphrases, vectors alone m
 paraphrases from other pairs: 0.74 with words and 0.79 with both on Quora's questions, 0.78 and 0.82 on CheckList's
 minimal edits).
 
-Of answers that call tools the calls are compared, one by one in their order, and what is said around them is not: the
-same tool with the same arguments is 1, another tool is 0, and between them lies the mean over the arguments. An answer
-that calls something and one that does not have nothing in common.
+Of answers that call tools the calls are compared, each with the one that is most alike, and what is said around them is
+not: the same tool with the same arguments is 1, another tool is 0, and between them lies the mean over the arguments.
+An answer that calls something and one that does not have nothing in common.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from contextlib import suppress
+from itertools import islice, starmap, zip_longest
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import orjson
+
+from routing.features import SPACELESS
 
 Cosine = Callable[[str, str], float | None]
 """The cosine of two texts' vectors, -1..1; None where that would take too long."""
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"{SPACELESS}|[^\W{SPACELESS[1:]}+")
 _ARTICLES = frozenset({"a", "an", "the"})
 _MAX_CHARS = 20_000
 """Maximum number of characters compared of each answer."""
+_DEEPEST = 6
 
 
 class ComparedAnswer(NamedTuple):
@@ -40,25 +45,24 @@ class ComparedAnswer(NamedTuple):
     text: str
     calls: Sequence[tuple[str, str]] = ()
 
-    def begun_like(self, draft: ComparedAnswer) -> ComparedAnswer:
-        """Return so much of this answer as the draft has words, and of its calls as the draft has made."""
-        calls = [
-            (name, _first_words(arguments, theirs))
-            for (name, arguments), (_, theirs) in zip(self.calls, draft.calls, strict=False)
-        ]
-        return ComparedAnswer(_first_words(self.text, draft.text), calls)
-
     def so_far(self) -> ComparedAnswer | None:
         """Return the beginning of an answer without its last word, which may go on; None if nothing is left."""
         if not self.calls:
-            text = self.text.rpartition(" ")[0]
+            text = _whole_words(self.text)
             return ComparedAnswer(text) if text else None
         *calls, (name, arguments) = self.calls
-        return ComparedAnswer(self.text, [*calls, (name, arguments.rpartition(" ")[0])])
+        return ComparedAnswer(self.text, [*calls, (name, _whole_words(arguments) or "{")])
+
+
+def _whole_words(text: str) -> str:
+    *_, last = (None, *_WORD.finditer(text))
+    return text if last is None or last.end() < len(text) else text[: last.start()].rstrip()
 
 
 def _first_words(text: str, like: str) -> str:
-    return " ".join(text.split(" ")[: like.count(" ") + 1]) if like else ""
+    """Return so much of a text as the other one has words."""
+    ends = [word.end() for word in islice(_WORD.finditer(text), len(_WORD.findall(like)))]
+    return text[: ends[-1]] if ends else ""
 
 
 def agreement_of(
@@ -73,35 +77,80 @@ def agreement_of(
         begun = answer.so_far()
         if begun is None:
             return None
-        answer, samples = begun, [sample.begun_like(begun) for sample in samples if begun.calls or not sample.calls]
+        answer, samples = begun, [sample for sample in samples if begun.calls or not sample.calls]
     if not samples:
         return None
-    return math.fsum(_alike(answer, sample, cosine) for sample in samples) / len(samples)
+    return math.fsum(_alike(answer, sample, cosine, complete) for sample in samples) / len(samples)
 
 
-def _alike(one: ComparedAnswer, other: ComparedAnswer, cosine: Cosine | None) -> float:
+def _alike(one: ComparedAnswer, other: ComparedAnswer, cosine: Cosine | None, complete: bool) -> float:
     if not one.calls and not other.calls:
-        return similarity(one.text, other.text, cosine)
-    pairs = zip_longest(one.calls, other.calls)
-    alike = [0.0 if mine is None or theirs is None else _calls_alike(*mine, *theirs) for mine, theirs in pairs]
-    return math.fsum(alike) / len(alike)
+        return similarity(one.text, other.text if complete else _first_words(other.text, one.text), cosine)
+    most = max(len(one.calls), len(other.calls)) if complete else len(one.calls)
+    if sum(len(arguments) for _, arguments in (*one.calls, *other.calls)) > _MAX_CHARS:  # too long for every pair
+        return math.fsum(starmap(_calls_alike, zip(one.calls, other.calls, strict=False))) / most
+    pairs = [
+        (_calls_alike(mine, theirs), -i, -j) for i, mine in enumerate(one.calls) for j, theirs in enumerate(other.calls)
+    ]
+    total, left, free = 0.0, set(range(len(one.calls))), set(range(len(other.calls)))
+    for alike, i, j in sorted(pairs, reverse=True):
+        if -i in left and -j in free:
+            left.remove(-i)
+            free.remove(-j)
+            total += alike
+    return total / most
 
 
-def _calls_alike(name: str, arguments: str, other: str, others: str) -> float:
+def _calls_alike(mine: tuple[str, str], theirs: tuple[str, str]) -> float:
+    (name, arguments), (other, others) = mine, theirs
     if name != other:
         return 0.0
     try:
-        mine, theirs = orjson.loads(arguments or b"{}"), orjson.loads(others or b"{}")
-    except orjson.JSONDecodeError:  # still being written, or cut off
+        given = orjson.loads(others or b"{}")
+    except orjson.JSONDecodeError:  # it was cut off
         return similarity(arguments, others)
-    if mine == theirs or not isinstance(mine, dict) or not isinstance(theirs, dict):
-        return float(mine == theirs)
-    keys = mine.keys() | theirs.keys()
-    return math.fsum(_values_alike(mine.get(key), theirs.get(key)) for key in keys) / len(keys)
+    try:
+        return _values_alike(orjson.loads(arguments or b"{}"), given)
+    except orjson.JSONDecodeError:  # it is still being written
+        begun = _begun_arguments(arguments)
+    if begun is None or not isinstance(given, dict):
+        return similarity(arguments, _first_words(others, arguments))
+    last, given = next(reversed(begun), ""), {key: given.get(key) for key in begun}
+    if isinstance(text := given.get(last), str):
+        given[last], begun[last] = (_first_words(one, str(begun[last])) for one in (text, str(begun[last])))
+    return _values_alike(begun, given)
 
 
-def _values_alike(one: Any, other: Any) -> float:
-    return similarity(one, other) if isinstance(one, str) and isinstance(other, str) else float(one == other)
+def _begun_arguments(text: str) -> dict[str, Any] | None:
+    """Return those arguments of a call that are written so far; None where they cannot be told."""
+    for closed in (f'{text}"}}', f"{text}}}", f"{text.rpartition(',')[0]}}}"):
+        with suppress(orjson.JSONDecodeError):
+            begun: dict[str, Any] = orjson.loads(closed)  # what a brace ends, can be nothing else
+            return begun
+    return None
+
+
+def _values_alike(one: Any, other: Any, depth: int = 0) -> float:
+    """Return how far two values of arguments agree. A text without a space is a name, an id or a path: the same or not.
+
+    What is nested deeper than a few levels is the same or not too.
+    """
+    if isinstance(one, str) and isinstance(other, str):
+        if one.strip().count(" ") and other.strip().count(" "):
+            return similarity(one, other)
+        return float(_plain(one) == _plain(other))
+    if one == other or depth > _DEEPEST:
+        return float(one == other)
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(one.get(key), other.get(key)) for key in one.keys() | other.keys()]
+    elif isinstance(one, list) and isinstance(other, list):
+        pairs = list(zip_longest(one, other))
+    return math.fsum(_values_alike(*pair, depth + 1) for pair in pairs) / max(1, len(pairs))
+
+
+def _plain(name: str) -> str:
+    return normalize("NFC", name.strip()).removeprefix("./").rstrip("/")
 
 
 def similarity(one: str, other: str, cosine: Cosine | None = None) -> float:
@@ -138,7 +187,7 @@ def _sorted(text: str) -> bytes:
 
 
 def _words(text: str) -> list[str]:
-    words = _WORD.findall(text.casefold())
+    words = _WORD.findall(normalize("NFKC", text).casefold())
     return [word for word in words if word not in _ARTICLES] or words  # "A" may be the answer to a multiple choice
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from routing.confidence.agreement import ComparedAnswer, agreement_of, similarity
@@ -84,10 +86,22 @@ def test_of_answers_that_call_tools_the_calls_are_compared(other: ComparedAnswer
         (ComparedAnswer("Let me"), None),
         (ComparedAnswer("Let me", [("read", "")]), 1.0),
         (ComparedAnswer("Let me", [("read", '{"path": "a.py", "li')]), 1.0),
-        (ComparedAnswer("Let me", [("read", '{"path": "z.py", "li')]), pytest.approx(0.8)),
+        (ComparedAnswer("Let me", [("read", '{"path": "z.py", "li')]), 0.0),
+        (ComparedAnswer("Let me", [("read", '{"path":"z.py","li')]), 0.0),
+        (ComparedAnswer("Let me", [("read", '{"lines": 20, "path": "a.')]), 1.0),
+        (ComparedAnswer("Let me", [("read", '{"path": "a.py", "lines": ')]), 1.0),
         (ComparedAnswer("Let me", [("list", '{"pa')]), 0.0),
     ],
-    ids=["no call yet", "its name", "its beginning", "another file", "another tool"],
+    ids=[
+        "no call yet",
+        "its name",
+        "its beginning",
+        "another file",
+        "another file, without spaces",
+        "another order",
+        "a value to come",
+        "another tool",
+    ],  # fmt: skip,
 )
 def test_of_a_call_that_is_still_written_the_beginnings_are_compared(
     begun: ComparedAnswer, agreement: float | None
@@ -102,3 +116,36 @@ def test_a_call_that_was_cut_off_is_compared_as_text() -> None:
     assert agreement_of(ComparedAnswer("", [("write", '{"text": "one two three four"}')]), [cut]) == pytest.approx(
         0.89, abs=0.01
     )
+
+
+def _calls(*calls: tuple[str, object]) -> ComparedAnswer:
+    return ComparedAnswer("", [(name, json.dumps(arguments)) for name, arguments in calls])
+
+
+def _reads(*paths: str) -> ComparedAnswer:
+    return _calls(*(("read", {"path": path}) for path in paths))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agreement"),
+    [
+        (_reads("a", "b"), _reads("b", "a"), 1),
+        (_reads("a", "b"), _reads("b", "c"), 0.5),
+        (_reads("src/a.py"), _reads("src/b.py"), 0),
+        (_reads("./src/caf\u00e9.py"), _reads("src/cafe\u0301.py"), 1),
+        (_calls(("pay", {"id": "ord-a1-77"})), _calls(("pay", {"id": "ord-b2-77"})), 0),
+        (_calls(("pay", {"usd": 20})), _calls(("pay", {"usd": 20.0})), 1),
+        (_calls(("plan", [{"do": "fix it", "s": 1}])), _calls(("plan", [{"do": "fix", "s": 1}])), 0.5),
+    ],
+    ids=["another order", "one is another", "another file", "the same file", "another id", "a float", "nested"],
+)  # fmt: skip
+def test_calls_agree_by_what_they_would_do(one: ComparedAnswer, other: ComparedAnswer, agreement: float) -> None:
+    """Not by the order of parallel calls or the form of a value; and a path or an id is the same, or it is not."""
+    assert agreement_of(one, [other]) == agreement_of(other, [one]) == agreement
+
+
+def test_what_is_written_without_spaces_has_words_too() -> None:
+    """Chinese answers agree by their characters, and of one that is still written the beginning is compared."""
+    assert similarity("法国的首都是巴黎", "巴黎是法国的首都。") == 1.0
+    assert similarity("首都是巴黎", "答案:里昂") == 0.0
+    assert agreement_of(ComparedAnswer("法国的首都是巴"), [ComparedAnswer("法国的首都是巴黎。")], complete=False) == 1.0
