@@ -160,7 +160,7 @@ def build(
         kept_responses=kept_responses,
         conversations=Conversations(kept_responses, store),
         background=BackgroundRuns(kept_responses, store, deployment.responses.background),
-        histories=HistorySummaries(store, tiers),
+        histories=HistorySummaries(store, tiers, metrics.summary_made),
         comparer=comparer,
         shadows=shadows,
         cache=cache,

@@ -3,13 +3,15 @@
 The summary is made after the reply, where a backend has room. It is kept in the store for a day, and by each worker for
 the conversations that it saw last, with a hash of the messages that it stands for. It stands for the same ones in all
 later turns, until what is sent fills the window again: the next is then made of it and of what came since. What it cost
-is in the ledger of the first request that is sent it.
+is counted where a comparison's cost is: many requests are sent one summary, or none is. One that failed is not tried
+again before the cut moves on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -30,12 +32,14 @@ from routing.features import room_needed
 from routing.shortening import history_span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cache.store.base import Store
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
     from policies.input import InputRules
+
+log = logging.getLogger("tierline.history")
 
 _KEPT_S: Final = b"86400"
 _ASK_S: Final = 0.05
@@ -51,8 +55,10 @@ _BEGIN: Final = "Summary of what came before, which is left out here:\n"
 class HistorySummaries:
     """The summaries that one worker makes and uses."""
 
-    def __init__(self, store: Store, tiers: Mapping[str, Tier]) -> None:
+    def __init__(self, store: Store, tiers: Mapping[str, Tier], paid: Callable[[str, float], None]) -> None:
+        """Call `paid` with the surface and the cost in US dollars of each summary that was asked for."""
         self._store = store
+        self._paid = paid
         self._tiers = tiers
         self._seen: Recent[dict[str, Any]] = Recent(_MOST)
         self._making: dict[str, asyncio.Task[None]] = {}
@@ -66,17 +72,15 @@ class HistorySummaries:
         key = f"tierline:summary:{request.policy.surface}:{request.ledger.conversation}"
         told = self._seen.get(hash(key)) or await self._stored(key)
         end = told.get("end", len(messages))
-        if end < len(messages) and await off_loop(partial(_hash, messages[:end])) == told["hash"]:
+        known = end < len(messages) and await off_loop(partial(_hash, messages[:end])) == told["hash"]
+        if known and told["text"]:
             made = with_summary(request, range(told["start"], end), told["text"]) or request
-        if made is not request:
-            hop.attributes[names.INPUT_SAVED] = [f"history {request.ledger.tokens_left_out}"]
-            hop.attributes[names.COST] = told["usd"]
-            request.ledger.cost_usd += told["usd"]
-            if told["usd"]:
-                await self._keep(key, {**told, "usd": 0.0})
+        if saved := max(0, request.features.approx_tokens - made.features.approx_tokens):
+            request.ledger.tokens_left_out += saved
+            hop.attributes[names.INPUT_SAVED] = [f"history {saved}"]
         hop.end()
         span = history_span(messages, rules.keep)
-        if span and made.features.approx_tokens >= limit and (made is request or span.stop > end):
+        if span and made.features.approx_tokens >= limit and not (known and span.stop <= end):
             sent = made.body["messages"][: span.stop - len(messages)]
             request.trace.then(lambda _: self._begin(key, request, span, sent))
         return made
@@ -88,12 +92,17 @@ class HistorySummaries:
         await asyncio.gather(*self._making.values(), return_exceptions=True)
 
     def _begin(self, key: str, request: RequestContext, span: range, sent: list[Any]) -> None:
-        if key not in self._making:
+        if key not in self._making and with_summary(request, span, _BEGIN) is not None:
             self._making[key] = task = asyncio.ensure_future(self._make(key, request, span, sent))
-            task.add_done_callback(lambda _: self._making.pop(key, None))
+            task.add_done_callback(lambda ended: self._ended(key, ended))
+
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+        del self._making[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a summary could not be made", exc_info=error)
 
     async def _make(self, key: str, request: RequestContext, span: range, sent: list[Any]) -> None:
-        shown = orjson.dumps(conversation_shown(sent, _MOST_CHARS)).decode()
+        shown, digest = await off_loop(lambda: (_shown(sent), _hash(request.body["messages"][: span.stop])))
         asked = [{"role": "system", "content": _TASK}, {"role": "user", "content": shown}]
         body = {"messages": asked, "max_tokens": 800}
         room = room_needed(body)
@@ -101,12 +110,14 @@ class HistorySummaries:
         endpoint = next((one for one in able if room <= (one.config.context or room)), None)
         if endpoint is None:
             return
+        told = {"start": span.start, "end": span.stop, "hash": digest, "text": ""}
+        self._seen.put(hash(key), told)
         own = with_set_fields(BackendRequest(body, ask_logprobs=False), endpoint)
         answer = await call_model(endpoint, request.policy.surface, own, _LIMIT_S)
+        self._paid(request.policy.surface, answer.cost_usd)
         text = answer.value and text_of_answer(answer.value)
         if text and text.strip():
-            told = {"start": span.start, "end": span.stop, "hash": _hash(request.body["messages"][: span.stop])}
-            await self._keep(key, {**told, "text": _BEGIN + text.strip(), "usd": answer.cost_usd})
+            await self._keep(key, {**told, "text": _BEGIN + text.strip()})
 
     async def _keep(self, key: str, told: dict[str, Any]) -> None:
         self._seen.put(hash(key), told)
@@ -119,6 +130,10 @@ class HistorySummaries:
         except StoreUnavailable:
             return {}
         return orjson.loads(value) if value else {}
+
+
+def _shown(messages: list[Any]) -> str:
+    return orjson.dumps(conversation_shown(messages, _MOST_CHARS)).decode()
 
 
 def _hash(messages: list[Any]) -> str:

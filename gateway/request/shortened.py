@@ -74,7 +74,6 @@ def with_summary(request: RequestContext, span: range, text: str) -> RequestCont
         paths = [*native.paths[: span.start], *[native.paths[span.start]] * 2, *native.paths[span.stop :]]
         native = replace(native, body={**native.body, name: own}, paths=paths, messages=len(made))
     tokens = sum(estimated_tokens(text_of(messages[i].get("content"))[0]) for i in span) - estimated_tokens(text)
-    request.ledger.tokens_left_out += max(0, int(tokens))
     features = request.features._replace(approx_tokens=max(1, int(request.features.approx_tokens - tokens)))
     return replace(request, body={**request.body, "messages": made}, native=native, features=features)
 

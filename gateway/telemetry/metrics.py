@@ -213,6 +213,10 @@ class Metrics(MetricSet):
         self._child(self.comparison_cost, (surface, "other")).inc(other_usd)
         self._child(self.comparison_cost, (surface, "judge")).inc(judge_usd)
 
+    def summary_made(self, surface: str, dollars: float) -> None:
+        """Count the cost in US dollars of a summary of what is old in a conversation."""
+        self._child(self.comparison_cost, (surface, "summary")).inc(dollars)
+
     def shadow_ended(self, surface: str, outcome: str, dollars: float) -> None:
         """Count a request that was to be run under a candidate policy in shadow mode, and its cost in US dollars."""
         self._child(self.shadows, (surface, outcome)).inc()

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.prompt_caching import SURFACES, CachingWorld, caching_world
+from gateway.backends.script import ToolCall
+from tests.integration.prompt_caching import SURFACES, TOOLS, CachingWorld, caching_world
 from tests.integration.test_shorter_input import LONG, PATHS, conversation
 from tests.support.ask import record_at
 from tests.support.store import LocalStore
+from tests.support.strict_chat import Say
 
 Json = dict[str, Any]
 RULES = "input: {keep: 3, history: {window: 4000, at: 50%}}"
@@ -44,12 +46,19 @@ def sent_for_agent(world: CachingWorld, surface: str) -> list[str]:
     return [str(one.body) for one in getattr(world, surface).requests if one.body.get("tools")]
 
 
+async def paid(world: CachingWorld, surface: str) -> float:
+    """What summaries cost so far, in US dollars."""
+    series = f'tierline_learn_usd_total{{part="summary",surface="{surface}"}} '
+    lines = (await world.app.get("/metrics")).text.splitlines()
+    return next(float(line.removeprefix(series)) for line in lines if line.startswith(series))
+
+
 @pytest.mark.parametrize("api", PATHS)
 @pytest.mark.parametrize("surface", SURFACES)
 async def test_the_next_turns_are_sent_a_summary(
     world: CachingWorld, store: LocalStore, api: str, surface: str
 ) -> None:
-    """In place of the same messages each time, until what is sent is long again; the first that gets it pays it."""
+    """In place of the same messages each time, until what is sent is long again. No request pays for it."""
     replies = [await turn(world, api, surface, turns) for turns in (8, 9, 10, 16, 17)]
     sent = sent_for_agent(world, surface)
     assert [SAID in one for one in sent] == [False, True, True, True, True]
@@ -58,8 +67,20 @@ async def test_the_next_turns_are_sent_a_summary(
     assert all("go" in one for one in sent)
     ledgers = [(await record_at(store.url, reply.headers["x-request-id"]))["ledger"] for reply in replies]
     assert [one["tokens_left_out"] > 1000 for one in ledgers] == [False, True, True, True, True]
-    whole = [one["cost_usd"] > sum(call["cost_usd"] for call in one["calls"]) + 1e-12 for one in ledgers]
-    assert whole == [False, True, False, False, True]
+    for one in ledgers:
+        assert one["cost_usd"] == pytest.approx(sum(call["cost_usd"] for call in one["calls"]))
+    assert await paid(world, surface) > 0
+
+
+async def test_a_summary_that_fails_is_paid_once(world: CachingWorld) -> None:
+    """Its cost is counted, and it is not tried again in each turn: only once the cut has moved on."""
+    world.chat.say = lambda body: Say(calls=(ToolCall(TOOLS[0], '{"path":"a"}'),)) if body.get("tools") else Say("")
+    for turns in (8, 9, 10):
+        await turn(world, "chat", "chat", turns)
+    once = await paid(world, "chat")
+    assert len(world.chat.requests) == 4 and once > 0
+    await turn(world, "chat", "chat", 16)
+    assert len(world.chat.requests) == 6 and await paid(world, "chat") > once
 
 
 async def test_another_worker_finds_it_and_another_conversation_does_not(world: CachingWorld) -> None:
