@@ -94,6 +94,8 @@ class KnownConversation:
     """Prompt tokens of the last turn, by its provider's count."""
     estimate: int = 0
     """The same by the gateway's own estimate, which leaves tools out."""
+    left_out: int = 0
+    """Estimated tokens of what the client sent and the provider was not (`input`)."""
     tokens_out: float = 0.0
     """Mean tokens of an answer."""
     messages: int = 0

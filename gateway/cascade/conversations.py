@@ -92,7 +92,8 @@ class ConversationMemory:
         def over(ledger: Ledger) -> None:
             known = found.copy() if found is not None else KnownConversation()
             known.messages, known.mark = count, mark
-            self._note(known, ledger, _asked(trace, ledger), estimate, longer=longer)
+            known.left_out = ledger.tokens_left_out
+            self._note(known, ledger, _asked(trace, ledger), estimate - known.left_out, longer=longer)
             self._recent.put(this, known)
 
         trace.then(over)
@@ -100,8 +101,8 @@ class ConversationMemory:
 
     def costs(self, request: RequestContext) -> Mapping[str, TierCost] | None:
         """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""
-        if (known := request.conversation) is None:
-            return None
+        if (known := request.conversation) is None or known.left_out != request.ledger.tokens_left_out:
+            return None  # where more is left out than before, the prompt begins otherwise
         return costs_of(known, self._terms, request.policy.ladder, request.features.approx_tokens, self._clock())
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:

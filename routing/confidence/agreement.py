@@ -33,6 +33,7 @@ Cosine = Callable[[str, str], float | None]
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _WORD = re.compile(rf"{SPACELESS}|[^\W{SPACELESS[1:]}+")
+_NAME = re.compile(rf"[^\s{SPACELESS[1:]}*")
 _ARTICLES = frozenset({"a", "an", "the"})
 _MAX_CHARS = 20_000
 """Maximum number of characters compared of each answer."""
@@ -136,9 +137,10 @@ def _values_alike(one: Any, other: Any, depth: int = 0) -> float:
     What is nested deeper than a few levels is the same or not too.
     """
     if isinstance(one, str) and isinstance(other, str):
-        if one.strip().count(" ") and other.strip().count(" "):
+        if not (_NAME.fullmatch(one) and _NAME.fullmatch(other)):
             return similarity(one, other)
-        return float(_plain(one) == _plain(other))
+        one, other = sorted((_plain(one), _plain(other)), key=len)
+        return float(one == other or other.endswith(f"/{one}"))  # a path may be given from the root
     if one == other or depth > _DEEPEST:
         return float(one == other)
     pairs: list[tuple[Any, Any]] = []
@@ -150,7 +152,7 @@ def _values_alike(one: Any, other: Any, depth: int = 0) -> float:
 
 
 def _plain(name: str) -> str:
-    return normalize("NFC", name.strip()).removeprefix("./").rstrip("/")
+    return normalize("NFC", name).casefold().removeprefix("./").rstrip("/")
 
 
 def similarity(one: str, other: str, cosine: Cosine | None = None) -> float:

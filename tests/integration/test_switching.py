@@ -56,18 +56,25 @@ def chat() -> Iterator[TimedChat]:
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, url: str, *, weighs: bool = True, cached: str = "off", store: LocalStore | None = None, **backend: Any
+    folder: Path,
+    url: str,
+    *,
+    weighs: bool = True,
+    cached: str = "off",
+    store: LocalStore | None = None,
+    more: str = "",
+    **backend: Any,
 ) -> AsyncIterator[InProcess]:
     """A gateway before a small and a large model of one provider."""
 
     def tier(name: str, price: Mapping[str, float]) -> Json:
         model = name if "kind" not in backend else {"small": "claude-haiku-4-5", "large": "claude-sonnet-4-5"}[name]
         own = {"base_url": url, "model": model, "key_env": "HOSTED_KEY", "price": price}
-        more = json.loads(json.dumps(backend))  # YAML would write one list for both tiers
-        return {"name": name, "backends": [{**own, "prompt_lifetime": "5m", "capabilities": ["json"], **more}]}
+        said = json.loads(json.dumps(backend))  # YAML would write one list for both tiers
+        return {"name": name, "backends": [{**own, "prompt_lifetime": "5m", "capabilities": ["json"], **said}]}
 
     settings = {"tiers": [tier("small", SMALL), tier("large", LARGE)]}
-    policies = {"chat": POLICY.replace("WEIGHS", str(weighs).lower()).replace("CACHED", cached)}
+    policies = {"chat": POLICY.replace("WEIGHS", str(weighs).lower()).replace("CACHED", cached) + more}
     async with in_process(
         folder, url, url, store_url=None if store is None else store.url, policies=policies, settings=settings
     ) as app:
@@ -104,6 +111,20 @@ async def test_an_easy_turn_after_a_hard_one_stays_until_many_easy_ones_follow(c
         moved = seen.index("small")
         assert [call.cached > 0 for call in chat.calls] == [False, *[True] * moved, False, *[True] * (7 - moved)]
         assert await talk.turn(**HARD) == "large"
+
+
+async def test_a_prompt_that_is_sent_shorter_costs_what_is_sent(chat: TimedChat, tmp_path: Path) -> None:
+    """What is left out of it counts neither now nor before; once the cut has moved on, nobody knows what is warm."""
+    results: list[Json] = []
+    for i in range(8):
+        called = {"id": f"call_{i}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        results.append({"role": "assistant", "content": None, "tool_calls": [called]})
+        results.append({"role": "tool", "tool_call_id": f"call_{i}", "content": f"{i} {ADDED * (50 if i < 4 else 1)}"})
+    async with gateway(tmp_path, chat.url, more="input: {tool_results: {keep: 2}}\n") as app:
+        talk = Talk(app)
+        talk.messages += [{"role": "user", "content": "Look."}, *results]
+        assert await talk.turn(**HARD) == "large"
+        assert [await talk.turn() for _ in range(2)] == ["large", "small"], "with the third the cut moves on"
 
 
 @pytest.mark.parametrize("weighs", [True, False])

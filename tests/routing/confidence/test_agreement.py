@@ -133,11 +133,17 @@ def _reads(*paths: str) -> ComparedAnswer:
         (_reads("a", "b"), _reads("b", "c"), 0.5),
         (_reads("src/a.py"), _reads("src/b.py"), 0),
         (_reads("./src/caf\u00e9.py"), _reads("src/cafe\u0301.py"), 1),
+        (_reads("/work/src/a.py"), _reads("src/a.py"), 1),
+        (_calls(("ask", {"q": "巴黎天气"})), _calls(("ask", {"q": "天气巴黎"})), 1),
+        (_calls(("ask", {"q": "Paris"})), _calls(("ask", {"q": "paris, france"})), pytest.approx(2 / 3)),
         (_calls(("pay", {"id": "ord-a1-77"})), _calls(("pay", {"id": "ord-b2-77"})), 0),
         (_calls(("pay", {"usd": 20})), _calls(("pay", {"usd": 20.0})), 1),
-        (_calls(("plan", [{"do": "fix it", "s": 1}])), _calls(("plan", [{"do": "fix", "s": 1}])), 0.5),
+        (_calls(("plan", [{"do": "fix it", "s": 1}])), _calls(("plan", [{"do": "fix", "s": 1}])), pytest.approx(5 / 6)),
     ],
-    ids=["another order", "one is another", "another file", "the same file", "another id", "a float", "nested"],
+    ids=[
+        "another order", "one is another", "another file", "the same file", "from the root", "words without spaces",
+        "a name and more", "another id", "a float", "nested",
+    ],
 )  # fmt: skip
 def test_calls_agree_by_what_they_would_do(one: ComparedAnswer, other: ComparedAnswer, agreement: float) -> None:
     """Not by the order of parallel calls or the form of a value; and a path or an id is the same, or it is not."""
