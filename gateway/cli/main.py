@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
@@ -27,7 +28,7 @@ from policies.errors import ConfigError, did_you_mean
 
 _OURS = ("gateway", "routing", "cache", "policies", "tierline")
 _WIDTH = 100
-"""Longest line, in characters, of a description in a help text."""
+"""Longest line, in characters, of the prose of a help text; shorter in a narrow terminal."""
 
 _EPILOG = """examples:
   tierline up                       start everything on this machine: store, local model and gateway
@@ -71,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), Exit.NOT_DONE)
     except CommandError as error:
         return _fail(str(error), error.code)
-    except Exception:  # noqa: BLE001  Python's exit code for an uncaught exception is 1, which means findings here
+    except Exception as error:  # noqa: BLE001  Python's exit code for an uncaught one is 1, which means findings here
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}", Exit.NOT_DONE)
         traceback.print_exc()
         return Exit.NOT_DONE
 
@@ -139,9 +142,16 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help text; see argparse."""
-        # Commands use RawDescriptionHelpFormatter for the examples in their epilogs; it does not wrap descriptions.
-        self.description = textwrap.fill(self.description, _WIDTH) if self.description else None
+        # Commands use RawDescriptionHelpFormatter for the examples in their epilogs; it wraps no prose.
+        self.description, self.epilog = _filled(self.description), _filled(self.epilog)
         return f"{super().format_help()}\n{HELP}\n"
+
+
+def _filled(text: str | None) -> str | None:
+    """Return a text whose paragraphs fit the terminal; those with lines that are indented stay as they are."""
+    width = min(_WIDTH, shutil.get_terminal_size().columns - 2)
+    parts = (text or "").split("\n\n")
+    return "\n\n".join(part if "\n " in part else textwrap.fill(part, width) for part in parts) or None
 
 
 class _Version(argparse.Action):

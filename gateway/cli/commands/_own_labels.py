@@ -42,11 +42,13 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
     if args.labels is not None:
         try:
             rows = [orjson.loads(line) for line in args.labels.read_bytes().splitlines() if line.strip()]
+            return SurfaceLabels(sorted((row for row in rows if row["surface"] == args.surface), key=_time))
         except OSError as error:
             raise CommandError(f"{args.labels} cannot be read: {error.strerror}") from None
         except orjson.JSONDecodeError as error:
             raise CommandError(f"{args.labels} is not a file of JSON lines: {error}") from None
-        return SurfaceLabels(sorted((row for row in rows if row["surface"] == args.surface), key=_time))
+        except (LookupError, TypeError, ValueError):
+            raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
     try:
         with opened(args.ledger or state / "ledger") as database:
             found = {name: _rows(database, sql, args.surface) for name, sql in TO_FIT.items()}

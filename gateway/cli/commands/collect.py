@@ -115,6 +115,8 @@ def _judge(args: argparse.Namespace) -> int:
     """Have the answers judged that have no word yet, and write the rows. Raises DataError, CannotStart, OSError."""
     words = JudgedRows.open(args.prompts, args.out, resume=args.resume)
     tasks = words.missing(args.limit, args.of)
+    if not tasks and not args.resume:
+        raise CommandError(f"{args.prompts} has no answers to judge{' of these models (--of)' if args.of else ''}")
     failures: list[str] = []
     with progress() as on_progress:
         done = 0
@@ -195,9 +197,11 @@ def _configured(args: argparse.Namespace) -> Endpoint:
     deployment = load_deployment(args.config, os.environ)
     endpoints = endpoints_of(build_tiers(deployment, lambda *_: None))
     endpoint = endpoints.get(args.backend)
-    if endpoint is None or not endpoint.config.configured:
-        near = did_you_mean(args.backend, endpoints)
-        raise CommandError(f"the config has no backend {args.backend!r} that is configured{near}")
+    if endpoint is None:
+        raise CommandError(f"the config has no backend {args.backend!r}{did_you_mean(args.backend, endpoints)}")
+    if not endpoint.config.configured:
+        reason = endpoint.config.unconfigured_reason or "it has no URL"
+        raise CommandError(f"the backend {args.backend!r} is not configured: {reason}")
     return endpoint
 
 

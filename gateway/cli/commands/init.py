@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out else {}
     result = {
         "config": str(args.out),
+        "silent": sorted(url for url in servers.values() if args.server and url not in {one.url for one in places}),
         "found": [{"name": one.name, "url": one.url, "models": one.models} for one in places],
         "rungs": [_row(rung) for rung in rungs],
         "costs": costs(rungs),
@@ -105,6 +106,7 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
     for place in places:
         state = "does not list its models" if place.models is None else f"{len(place.models)} models"
         lines.append(f"found    {place.name:<14} {place.url}: {state}")
+    lines += [f"nothing  {'':<14} {url}: no server lists models there within 0.5 s" for url in result["silent"]]
     if not rungs:
         lines.append("found no key and no model server: this is the shipped ladder")
     for rung in rungs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
 
 _OLD_DAYS: Final = 90
+_WIDTH: Final = 80
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,7 +49,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     import_ = add_command(actions, "prices import")
     import_.add_argument("map", type=Path, metavar="FILE", help="LiteLLM's model_prices_and_context_window.json")
     import_.add_argument("--write", type=Path, required=True, metavar="FILE", help="file to write, as JSON")
-    import_.add_argument("--dated", type=date.fromisoformat, metavar="DAY", help="day of the map (today)")
+    import_.add_argument("--dated", type=_day, metavar="DAY", help="day of the map (today)")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day like 2026-11-22") from None
+
+
+def _say(line: str, indent: int = 2) -> None:
+    """Print a line, in lines of a terminal."""
+    sys.stdout.write(textwrap.fill(line, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False) + "\n")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,13 +81,14 @@ def _diff(args: argparse.Namespace) -> int:
         value = {"ours": facts.name, "theirs": other, "differences": shown}
         sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
     else:
-        sys.stdout.write(f"ours: the {facts.name}\ntheirs: {other}\n")
+        _say(f"ours: the {facts.name}")
+        _say(f"theirs: {other}")
         for row in shown:
             times = "" if row["times"] is None else f" ({row['times']:.3g} times)"
             ours, theirs = ("none" if row[one] is None else row[one] for one in ("ours", "theirs"))
             newer = f"newer: {row['newer']}" + (f", theirs of {row['checked']}" if row["checked"] else "")
             at = f"{row['provider']} {row['model']}"
-            sys.stdout.write(f"{at}: {row['field']} {ours}, theirs {theirs}{times}; {newer}\n")
+            _say(f"{at}: {row['field']} {ours}, theirs {theirs}{times}; {newer}")
         rest = len(rows) - len(shown)
         sys.stdout.write(f"{len(shown)} differences{f', {rest} more of other models: --all' if rest else ''}\n")
     return Exit.FINDINGS if any(row["used"] for row in rows) else Exit.OK
@@ -89,9 +104,9 @@ def _check(args: argparse.Namespace) -> int:
         return Exit.FINDINGS if found else Exit.OK
     width = max([len(row["backend"]) for row in rows], default=0)
     for row in rows:
-        sys.stdout.write(f"{row['backend']:{width}}  {row['model']}  {_shown(row['price'])}  {row['source']}\n")
+        _say(f"{row['backend']:{width}}  {row['model']}  {_shown(row['price'])}  {row['source']}", width + 2)
         if row["finding"]:
-            sys.stdout.write(f"{'':{width}}  {row['finding']}\n")
+            _say(f"{'':{width}}  {row['finding']}", width + 2)
     return Exit.FINDINGS if found else Exit.OK
 
 

@@ -92,6 +92,9 @@ def test_a_backend_of_a_config_is_asked_with_what_it_sets(
     assert [row.answers["tiny"].correct for row in read_rows(out)] == [1, 0, 1]
     assert main([*named, "locl", "--resume"]) == 2 and "did you mean" in capsys.readouterr().err
     assert main([*named, "local", "--key-env", "X"]) == 2
+    config.write_text(config.read_text().replace("model: tiny", "model: tiny, key_env: NO_SUCH_KEY"))
+    capsys.readouterr()
+    assert main([*named, "local", "--resume"]) == 2 and "NO_SUCH_KEY is not set" in capsys.readouterr().err
 
 
 def test_the_model_is_asked_as_a_chat_at_temperature_0(
@@ -327,6 +330,9 @@ def test_recorded_answers_are_judged_as_drafts_would_be(
     assert (judged.answers["b"].judge, judged.answers["c"].judge) == (None, None)
     assert [request.body["max_tokens"] for request in upstream.requests] == [1, 1]
     assert collect(upstream, rows, out, "--judge") == 2
+    capsys.readouterr()
+    assert collect(upstream, rows, tmp_path / "none.jsonl", "--judge", "--of", "d") == 2
+    assert "no answers to judge of these models" in capsys.readouterr().err
     again = tmp_path / "again.jsonl"
     (tmp_path / "again.jsonl.part").write_text('{"row": 0, "model": "a", "judge": 0.5}\n{"row": 0, "mod')
     assert collect(upstream, rows, again, "--judge", "--of", "a", "--resume") == 0

@@ -56,7 +56,7 @@ def test_without_keys_and_servers_it_writes_the_shipped_ladder(
     """The file is the shipped one, and a second run does not write over it unless it is told to."""
     out = tmp_path / "tierline.yaml"
     code, said = init(capsys, out, "--server", NOBODY)
-    assert (code, said["rungs"], said["problems"]) == (0, [], [])
+    assert (code, said["rungs"], said["problems"], said["silent"]) == (0, [], [], [NOBODY])
     assert out.read_text() == default_config().read_text()
     out.write_text("mine")
     assert main(["init", "--out", str(out), "--server", NOBODY]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -181,6 +182,31 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
     texts = [one.format_help() for one in (own, *(_subcommands(own).values() if name else ()))]
     assert [text for text in texts if "\nexamples:\n  tierline " not in text] == []
     assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("name", ["prices", "init", "collect", "learn", "train"])
+def test_the_prose_of_a_help_fits_a_narrow_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the command lines of examples, and what stands beside them, may be longer than 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _subcommands(cli._parser(name, import_module(f"gateway.cli.commands.{name}")))[name].format_help()
+    assert [line for line in lines.splitlines() if len(line) > 80 and line[0] != " "] == []
+
+
+def test_a_file_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the command: with the file's name, and no traceback."""
+    prices = {"litellm_provider": "openai", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    (tmp_path / "map.json").write_text(json.dumps({"gpt-4o": {**prices, "mode": "chat", "max_input_tokens": 1000}}))
+    out = tmp_path / "none" / "x.json"
+    assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(out)]) == 2
+    assert capsys.readouterr().err == f"tierline: {out}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("row", [5, {}, {"surface": "chat"}, {"surface": "chat", "judged_at": "x"}])
+def test_labels_that_are_none_are_a_line(tmp_path: Path, row: object, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text(json.dumps(row))
+    assert main(["learn", "--surface", "chat", "--labels", str(labels), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"tierline: {labels} holds no labels")
 
 
 @pytest.mark.parametrize(

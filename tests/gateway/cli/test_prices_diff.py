@@ -69,7 +69,9 @@ def test_a_finding_is_a_difference_of_what_is_used(tmp_path: Path, capsys: pytes
     rows = orjson.loads(capsys.readouterr().out)["differences"]
     assert {row["model"] for row in rows} == {"gpt-6-luna"} and all(row["used"] for row in rows)
     assert main(["prices", "diff", "--config", str(config)]) == 1
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    shown = " ".join(printed.split())
     assert "openai gpt-6-luna: input 1.0, theirs 0.1 (10 times); newer: ours, theirs of 2026-" in shown
     assert main(["prices", "diff", "--config", str(config), "--all"]) == 1
     assert "gpt-6.1-sol: model none" in capsys.readouterr().out
