@@ -48,6 +48,8 @@ _AROUND: Final = " \"'.*\u2581\u0120"
 """What tokens have around a word; the last two are how some vocabularies write a space."""
 _STALE_S: Final = 30.0
 """How long a duration holds unconfirmed: a judge that is skipped as too slow would never be timed again."""
+_SETTLE_S: Final = 0.02
+"""How long a draft waits, after its verdict, until what it cost is told to the store."""
 _NEWEST: Final = 0.2
 """Weight of the newest duration in the mean of a judge's durations."""
 
@@ -96,18 +98,21 @@ class DraftJudge:
             raise NotJudged("nobody states its price")
         if most > rule.max_usd_per_request:
             raise NotJudged(f"it may cost ${most:.4f}, more than max_usd_per_request")
+        until = time.monotonic() + limit_s
         try:
-            reserved = await self._budget.reserve(f"verify:{request.policy.surface}", most, rule.max_usd_per_day)
-        except StoreUnavailable:
+            async with asyncio.timeout(limit_s):
+                reserved = await self._budget.reserve(f"verify:{request.policy.surface}", most, rule.max_usd_per_day)
+        except (StoreUnavailable, TimeoutError):
             raise NotJudged("the store does not say what was spent today") from None
         if reserved is None:
             raise NotJudged("max_usd_per_day is spent")
         spent = most  # of a call that is cut short nobody knows what it cost
         try:
-            said, spent = await self._verdict(request, endpoint, body, tokens_in, limit_s)
+            said, spent = await self._verdict(request, endpoint, body, tokens_in, until - time.monotonic())
         finally:
-            with contextlib.suppress(StoreUnavailable):
-                await self._budget.settle(reserved, spent)
+            with contextlib.suppress(StoreUnavailable, TimeoutError):  # then the day's sum stays too high
+                async with asyncio.timeout(_SETTLE_S):
+                    await self._budget.settle(reserved, spent)
         return said
 
     async def _verdict(

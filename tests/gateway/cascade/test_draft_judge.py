@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from cache.store.base import NoStore
+from cache.store.base import Command, NoStore
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge, NotJudged, p_yes
@@ -88,9 +90,29 @@ async def test_a_judge_that_was_late_is_asked_again_after_a_while() -> None:
     rule = JudgeRules(backend="judge")
     with pytest.raises(NotJudged, match="no verdict within 20 ms"):
         await judge.ask(streamed_request(Client(None, 60.0)), rule, Evidence("A draft."), 0.02)
-    assert judge.takes_s(rule) == 0.02
+    assert judge.takes_s(rule) == pytest.approx(0.02, rel=0.2)
     now += 31
     assert judge.takes_s(rule) == 0.0
+
+
+async def test_a_store_that_hangs_keeps_no_draft_for_longer_than_it_may_be_held() -> None:
+    """It is asked what was spent today before the judge is, in the time that there is for both."""
+    made = BackendConfig(name="judge", base_url="https://models.example/v1", model="m", price={"input": 0.1})
+    endpoint = Endpoint(made, OpenAIBackend(NeverSends(), model="m", key=None))
+    judge = DraftJudge({"judge": endpoint}, {"judge": "judge"}, DailyBudget(HangingStore()))
+    began = time.monotonic()
+    with pytest.raises(NotJudged, match="the store does not say"):
+        await judge.ask(streamed_request(Client(None, 60.0)), JudgeRules(backend="judge"), Evidence("A draft."), 0.05)
+    assert time.monotonic() - began < 0.5
+
+
+class HangingStore(NoStore):
+    """A store that is there, and says nothing within a command's limit."""
+
+    async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
+        """Wait for all of the limit."""
+        await asyncio.sleep(limit_s or 60.0)
+        return await super().ask(commands, limit_s)
 
 
 class NeverAnswers:
