@@ -12,9 +12,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.backends.base import BackendError
+from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import evidence_of
+from gateway.dialects.messages.models import facts_of
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
 from routing.confidence.agreement import ComparedAnswer, Cosine, agreement_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.sampling")
 
 _NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs", "stream", "stream_options")
+_THINKS = ("reasoning_effort", "reasoning", "thinking", "output_config")
 
 
 class Samples:
@@ -72,26 +74,30 @@ class Samples:
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
                 asked = backend_request(request, hop, self._body, endpoint=endpoint)
-                if asked.body is not self._body:  # a temperature that is set would make it equal to the answer
-                    asked = replace(asked, body={**asked.body, "temperature": self._body["temperature"]})
-                completion = await call.complete(asked)
+                completion = await call.complete(replace(asked, body=self._limited(asked)))
         except BackendError:
             return None
         drawn = evidence_of(completion.value)
         calls = list(zip(drawn.tool_names, drawn.tool_arguments, strict=True))
         return ComparedAnswer(drawn.text, calls) if drawn.text or calls else None
 
+    def _limited(self, asked: BackendRequest) -> dict[str, Any]:
+        """Return the body with the sample's temperature, as one that is set would make it equal to the answer.
+
+        Of a stream only so much is drawn as is held: one and a half times the tokens, since their number is an
+        estimate. A model that thinks first spends a limit on its thoughts, so it keeps the request's own.
+        """
+        body, config = {**asked.body, "temperature": self._body["temperature"]}, self._endpoint.config
+        own = {} if asked.native is None else asked.native.body
+        thinks = "temperature" in config.omit or facts_of(config.model).thinking == "always"
+        if self._request.features.stream and not (thinks or any(body.get(one) or own.get(one) for one in _THINKS)):
+            body.pop("max_tokens", None)
+            body["max_completion_tokens"] = self._request.policy.escalate.stream.hold_tokens * 3 // 2
+        return body
+
 
 def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:
-    """Return the request without the settings that would make the sample equal to the answer.
-
-    Of a stream only so much is drawn as is held: one and a half times the tokens, since their number is an estimate.
-    A model that thinks first spends the limit on its thoughts, so it keeps the request's own.
-    """
+    """Return the request without the settings that would make the sample equal to the answer."""
     own = request.body.get("temperature")
     temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
-    body = {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}
-    if request.features.stream and not (request.body.get("reasoning_effort") or request.body.get("reasoning")):
-        body.pop("max_tokens", None)
-        body["max_completion_tokens"] = request.policy.escalate.stream.hold_tokens * 3 // 2
-    return body
+    return {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}

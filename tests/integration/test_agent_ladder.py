@@ -121,3 +121,19 @@ async def test_an_agent_s_easy_steps_stay_small_and_its_hard_ones_do_not(
     spent, alone = (sum(ledger[name] for ledger in ledgers) for name in ("cost_usd", "counterfactual_usd"))
     assert 0 < spent < 0.9 * alone
     assert len({ledger["conversation"] for ledger in ledgers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("thinking", "limits"),
+    [({}, [384, 2000]), ({"thinking": {"type": "adaptive"}}, [2000, 2000])],
+    ids=["not", "it does"],
+)
+async def test_a_sample_of_a_model_that_thinks_has_room_for_its_thoughts(
+    app: InProcess, claude: CachingMessages, thinking: Json, limits: list[int]
+) -> None:
+    """It would be cut off among them, and no step judged; of any other only so much is drawn as is held."""
+    body = {"model": LARGE, "tools": TOOLS, "max_tokens": 2000, "stream": True, **thinking}
+    asked = {**body, "messages": [{"role": "user", "content": "Mend calc.py."}]}
+    reply = await app.client.post("/v1/messages", json=asked, headers={"x-api-key": "any"})
+    assert reply.status_code == 200 and claude.refusals == []
+    assert sorted(request.body["max_tokens"] for request in claude.requests) == limits
