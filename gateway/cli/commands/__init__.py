@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from gateway.exit_codes import Exit
 
@@ -19,9 +20,9 @@ class CommandError(Exception):
 
 
 @cache
-def help_texts() -> Mapping[str, Mapping[str, str]]:
+def help_texts() -> Mapping[str, Mapping[str, Any]]:
     """Return what `--help` says of each command and subcommand, in the order of their lists: see help.toml."""
-    texts: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    texts: Mapping[str, Mapping[str, Any]] = tomllib.loads(
         Path(__file__).parent.with_name("help.toml").read_text("utf-8")
     )
     return texts

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gateway.cli.commands import help_texts
 from policies.quantities import read_duration
@@ -36,8 +37,22 @@ def add_command(
         help=texts["summary"],
         description=texts.get("description", texts["summary"]),
         epilog=texts.get("examples"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(_HelpFormatter, texts.get("options", {})),
     )
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Describe the options that have no text of their own by `options`, the command's in help.toml."""
+
+    def __init__(self, options: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._options = options
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an option; see argparse. Raises KeyError for one that is described nowhere."""
+        if action.help is None and action.nargs != argparse.PARSER:  # not a list of subcommands
+            action.help = self._options[action.option_strings[0] if action.option_strings else action.dest]
+        super().add_argument(action)
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:

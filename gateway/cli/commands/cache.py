@@ -38,30 +38,17 @@ def add_parser(subparsers: Subparsers) -> None:
     where.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     what = parser.add_subparsers(dest="what", required=True, metavar="stats | show | purge")
     stats = add_command(what, "cache stats", parents=[where])
-    stats.add_argument(
-        "--gateway", metavar="URL", help="the gateway whose lookups to show (default: that of `tierline up`)"
-    )
-    stats.add_argument(
-        "--key-env",
-        metavar="VAR",
-        default="TIERLINE_ADMIN_KEY",
-        help="the variable with the gateway's admin key, needed if it has tenants (default: TIERLINE_ADMIN_KEY)",
-    )
+    stats.add_argument("--gateway", metavar="URL")
+    stats.add_argument("--key-env", metavar="VAR", default="TIERLINE_ADMIN_KEY")
     show = add_command(what, "cache show", parents=[where])
-    show.add_argument("entry", type=_entry_id, metavar="ID", help="the entry's id, as in replies and traces")
+    show.add_argument("entry", type=_entry_id, metavar="ID")
     purge = add_command(what, "cache purge", parents=[where])
-    purge.add_argument(
-        "--surface", type=_name, metavar="NAME", help="purge this surface's answers; alone or with --tag"
-    )
-    purge.add_argument("--tag", type=_tag, metavar="TAG", help="purge the answers with this tag")
-    purge.add_argument(
-        "--entry", type=_entry_id, metavar="ID", help="purge this entry, and the copies that semantic hits made of it"
-    )
+    purge.add_argument("--surface", type=_name, metavar="NAME")
+    purge.add_argument("--tag", type=_tag, metavar="TAG")
+    purge.add_argument("--entry", type=_entry_id, metavar="ID")
     who = purge.add_mutually_exclusive_group()
-    who.add_argument("--tenant", type=_name, metavar="NAME", help="purge only this tenant's answers")
-    who.add_argument(
-        "--team", type=_name, metavar="NAME", help="purge only this team's answers, if a policy shares within teams"
-    )
+    who.add_argument("--tenant", type=_name, metavar="NAME")
+    who.add_argument("--team", type=_name, metavar="NAME")
     parser.set_defaults(run=run)
 
 

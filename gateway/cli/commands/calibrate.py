@@ -49,51 +49,25 @@ from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 def add_parser(subparsers: Subparsers) -> None:
     """Add `calibrate` to the command line."""
     parser = add_command(subparsers, "calibrate")
-    parser.add_argument("--surface", required=True, metavar="NAME", help="the surface whose policy to calibrate")
-    parser.add_argument(
-        "--target", type=_target, metavar="TARGET", help="quality=SHARE, error=SHARE or cost=SHARE; needs labels"
-    )
+    parser.add_argument("--surface", required=True, metavar="NAME")
+    parser.add_argument("--target", type=_target, metavar="TARGET")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, nargs="+", metavar="FILE", help="rows of both models' graded answers")
-    source.add_argument("--ledger", type=Path, metavar="FILE", help="the output of `tierline trace list --json`")
-    parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="which of the two models was right, by request, for --ledger"
-    )
-    parser.add_argument(
-        "--traffic",
-        type=Path,
-        metavar="FILE",
-        help="the output of `tierline trace list --json`: make `easiest 40%% of its kind` mean 40%% of these requests",
-    )
+    source.add_argument("--data", type=Path, nargs="+", metavar="FILE")
+    source.add_argument("--ledger", type=Path, metavar="FILE")
+    parser.add_argument("--labels", type=Path, metavar="FILE")
+    parser.add_argument("--traffic", type=Path, metavar="FILE")
     for role, tier in (("small", "first"), ("large", "second")):
         parser.add_argument(
             f"--{role}", metavar="NAME", help=f"the {role} model's name in --data (default: the {tier} tier's model)"
         )
-    parser.add_argument(
-        "--stream",
-        action="store_true",
-        help="judge the answers of --data as streams: by the tokens that the policy holds back",
-    )
-    parser.add_argument(
-        "--delta",
-        type=share_number,
-        default=0.1,
-        metavar="SHARE",
-        help="highest probability that the target does not hold (default: 0.1)",
-    )
-    parser.add_argument("--artefact", type=Path, metavar="DIR", help="the classifier's folder (default: the config's)")
-    parser.add_argument(
-        "--head", type=Path, metavar="FILE", help="the confidence head's file (default: the one shipped for the model)"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the diff to this file (default: print it)")
-    parser.add_argument("--write", action="store_true", help="change the policy file in place")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve to this file (needs matplotlib)")
-    parser.add_argument(
-        "--check",
-        type=whole(1, 100_000),
-        metavar="N",
-        help="also calibrate on N random halves of the labels, and print how often the target holds",
-    )
+    parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--delta", type=share_number, default=0.1, metavar="SHARE")
+    parser.add_argument("--artefact", type=Path, metavar="DIR")
+    parser.add_argument("--head", type=Path, metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--plot", type=Path, metavar="FILE")
+    parser.add_argument("--check", type=whole(1, 100_000), metavar="N")
     add_json_flag(parser, "text")
     add_state_flag(parser)
     add_config_flags(parser)

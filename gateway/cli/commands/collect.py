@@ -43,41 +43,20 @@ _STDERR = Console(stderr=True)
 def add_parser(subparsers: Subparsers) -> None:
     """Add `collect` to the command line."""
     parser = add_command(subparsers, "collect")
-    parser.add_argument(
-        "--prompts", type=Path, required=True, metavar="FILE", help="the prompts: JSON lines, plain or .gz"
-    )
-    parser.add_argument(
-        "--answers", type=Path, metavar="FILE", help="the accepted answers by id, if the prompts do not hold them"
-    )
-    parser.add_argument("--base-url", type=_url, metavar="URL", help="the OpenAI-compatible endpoint, up to /v1")
-    parser.add_argument("--model", metavar="NAME", help="the model's name at the endpoint, and in the rows")
-    parser.add_argument("--backend", metavar="NAME", help="ask this backend of a config, with the fields that it sets")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the config of --backend (default: the one shipped)"
-    )
-    parser.add_argument("--key-env", metavar="VAR", help="the environment variable with the endpoint's API key")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the file to write the rows to; compressed if named .gz"
-    )
-    parser.add_argument(
-        "--concurrency", type=whole(1), default=4, metavar="N", help="number of prompts asked at a time (default: 4)"
-    )
-    parser.add_argument(
-        "--max-tokens", type=whole(1), default=256, metavar="N", help="longest answer in tokens (default: 256)"
-    )
-    parser.add_argument(
-        "--limit",
-        type=whole(1),
-        metavar="N",
-        help="ask only the first N prompts; with --judge, N random ones of each data set",
-    )
-    parser.add_argument(
-        "--judge", action="store_true", help="have the model judge the answers that the prompts' rows hold already"
-    )
-    parser.add_argument(
-        "--of", nargs="+", default=[], metavar="NAME", help="with --judge: answers of these models only"
-    )
-    parser.add_argument("--resume", action="store_true", help="continue an earlier run with the same --out")
+    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--answers", type=Path, metavar="FILE")
+    parser.add_argument("--base-url", type=_url, metavar="URL")
+    parser.add_argument("--model", metavar="NAME")
+    parser.add_argument("--backend", metavar="NAME")
+    parser.add_argument("--config", type=Path, metavar="FILE")
+    parser.add_argument("--key-env", metavar="VAR")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--concurrency", type=whole(1), default=4, metavar="N")
+    parser.add_argument("--max-tokens", type=whole(1), default=256, metavar="N")
+    parser.add_argument("--limit", type=whole(1), metavar="N")
+    parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--of", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--resume", action="store_true")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)
 

@@ -21,13 +21,9 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add `console` to the command line."""
     parser = add_command(subparsers, "console")
     add_place_flags(parser)
-    parser.add_argument("--host", dest="at", metavar="NAME", help="the address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", dest="on", type=whole(0), metavar="N", help="the port (default: 8790; 0: a free one)")
-    parser.add_argument(
-        "--gateway",
-        metavar="URL",
-        help="the gateway that the playground sends to (default: the config's `console.gateway`, else `tierline up`'s)",
-    )
+    parser.add_argument("--host", dest="at", metavar="NAME")
+    parser.add_argument("--port", dest="on", type=whole(0), metavar="N")
+    parser.add_argument("--gateway", metavar="URL")
     parser.set_defaults(run=run)
 
 

@@ -35,25 +35,14 @@ _CONFIG: Final = Path(__file__).parents[1] / "demo" / "tierline.yaml"
 def add_parser(subparsers: Subparsers) -> None:
     """Add `demo` to the command line."""
     parser = add_command(subparsers, "demo")
-    parser.add_argument("--minutes", type=_positive, default=3.0, metavar="N", help="how long to send (default: 3)")
-    parser.add_argument("--rate", type=_positive, default=5.0, metavar="N", help="requests a second (default: 5)")
+    parser.add_argument("--minutes", type=_positive, default=3.0, metavar="N")
+    parser.add_argument("--rate", type=_positive, default=5.0, metavar="N")
     port = whole(0, 65535)
-    parser.add_argument("--port", type=port, metavar="N", help="the gateway's port (default: 8787; 0: a free one)")
-    parser.add_argument(
-        "--console-port",
-        type=port,
-        metavar="N",
-        help="the console's port (default: 8790, or a free one; 0: a free one)",
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open the console, only print its address")
+    parser.add_argument("--port", type=port, metavar="N")
+    parser.add_argument("--console-port", type=port, metavar="N")
+    parser.add_argument("--no-browser", action="store_true")
     add_seed_flag(parser, "; the same seed sends the same requests")
-    parser.add_argument(
-        "--state",
-        type=Path,
-        default=Path(".state/demo"),
-        metavar="DIR",
-        help="the demo's folder (default: .state/demo)",
-    )
+    parser.add_argument("--state", type=Path, default=Path(".state/demo"), metavar="DIR")
     parser.set_defaults(run=run)
 
 

@@ -62,17 +62,11 @@ def _add_route(subparsers: Subparsers) -> None:
         "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
     )
     tested.add_argument("--group-out", action="store_true", help="hold out whole groups, in at most ten parts")
-    tested.add_argument(
-        "--set-out", action="store_true", help="hold out each data set of --data, and each one's groups, as a whole"
-    )
-    tested.add_argument("--fit", type=Path, nargs="+", metavar="FILE", help="fit on these files, test on --data")
-    tested.add_argument(
-        "--artefact",
-        metavar="PATH",
-        help="test a trained classifier: its folder, or 'static' or 'minilm' for a shipped one",
-    )
-    parser.add_argument("--labels", type=whole(20), metavar="N", help="fit on only N random labels, at least 20")
-    parser.add_argument("--embedding", choices=_ENCODERS, help="the text encoder (default: static, or the artefact's)")
+    tested.add_argument("--set-out", action="store_true")
+    tested.add_argument("--fit", type=Path, nargs="+", metavar="FILE")
+    tested.add_argument("--artefact", metavar="PATH")
+    parser.add_argument("--labels", type=whole(20), metavar="N")
+    parser.add_argument("--embedding", choices=_ENCODERS)
     parser.set_defaults(evaluate=lambda args, watch: evaluate_route(options_of(RouteOptions, args), watch))
 
 
@@ -83,22 +77,10 @@ def _add_cascade(subparsers: Subparsers) -> None:
         "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
     )
     parser.add_argument("--group-out", action="store_true", help="hold out whole groups, in at most ten parts")
-    parser.add_argument(
-        "--set-out",
-        action="store_true",
-        help="hold out one whole data set at a time, and print the head minus the raw log-probability on each",
-    )
-    parser.add_argument(
-        "--calibration", type=whole(20), metavar="N", help="fit on N random labels, at least 20; test on the others"
-    )
-    parser.add_argument(
-        "--fit", type=Path, nargs="+", metavar="FILE", help="fit on these files (and on the labels of --calibration)"
-    )
-    parser.add_argument(
-        "--prefix",
-        action="store_true",
-        help="also judge by the first 8, 16, 24, 48 tokens (needs logprobs in the data)",
-    )
+    parser.add_argument("--set-out", action="store_true")
+    parser.add_argument("--calibration", type=whole(20), metavar="N")
+    parser.add_argument("--fit", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--prefix", action="store_true")
     parser.add_argument("--embedding", choices=_ENCODERS, default="static", help="the text encoder (default: static)")
     parser.set_defaults(evaluate=lambda args, watch: evaluate_cascade(options_of(CascadeOptions, args), watch))
 

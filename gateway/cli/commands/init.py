@@ -34,12 +34,10 @@ _WRAPPER: Final = textwrap.TextWrapper(80, subsequent_indent=" " * 24, break_lon
 def add_parser(subparsers: Subparsers) -> None:
     """Add `init` to the command line."""
     parser = add_command(subparsers, "init")
-    parser.add_argument("--out", type=Path, default=Path("tierline.yaml"), metavar="FILE", help="(tierline.yaml)")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
-    parser.add_argument(
-        "--server", action="append", default=[], metavar="URL", help="a model server to look at; repeatable"
-    )
-    parser.add_argument("--try", action="store_true", dest="try_out", help="send one request through each rung")
+    parser.add_argument("--out", type=Path, default=Path("tierline.yaml"), metavar="FILE")
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--server", action="append", default=[], metavar="URL")
+    parser.add_argument("--try", action="store_true", dest="try_out")
     add_json_flag(parser, "text")
 
 

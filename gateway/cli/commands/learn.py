@@ -53,23 +53,16 @@ def add_parser(subparsers: Subparsers) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
     parser.set_defaults(action=None)
     _add_source(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for artefacts and the proposed policy")
+    parser.add_argument("--out", type=Path, metavar="DIR")
     add_seed_flag(parser)
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="the store of the registry, where policies come from it (default: that of --config, else "
-        "$TIERLINE_STORE_URL, else that of `tierline up`)",
-    )
+    parser.add_argument("--store", metavar="URL")
     quality = add_command(actions, "learn quality")
     _add_source(quality)
     export = add_command(actions, "learn export")
     _add_source(export)
-    export.add_argument("--chat", type=Path, required=True, metavar="FILE", help="the file of chat JSON lines to write")
-    export.add_argument("--tools", action="store_true", help="also pairs of requests that offer tools")
-    export.add_argument(
-        "--max-chars", type=whole(1), default=32_000, metavar="N", help="leave out longer rows (default: 32000)"
-    )
+    export.add_argument("--chat", type=Path, required=True, metavar="FILE")
+    export.add_argument("--tools", action="store_true")
+    export.add_argument("--max-chars", type=whole(1), default=32_000, metavar="N")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -35,15 +35,11 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add `ledger` to the command line."""
     parser = add_command(subparsers, "ledger")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=whole(1), metavar="N", help="only the latest N requests")
-    which.add_argument(
-        "--since", type=duration, metavar="TIME", help="only requests of the last TIME, such as 90s, 15m, 1h or 2d"
-    )
+    which.add_argument("--last", type=whole(1), metavar="N")
+    which.add_argument("--since", type=duration, metavar="TIME")
     parser.add_argument("--surface", metavar="NAME", help="only requests of this surface")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="also write the records to this file, one JSON object a line"
-    )
+    parser.add_argument("--export", type=Path, metavar="FILE")
     add_store_flags(parser)
     _ledger_files.add_actions(parser)
 

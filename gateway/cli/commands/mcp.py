@@ -15,7 +15,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add `mcp` to the command line."""
     parser = add_command(subparsers, "mcp")
     add_place_flags(parser)
-    parser.add_argument("--console", metavar="URL", default="", help="the console whose pages replies name")
+    parser.add_argument("--console", metavar="URL", default="")
     parser.set_defaults(run=run)
 
 

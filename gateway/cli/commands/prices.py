@@ -44,12 +44,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_json_flag(check, "lines")
     diff = add_command(actions, "prices diff")
     diff.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
-    diff.add_argument("--all", action="store_true", help="show models that are neither proposed nor configured, too")
+    diff.add_argument("--all", action="store_true")
     add_json_flag(diff, "lines")
     import_ = add_command(actions, "prices import")
-    import_.add_argument("map", type=Path, metavar="FILE", help="LiteLLM's model_prices_and_context_window.json")
-    import_.add_argument("--write", type=Path, required=True, metavar="FILE", help="file to write, as JSON")
-    import_.add_argument("--dated", type=_day, metavar="DAY", help="day of the map (today)")
+    import_.add_argument("map", type=Path, metavar="FILE")
+    import_.add_argument("--write", type=Path, required=True, metavar="FILE")
+    import_.add_argument("--dated", type=_day, metavar="DAY")
 
 
 def _day(text: str) -> date:

@@ -47,17 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "top")
     add_store_flags(parser)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
-    parser.add_argument(
-        "--since",
-        type=_span,
-        default="15m",
-        metavar="TIME",
-        help="figures are of the last 15m (the default), 1h, 6h or 24h",
-    )
-    parser.add_argument("--once", action="store_true", help="print once and end, instead of a screen")
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: one object with --once, else one a line each second"
-    )
+    parser.add_argument("--since", type=_span, default="15m", metavar="TIME")
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=run)
 
 

@@ -46,15 +46,15 @@ def add_parser(subparsers: Subparsers) -> None:
     where = [store, as_json]
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | tail | show")
     last = add_command(what, "trace last", parents=where)
-    last.add_argument("-n", type=whole(1), default=1, metavar="N", help="number of requests (default: 1)")
+    last.add_argument("-n", type=whole(1), default=1, metavar="N")
     several = add_command(what, "trace list", parents=where)
-    several.add_argument("-n", type=whole(1), default=20, metavar="N", help="number of requests (default: 20)")
+    several.add_argument("-n", type=whole(1), default=20, metavar="N")
     add_filter_flags(several)
     following = add_command(what, "trace tail", parents=[store])
     add_tail_flags(following)
     show = add_command(what, "trace show", parents=where)
-    show.add_argument("request_id", metavar="REQUEST_ID", help="the x-request-id of its reply")
-    show.add_argument("--svg", metavar="FILE", help="draw it as SVG into this file (-: to stdout)")
+    show.add_argument("request_id", metavar="REQUEST_ID")
+    show.add_argument("--svg", metavar="FILE")
     parser.set_defaults(run=run)
 
 

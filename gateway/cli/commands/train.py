@@ -47,10 +47,8 @@ _FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, OSEr
 def add_parser(subparsers: Subparsers) -> None:
     """Add `train` and its subcommands to the command line."""
     parser = add_command(subparsers, "train", usage=_USAGE)
-    parser.add_argument(
-        "--data", type=Path, nargs="+", metavar="FILE", help="labelled prompts: JSON lines, plain or .gz; required"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write the classifier to; required")
+    parser.add_argument("--data", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="DIR")
     add_embedding_flag(parser)
     first = "of several names, the first that a file has"
     parser.add_argument(
@@ -75,40 +73,11 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME",
         help=f"the model of the large tier; {first} (default: the file's best model)",
     )
-    parser.add_argument(
-        "--small-accuracy",
-        type=_accuracy,
-        nargs="+",
-        default=[],
-        metavar="[KIND=]SHARE",
-        help="share of such prompts that your own cheap tier answers right, if it is not the labels' small model; of "
-        "one kind, or of those that no other SHARE names",
-    )
-    parser.add_argument(
-        "--kind",
-        type=_kind,
-        nargs="+",
-        default=[],
-        metavar="KIND=DATASET[,DATASET]",
-        help="the kind of request of a data set's prompts, such as chat=mine, where its rows do not say "
-        "(default: that of the public data sets, else each data set is a kind of its own)",
-    )
-    parser.add_argument(
-        "--bare-questions",
-        action="store_true",
-        help="also train on multiple-choice prompts without their choices, as people ask them",
-    )
-    parser.add_argument(
-        "--at-most",
-        type=whole(20),
-        metavar="N",
-        help="train on N random prompts of a file that has more, where the encoder is slow (default: on all)",
-    )
-    parser.add_argument(
-        "--kinds-by-words",
-        action="store_true",
-        help="tell kinds of requests apart by words and counts alone, so that a slow encoder has a third of the work",
-    )
+    parser.add_argument("--small-accuracy", type=_accuracy, nargs="+", default=[], metavar="[KIND=]SHARE")
+    parser.add_argument("--kind", type=_kind, nargs="+", default=[], metavar="KIND=DATASET[,DATASET]")
+    parser.add_argument("--bare-questions", action="store_true")
+    parser.add_argument("--at-most", type=whole(20), metavar="N")
+    parser.add_argument("--kinds-by-words", action="store_true")
     add_seed_flag(parser)
     add_state_flag(parser)
     add_note_flag(parser)
@@ -124,24 +93,11 @@ def _add_confidence(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )
-    parser.add_argument(
-        "--model", required=True, metavar="NAME", help="the model whose answers to use: a name under `models` of a row"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write the head to")
-    parser.add_argument(
-        "--check",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="labelled rows that the head is measured on and not fitted to, by data set",
-    )
-    parser.add_argument(
-        "--calibration", type=whole(20), metavar="N", help="fit to N random labels, at least 20 (default: all)"
-    )
-    parser.add_argument(
-        "--classifier", type=Path, metavar="DIR", help="also weigh in this classifier's estimate for the prompt"
-    )
+    parser.add_argument("--model", required=True, metavar="NAME")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--check", type=Path, nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--calibration", type=whole(20), metavar="N")
+    parser.add_argument("--classifier", type=Path, metavar="DIR")
     add_embedding_flag(parser)
     add_state_flag(parser)
     add_seed_flag(parser)
@@ -155,17 +111,9 @@ def _add_scorer(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write the scorer to")
-    parser.add_argument(
-        "--not-for", nargs="+", default=[], metavar="KIND", help="kinds of requests of which it is to say nothing"
-    )
-    parser.add_argument(
-        "--at-most",
-        type=whole(20),
-        default=1000,
-        metavar="N",
-        help="read the answers to N random prompts of a data set that has more (default: 1000)",
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--not-for", nargs="+", default=[], metavar="KIND")
+    parser.add_argument("--at-most", type=whole(20), default=1000, metavar="N")
     add_seed_flag(parser)
     add_note_flag(parser)
     add_json_flag(parser, "a table")

@@ -28,16 +28,8 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add `up` to the command line."""
     parser = add_command(subparsers, "up")
     add_server_flags(parser)
-    parser.add_argument(
-        "--state",
-        type=Path,
-        default=Path(".state"),
-        metavar="DIR",
-        help="the folder for cached answers, logs and ports, kept between runs (default: .state)",
-    )
-    parser.add_argument(
-        "--console-port", type=whole(0, 65535), metavar="N", help="the console's port (default: the config's, 8790)"
-    )
+    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR")
+    parser.add_argument("--console-port", type=whole(0, 65535), metavar="N")
     parser.set_defaults(run=run)
 
 

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy apply`."""
-    parser.add_argument("file", type=Path, metavar="FILE|PLAN", help="the policy file, or a plan of it")
+    parser.add_argument("file", type=Path, metavar="FILE|PLAN")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--evaluate", action="store_true", help="only decide with it, beside the live policy")
-    how.add_argument("--shadow", type=_share, metavar="SHARE", help="call models for this share, off the path: 10%%")
-    how.add_argument("--canary", action="store_true", help="serve it to the shares in its `rollout`, step by step")
-    how.add_argument("--now", action="store_true", help="put it in force for all at once")
+    how.add_argument("--evaluate", action="store_true")
+    how.add_argument("--shadow", type=_share, metavar="SHARE")
+    how.add_argument("--canary", action="store_true")
+    how.add_argument("--now", action="store_true")
     add_change_flags(parser)
 
 

@@ -36,11 +36,9 @@ _HEADINGS: Final = {"rewritten": "written differently, the same meaning", "aside
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy diff`."""
-    parser.add_argument("before", metavar="A", help="a policy file, or a version in the store such as chat@f00d")
-    parser.add_argument("after", metavar="B", help="the other")
-    parser.add_argument(
-        "--since", type=duration, metavar="TIME", help="decide the requests of the last TIME again, such as 2h or 7d"
-    )
+    parser.add_argument("before", metavar="A")
+    parser.add_argument("after", metavar="B")
+    parser.add_argument("--since", type=duration, metavar="TIME")
     parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
     add_registry_flags(parser)
 

@@ -61,34 +61,20 @@ class _Explained:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy explain`."""
-    parser.add_argument("file", nargs="?", metavar="REQUEST.json", help="a chat-completions body, or - for stdin")
-    parser.add_argument("--request", metavar="ID", help="a recorded request instead of a file")
+    parser.add_argument("file", nargs="?", metavar="REQUEST.json")
+    parser.add_argument("--request", metavar="ID")
     parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
-    parser.add_argument("--surface", metavar="NAME", help="the surface, as the header x-tierline-surface names it")
-    parser.add_argument(
-        "--policy", metavar="FILE", help="a policy file, or a version such as chat@f00d, instead of the surface's"
-    )
-    parser.add_argument(
-        "-H", "--header", action="append", default=[], metavar="TEXT", help="a header of the request, as curl takes it"
-    )
+    parser.add_argument("--surface", metavar="NAME")
+    parser.add_argument("--policy", metavar="FILE")
+    parser.add_argument("-H", "--header", action="append", default=[], metavar="TEXT")
     add_store_flags(parser)
     parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
-    parser.add_argument("--down", action="append", default=[], metavar="TIER", help="a tier that does not answer")
-    parser.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        metavar="TIER=TIME",
-        help="how long a tier takes to its first token, or a whole answer, such as local=900ms",
-    )
-    parser.add_argument(
-        "--at",
-        choices=("live",),
-        help="live: by what a running gateway uses now (its policies, canary, tiers and forecasts); asks its admin API",
-    )
+    parser.add_argument("--down", action="append", default=[], metavar="TIER")
+    parser.add_argument("--expect", action="append", default=[], metavar="TIER=TIME")
+    parser.add_argument("--at", choices=("live",))
     add_gateway_flags(parser)
-    parser.add_argument("--tenant", metavar="NAME", help="with --at live, whose request it is, in place of its API key")
-    parser.add_argument("--why-not", metavar="TIER", help="name the smallest changes that start the request there")
+    parser.add_argument("--tenant", metavar="NAME")
+    parser.add_argument("--why-not", metavar="TIER")
     add_json_flag(parser, "text")
 
 

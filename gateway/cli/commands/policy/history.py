@@ -15,7 +15,7 @@ from gateway.report import print_json
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy history`."""
     parser.add_argument("surface", nargs="?", metavar="SURFACE", help="one surface (default: all)")
-    parser.add_argument("--last", type=whole(1), metavar="N", help="only the latest N changes")
+    parser.add_argument("--last", type=whole(1), metavar="N")
     add_registry_flags(parser)
 
 

@@ -33,7 +33,7 @@ _EARLIER: Final = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy judge`."""
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
+    parser.add_argument("--dir", type=Path, metavar="DIR")
     add_store_flags(parser)
 
 

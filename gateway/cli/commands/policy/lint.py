@@ -34,19 +34,13 @@ _MOST_FIXES = 200
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy lint`."""
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="policy files, or folders of them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="check against this config too (default: none)")
-    parser.add_argument(
-        "--since", type=duration, metavar="TIME", help="check against what was recorded in the last TIME, such as 7d"
-    )
-    parser.add_argument(
-        "--ledger", type=Path, metavar="DIR", help="the folder of the records (default: that of `tierline up`)"
-    )
-    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
-    parser.add_argument("--fix", action="store_true", help="write what to write instead, where a script can")
-    parser.add_argument(
-        "--format", choices=("text", "json", "sarif", "github"), default="text", help="the output (default: text)"
-    )
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
+    parser.add_argument("--config", type=Path, metavar="FILE")
+    parser.add_argument("--since", type=duration, metavar="TIME")
+    parser.add_argument("--ledger", type=Path, metavar="DIR")
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--fix", action="store_true")
+    parser.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text")
     add_json_flag(parser, "text, as --format json does")
 
 

@@ -40,14 +40,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the policy file to try")
     add_ledger_flags(parser)
     base = parser.add_mutually_exclusive_group()
-    base.add_argument("--policies", type=Path, metavar="DIR", help="the policies in force (default: those shipped)")
-    base.add_argument("--from-store", action="store_true", help="the policies in force are those in the store")
-    parser.add_argument("--store", metavar="URL", help="the store of --from-store (default: that of `tierline up`)")
+    base.add_argument("--policies", type=Path, metavar="DIR")
+    base.add_argument("--from-store", action="store_true")
+    parser.add_argument("--store", metavar="URL")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
-    parser.add_argument("--out", type=Path, metavar="PLAN", help="also write the plan to this file")
-    parser.add_argument(
-        "--format", choices=("text", "markdown", "json"), default="text", help="how to print it (default: text)"
-    )
+    parser.add_argument("--out", type=Path, metavar="PLAN")
+    parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
 
 

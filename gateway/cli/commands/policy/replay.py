@@ -26,13 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy replay`."""
     parser.add_argument("file", type=Path, metavar="FILE", help="the policy file to try")
     add_ledger_flags(parser)
-    parser.add_argument(
-        "--verify",
-        type=_verified,
-        default=20_000,
-        metavar="N",
-        help="decide N records by themselves as well and compare every byte, or `all` (default: 20000)",
-    )
+    parser.add_argument("--verify", type=_verified, default=20_000, metavar="N")
     add_json_flag(parser, "text")
 
 

@@ -14,10 +14,10 @@ from policies.schema import schema_text
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy schema`."""
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write it to this file instead of printing it")
+    parser.add_argument("--write", type=Path, metavar="FILE")
     of = parser.add_mutually_exclusive_group()
-    of.add_argument("--defaults", action="store_true", help="the schema of _defaults.yaml, not of a policy")
-    of.add_argument("--tests", action="store_true", help="the schema of test files such as chat.test.yaml")
+    of.add_argument("--defaults", action="store_true")
+    of.add_argument("--tests", action="store_true")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from gateway.report import print_json
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy show`."""
-    parser.add_argument("version", metavar="SURFACE[@VERSION]", help="a surface, or one of its versions by a prefix")
+    parser.add_argument("version", metavar="SURFACE[@VERSION]")
     add_registry_flags(parser)
 
 

@@ -20,7 +20,7 @@ _CLEAR: Final = "\x1b[H\x1b[J"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy status`."""
     parser.add_argument("surface", nargs="?", metavar="SURFACE", help="one surface (default: all)")
-    parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
+    parser.add_argument("--watch", action="store_true")
     add_registry_flags(parser)
 
 

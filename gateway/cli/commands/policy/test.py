@@ -23,19 +23,13 @@ _FORMATS: Final = ("text", "junit", "json")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy test`."""
-    parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="PATH", help="test files, policies with one beside them, or folders"
-    )
-    parser.add_argument("--run", type=_pattern, metavar="REGEX", help="only the tests whose name matches")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what each rule did in each case")
-    parser.add_argument("--only-failures", action="store_true", help="leave out the tests that passed")
-    parser.add_argument(
-        "--mutate", action="store_true", help="change each policy a little, and show what goes unnoticed"
-    )
-    parser.add_argument(
-        "--fail-under", type=_share, metavar="SHARE", help="exit 1 below this share of clauses, and of mutants: 90%%"
-    )
-    parser.add_argument("--format", choices=_FORMATS, default="text", help="how to print the results (default: text)")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
+    parser.add_argument("--run", type=_pattern, metavar="REGEX")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--only-failures", action="store_true")
+    parser.add_argument("--mutate", action="store_true")
+    parser.add_argument("--fail-under", type=_share, metavar="SHARE")
+    parser.add_argument("--format", choices=_FORMATS, default="text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
 
 
