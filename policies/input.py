@@ -15,7 +15,7 @@ class ToolResults(Section):
     keep: Annotated[Whole, Field(ge=1)]
 
 
-class History(Section):
+class SummarisedHistory(Section):
     """Have a tier summarise what is before the cut, after the answer, once a conversation fills `at` of the window."""
 
     window: Annotated[Whole, Field(ge=1000)]
@@ -38,7 +38,7 @@ class InputRules(Section):
     minify: Literal["json"] | None = None
     """Tool results that are JSON are sent without white space between its tokens."""
 
-    history: History | None = None
+    history: SummarisedHistory | None = None
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
