@@ -147,13 +147,16 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
         reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
     reason += lacks
     costs = given.costs if policy.route.weigh_switching else None
-    if costs and not health[start].unavailable:
-        goes_on = _cheapest(capable[capable.index(start) :], health, costs)
-        if goes_on != start:
-            reason += f"; {_why_on(start, goes_on, costs)}"
-            start = goes_on
     limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
     expected_s = partial(_expected_s, stream=features.stream, costs=costs)
+    if costs and not health[start].unavailable:
+        adequate = capable[capable.index(start) :]
+        goes_on = _cheapest(adequate, health, costs)
+        if goes_on != start and (
+            expected_s(health[goes_on]) <= limit or _in_time(adequate, health, expected_s, limit) == goes_on
+        ):
+            reason += f"; {_why_on(start, goes_on, costs)}"
+            start = goes_on
     quick = _in_time(capable[capable.index(start) :], health, expected_s, limit)
     if quick == start or health[start].unavailable:
         return _with_health(start, capable, health, reason)

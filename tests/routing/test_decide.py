@@ -489,6 +489,21 @@ def test_a_turn_that_asks_for_a_stronger_tier_gets_it_whatever_it_costs(usd: flo
     assert found.tiers[0] == "hosted" and found.reason == "hosted: otherwise"
 
 
+def test_what_is_warm_but_late_leaves_the_turn_to_one_in_time() -> None:
+    """A late answer is missed, whatever it saves; where all are late, the fastest has it."""
+    costs = costing(local=0.03, middle=0.03, hosted=0.02)
+    times = {"local": 0.2, "middle": 0.3, "hosted": 0.9}
+    known = {
+        name: replace(one, forecast=Forecast(times[name], 1.0, 1.0, 0.0, known=True)) for name, one in health().items()
+    }
+    asked = features(stream=True)
+    found = [
+        decided_by(EASY_RULES, SURE, asked, known, 10.0, costs=costs, ttft_s=limit).tiers[0]
+        for limit in (0.1, 0.5, 2.0)
+    ]
+    assert found == ["local", "local", "hosted"]
+
+
 def test_reading_cold_counts_for_the_time_to_the_first_token() -> None:
     """A weaker tier that would have to read too long to be in time leaves the turn to one that is warm."""
     forecast = Forecast(0.2, 0.4, 1.0, 0.0, known=True)
