@@ -32,7 +32,7 @@ _LEAST: Final = 400
 """Characters of a result from which it is worth a line in its place."""
 _STUB: Final = "[This result of {} characters was left out, as it is old. Call the tool again to see it.]"
 _REPEAT: Final = "[The same result as that of an earlier call, which is above.]"
-_BETWEEN: Final = re.compile(r'("(?:[^"\\]+|\\.)*")|[ \t\n\r]+')
+_BETWEEN: Final = re.compile(r'("(?:[^"\\]++|\\.?)*+"?)|[ \t\n\r]++', re.DOTALL)
 
 
 class ShorterInput(NamedTuple):
