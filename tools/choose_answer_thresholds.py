@@ -175,13 +175,9 @@ def _scores(model: CrossEncoder, pairs: Sequence[FamilyPair], on_progress: OnPro
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose the thresholds, write them into the data sheet and print them."""
     parser = command.parser("choose_answer_thresholds")
-    parser.add_argument(
-        "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
-    )
+    parser.add_argument("--cross-encoder", type=Path, required=True, metavar="DIR")
     add_families_flag(parser)
-    parser.add_argument(
-        "--pairs", type=whole(1), default=6_000, metavar="N", help="pairs of statements to choose on (default: 6000)"
-    )
+    parser.add_argument("--pairs", type=whole(1), default=6_000, metavar="N")
     add_state_flag(parser)
     add_json_flag(parser, "a table")
     return command.run(parser, _choose, argv)

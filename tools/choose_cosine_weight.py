@@ -137,17 +137,9 @@ def _as_json(one: CosineWeight) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose the weight for each encoder, write it into the data sheet and print it."""
     parser = command.parser("choose_cosine_weight")
-    parser.add_argument(
-        "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
-    )
+    parser.add_argument("--cross-encoder", type=Path, required=True, metavar="DIR")
     add_families_flag(parser)
-    parser.add_argument(
-        "--embedding",
-        nargs="+",
-        choices=("static", "minilm"),
-        default=["static", "minilm"],
-        help="encoders to choose a weight for (default: both)",
-    )
+    parser.add_argument("--embedding", nargs="+", choices=("static", "minilm"), default=["static", "minilm"])
     add_state_flag(parser)
     add_json_flag(parser, "a table")
     return command.run(parser, _choose, argv)

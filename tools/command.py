@@ -6,12 +6,13 @@ import argparse
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from cache.semantic.cross_encoder import CrossEncoderError
 from cache.semantic.verifier import VerifierError
-from gateway.cli.commands._flags import add_note_flag
+from gateway.cli.commands._flags import HelpFormatter, add_note_flag
 from gateway.exit_codes import Exit
 from gateway.fit.datasets import DataError
 from gateway.fit.libraries import LibraryMissing
@@ -37,13 +38,13 @@ _FAILURES = (
 
 
 def parser(tool: str) -> argparse.ArgumentParser:
-    """Return the parser of `python -m tools.TOOL`, without options; help.toml has its description and examples."""
+    """Return the parser of `python -m tools.TOOL`, without options; help.toml has its texts."""
     texts = tomllib.loads(Path(__file__).with_name("help.toml").read_text("utf-8"))[tool]
     return argparse.ArgumentParser(
         prog=f"python -m tools.{tool}",
         description=texts["description"],
         epilog=texts.get("examples"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(HelpFormatter, texts.get("options", {})),
     )
 
 

@@ -154,9 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make the cross-encoder and print what it serves of the parts left out."""
     parser = command.parser("make_cross_encoder")
     command.add_training_flags(parser, "set the threshold", "the model", required=False)
-    parser.add_argument("--small", action="store_true", help="little of everything, to try the chain")
-    parser.add_argument("--texts", type=Path, metavar="FILE", help="texts with their English, instead of packages")
-    parser.add_argument("--packages", type=Path, metavar="DIR", help="where packages are, or are put")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--texts", type=Path, metavar="FILE")
+    parser.add_argument("--packages", type=Path, metavar="DIR")
     add_families_flag(parser)
     add_device_flag(parser)
     add_seed_flag(parser)

@@ -396,46 +396,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure the cache on pairs or a stream and print the figures."""
     parser = command.parser("measure_cache")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--pairs", type=Path, metavar="FILE", help="labelled pairs, each tested by itself: JSON lines, plain or .gz"
-    )
-    source.add_argument(
-        "--stream", type=Path, metavar="FILE", help="labelled pairs whose questions are asked one after another"
-    )
+    source.add_argument("--pairs", type=Path, metavar="FILE")
+    source.add_argument("--stream", type=Path, metavar="FILE")
     gate = parser.add_mutually_exclusive_group()
-    gate.add_argument(
-        "--threshold", type=float, metavar="SCORE", help="lowest score that is served (default: the shipped model's)"
-    )
-    gate.add_argument(
-        "--max-error",
-        type=share_number,
-        metavar="SHARE",
-        help="with --pairs: calibrate the threshold to this share of wrong hits on the other half of the pairs; "
-        "with --stream: let the controller keep wrong hits below this share of all requests",
-    )
-    parser.add_argument("--artefact", type=Path, metavar="DIR", help="the verifier's folder (default: the shipped one)")
-    parser.add_argument(
-        "--cross-encoder",
-        default="default",
-        metavar="PATH",
-        help="the cross-encoder: its folder, as sentence-transformers exports it, 'default' for the shipped one, or "
-        "'none' to measure the verifier alone (default: default)",
-    )
-    parser.add_argument(
-        "--policy",
-        type=Path,
-        default=SHIPPED / "chat.yaml",
-        metavar="FILE",
-        help="the policy whose cache settings to use (default: the shipped chat.yaml)",
-    )
+    gate.add_argument("--threshold", type=float, metavar="SCORE")
+    gate.add_argument("--max-error", type=share_number, metavar="SHARE")
+    parser.add_argument("--artefact", type=Path, metavar="DIR")
+    parser.add_argument("--cross-encoder", default="default", metavar="PATH")
+    parser.add_argument("--policy", type=Path, default=SHIPPED / "chat.yaml", metavar="FILE")
     add_embedding_flag(parser)
-    parser.add_argument("--group", metavar="NAME", help="use only the pairs of this group")
-    parser.add_argument(
-        "--gates", action="store_true", help="count what each rule stops that holds at any score (with --pairs)"
-    )
-    parser.add_argument(
-        "--limit", type=whole(0), default=0, metavar="N", help="use N random pairs; 0 for all (default: 0)"
-    )
+    parser.add_argument("--group", metavar="NAME")
+    parser.add_argument("--gates", action="store_true")
+    parser.add_argument("--limit", type=whole(0), default=0, metavar="N")
     add_seed_flag(parser, " of samples and orders")
     add_state_flag(parser)
     add_json_flag(parser)

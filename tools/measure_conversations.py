@@ -206,23 +206,9 @@ _JUDGED: Final[Mapping[str, Callable[[Features], Features]]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure where turns of conversations start, and print how many start too low or too high."""
     parser = command.parser("measure_conversations")
-    parser.add_argument(
-        "--conversations", type=Path, default=_CONVERSATIONS, metavar="FILE", help="parts of conversations, as TOML"
-    )
-    parser.add_argument(
-        "--policy",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="policies (default: the shipped chat and batch)",
-    )
-    parser.add_argument(
-        "--artefact",
-        default="static",
-        metavar="PATH",
-        help="the classifier: its folder, or 'static' (default) or 'minilm' for a shipped one",
-    )
+    parser.add_argument("--conversations", type=Path, default=_CONVERSATIONS, metavar="FILE")
+    parser.add_argument("--policy", type=Path, nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--artefact", default="static", metavar="PATH")
     add_state_flag(parser)
     add_json_flag(parser)
     return command.run(

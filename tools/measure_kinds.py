@@ -50,7 +50,7 @@ def texts(exam: dict[str, Any], part: str) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what each part of the exam is taken for, and how much of it is claimed as the classifier's domain."""
     parser = command.parser("measure_kinds")
-    parser.add_argument("--classifier", type=Path, metavar="DIR", help="another classifier (default: what ships)")
+    parser.add_argument("--classifier", type=Path, metavar="DIR")
     add_embedding_flag(parser)
     add_state_flag(parser)
     add_json_flag(parser, "a table")

@@ -202,24 +202,11 @@ def agreement(tiers: NDArray[np.generic]) -> Floats:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure a classifier on pairs and print how often both texts go to the same tier."""
     parser = command.parser("measure_robustness")
-    parser.add_argument(
-        "--pairs", type=Path, required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
-    )
-    parser.add_argument(
-        "--artefact",
-        default="static",
-        metavar="PATH",
-        help="the classifier: its folder, or 'static' (default) or 'minilm' for a shipped one",
-    )
-    parser.add_argument(
-        "--embedding", choices=get_args(EmbedderKind), help="the text encoder (default: the artefact's)"
-    )
-    parser.add_argument(
-        "--limit", type=whole(0), default=5000, metavar="N", help="use N random pairs; 0 for all (default: 5000)"
-    )
-    parser.add_argument(
-        "--policy", type=Path, metavar="FILE", help="also measure agreement under this policy's start rules"
-    )
+    parser.add_argument("--pairs", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--artefact", default="static", metavar="PATH")
+    parser.add_argument("--embedding", choices=get_args(EmbedderKind))
+    parser.add_argument("--limit", type=whole(0), default=5000, metavar="N")
+    parser.add_argument("--policy", type=Path, metavar="FILE")
     add_seed_flag(parser, " of the sample and the resamples")
     add_state_flag(parser)
     add_json_flag(parser)

@@ -64,10 +64,10 @@ def share(count: int, n: int) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the head and print the shares by language and by file."""
     parser = command.parser("measure_volatile")
-    parser.add_argument("--head", type=Path, default=ARTEFACT, metavar="DIR", help="the folder of the head")
-    parser.add_argument("--exam", type=Path, default=EXAM, metavar="DIR", help="the folder of labelled texts")
-    parser.add_argument("--questions", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, or .gz")
-    parser.add_argument("--sample", type=whole(0), default=0, metavar="N", help="barred questions to print, per file")
+    parser.add_argument("--head", type=Path, default=ARTEFACT, metavar="DIR")
+    parser.add_argument("--exam", type=Path, default=EXAM, metavar="DIR")
+    parser.add_argument("--questions", type=Path, nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--sample", type=whole(0), default=0, metavar="N")
     add_seed_flag(parser)
     add_json_flag(parser, "a table")
 

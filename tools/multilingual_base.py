@@ -262,8 +262,8 @@ def _found(vectors: torch.Tensor, english: torch.Tensor, languages: NDArray[np.s
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the base and print how well it finds the English of texts that were held out."""
     parser = command.parser("multilingual_base")
-    parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="what tools.package_texts wrote")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument("--texts", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     for flag, least, most, default, what in (
         ("--pieces", 1_000, None, 62_000, "pieces of the vocabulary"),
         ("--layers", 1, _LAYERS, _LAYERS, "how many of MiniLM's six layers"),

@@ -250,9 +250,9 @@ def read_texts(path: Path) -> Texts:
 def main(argv: Sequence[str] | None = None) -> int:
     """Collect the texts, write them and print how many there are by language and source."""
     parser = command.parser("package_texts")
-    parser.add_argument("--packages", type=Path, required=True, metavar="DIR", help="the folder with the *.deb files")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
-    parser.add_argument("--download", nargs="+", metavar="CODE", help="languages whose packages apt-get is to fetch")
+    parser.add_argument("--packages", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--download", nargs="+", metavar="CODE")
     add_json_flag(parser, "a table")
 
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:

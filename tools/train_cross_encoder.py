@@ -277,10 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser("train_cross_encoder")
     command.add_training_flags(parser, "set the threshold", "the model", required=False)
     add_families_flag(parser)
-    parser.add_argument("--parallel", type=Path, metavar="FILE", help="texts with their English, of package_texts")
-    parser.add_argument(
-        "--start", type=Path, required=True, metavar="DIR", help="the folder of multilingual_base or of an earlier run"
-    )
+    parser.add_argument("--parallel", type=Path, metavar="FILE")
+    parser.add_argument("--start", type=Path, required=True, metavar="DIR")
     for flag, least, default, what in (
         ("--pairs", 64, 4_000_000, "pairs of a run"),
         ("--runs", 1, 2, "runs, each on other pairs; the result is the mean of their weights"),
@@ -290,9 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(
             flag, type=whole(least, None), default=default, metavar="N", help=f"{what} (default: {default})"
         )
-    parser.add_argument(
-        "--learning-rate", type=share_number, default=2.2e-4, metavar="RATE", help="the highest (default: 0.00022)"
-    )
+    parser.add_argument("--learning-rate", type=share_number, default=2.2e-4, metavar="RATE")
     add_device_flag(parser)
     add_seed_flag(parser)
     add_json_flag(parser, "a table")

@@ -129,8 +129,8 @@ def train(
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit the detector, write it and print how often it tells a language."""
     parser = command.parser("train_languages")
-    parser.add_argument("--texts", type=Path, required=True, metavar="FILE", help="texts from tools.package_texts")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the detector to")
+    parser.add_argument("--texts", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     add_note_flag(parser)
     add_seed_flag(parser)
     add_json_flag(parser, "a table")

@@ -222,11 +222,9 @@ def train(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remad
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit the vectors and print how they find wordings of families that were left out."""
     parser = command.parser("train_token_vectors")
-    parser.add_argument(
-        "--cross-encoder", type=Path, default=shipped_cross_encoder(), metavar="DIR", help="the cross-encoder's folder"
-    )
-    parser.add_argument("--texts", type=Path, metavar="FILE", help="what tools.package_texts wrote")
-    parser.add_argument("--steps", type=whole(1), default=1200, metavar="N", help="batches to fit (default: 1200)")
+    parser.add_argument("--cross-encoder", type=Path, default=shipped_cross_encoder(), metavar="DIR")
+    parser.add_argument("--texts", type=Path, metavar="FILE")
+    parser.add_argument("--steps", type=whole(1), default=1200, metavar="N")
     add_note_flag(parser)
     add_seed_flag(parser)
     add_json_flag(parser, "a table")

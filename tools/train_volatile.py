@@ -203,7 +203,7 @@ def _sha256(path: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the head, write it and print how it does on lines that were left out."""
     parser = command.parser("train_volatile")
-    parser.add_argument("--out", type=Path, default=ARTEFACT, metavar="DIR", help="the folder to write the head to")
+    parser.add_argument("--out", type=Path, default=ARTEFACT, metavar="DIR")
     add_note_flag(parser)
     add_seed_flag(parser)
     add_json_flag(parser, "a table")

@@ -162,26 +162,14 @@ def _shown(title: str, out: Flags, same: Flags, groups: dict[str, Flags]) -> Tab
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the exam and print the figures."""
     parser = command.parser("exam")
-    parser.add_argument("--part", action="append", choices=_ALL, help="run this part only; may be repeated")
-    parser.add_argument(
-        "--pairs", type=Path, nargs="+", default=[], metavar="FILE",
-        help="decide 1,500 random pairs of each of these public sets too, and nothing else unless --part is given",
-    )  # fmt: skip
-    parser.add_argument("--languages", default="", metavar="CODES", help="run these languages only, such as zh,ja")
-    parser.add_argument(
-        "--cross-encoder", default="default", metavar="PATH",
-        help="the cross-encoder's folder, 'default' for the shipped one, 'none' for the verifier alone",
-    )  # fmt: skip
-    parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score served (default: the model's)")
-    parser.add_argument(
-        "--policy", type=Path, default=SHIPPED / "chat.yaml", metavar="FILE",
-        help="the policy whose cache settings to use (default: the shipped chat.yaml)",
-    )  # fmt: skip
-    parser.add_argument("--wrong", action="store_true", help="list the pairs that are wrongly served")
-    parser.add_argument(
-        "--limit", type=whole(0), default=0, metavar="N",
-        help="use N random pairs of each language and kind, and N requests of a desk; 0 for all (default: 0)",
-    )  # fmt: skip
+    parser.add_argument("--part", action="append", choices=_ALL)
+    parser.add_argument("--pairs", type=Path, nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--languages", default="", metavar="CODES")
+    parser.add_argument("--cross-encoder", default="default", metavar="PATH")
+    parser.add_argument("--threshold", type=float, metavar="SCORE")
+    parser.add_argument("--policy", type=Path, default=SHIPPED / "chat.yaml", metavar="FILE")
+    parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--limit", type=whole(0), default=0, metavar="N")
     add_embedding_flag(parser)
     add_seed_flag(parser, " of samples")
     add_state_flag(parser)

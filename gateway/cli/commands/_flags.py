@@ -37,12 +37,12 @@ def add_command(
         help=texts["summary"],
         description=texts.get("description", texts["summary"]),
         epilog=texts.get("examples"),
-        formatter_class=partial(_HelpFormatter, texts.get("options", {})),
+        formatter_class=partial(HelpFormatter, texts.get("options", {})),
     )
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Describe the options that have no text of their own by `options`, the command's in help.toml."""
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Describe the options that have no text of their own by `options`, those of the command in its help.toml."""
 
     def __init__(self, options: Mapping[str, str], **settings: Any) -> None:
         super().__init__(**settings)
