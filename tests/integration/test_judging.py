@@ -265,6 +265,15 @@ def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream)
     assert "< 0.8 (agreement)" in answered.headers["x-tierline-reason"]
 
 
+def test_a_slow_sample_is_not_waited_for(gw: Gateway, local_upstream: Upstream) -> None:
+    """Twice as long as its draft took, or as a stream may be held, and there is no evidence: the policy decides."""
+    local_upstream.default = Reply(text="The answer is Rome.")
+    local_upstream.on(is_sample).reply(text="The answer is Rome.", before_headers_s=7.0)
+    began = time.monotonic()
+    answered = put(gw, "twice")
+    assert "no signal" in answered.headers["x-tierline-reason"] and 1.9 < time.monotonic() - began < 5.0
+
+
 def test_several_choices_are_not_sampled(gw: Gateway, local_upstream: Upstream) -> None:
     """Then there is no evidence, and the policy decides."""
     answered = put(gw, "twice", n=2)
