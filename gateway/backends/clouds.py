@@ -164,7 +164,7 @@ class FramedStream:
     def __init__(self, response: Response) -> None:
         from botocore.eventstream import EventStreamBuffer, ParserError
 
-        self._wrong = (ParserError, LookupError, ValueError, TypeError)
+        self._wrong = (ParserError, LookupError, ValueError, TypeError, AttributeError)
         self.status = response.status
         self.close = response.close
         self._response = response

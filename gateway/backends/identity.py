@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -24,6 +25,7 @@ from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
 log = logging.getLogger("tierline.backends")
+T = TypeVar("T")
 
 _USED_OF_LIFE: Final = 0.75
 """Share of its life after which a credential is renewed."""
@@ -132,7 +134,7 @@ class Identity(ABC):
 
     async def _renew(self) -> None:
         before = self.failure
-        credential = await asyncio.to_thread(self.tried)
+        credential = await _aside(self.tried)
         if credential is None:
             self._pause_s = pause_s = min(_LONGEST_PAUSE_S, max(_LEAST_PAUSE_S, self._pause_s * 2))
             if self.failure != before:
@@ -146,6 +148,27 @@ class Identity(ABC):
             pause_s = max(_LEAST_PAUSE_S, left_s if credential.renew_s is None else credential.renew_s)
         if pause_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(pause_s, self.renew)
+
+
+async def _aside(call: Callable[[], T]) -> T:
+    """Return what `call`, which raises nothing, returns: in a thread that nobody waits for when the process ends.
+
+    Fetching credentials from a server that does not answer takes the libraries minutes.
+    """
+    loop = asyncio.get_running_loop()
+    returned: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T) -> None:
+        if not returned.done():  # nobody waits any more
+            returned.set_result(result)
+
+    def run() -> None:
+        result = call()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, result)
+
+    threading.Thread(target=run, name="tierline.identity", daemon=True).start()
+    return await returned
 
 
 class SignedTransport:

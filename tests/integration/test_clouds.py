@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ def test_a_ladder_of_two_clouds(tmp_path: Path) -> None:
         assert len(secrets) >= 2
         assert not any(secret in log for secret in secrets)
         assert (google.refused, aws.refused) == ([], [])
+
+
+def test_a_server_of_credentials_that_is_silent_keeps_nothing_up(tmp_path: Path) -> None:
+    """The next tier answers by the deadline, and the gateway stops as ever: the library would wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, Vertex() as google, Bedrock() as aws:
+        account = tmp_path / "account.json"
+        told = json.loads(google.account_file()) | {"token_uri": f"http://127.0.0.1:{silent.getsockname()[1]}/token"}
+        account.write_text(json.dumps(told))
+        env = {"GOOGLE_APPLICATION_CREDENTIALS": str(account)}
+        with serve(tmp_path, "", policies={"chat": POLICY}, settings=tiers(google, aws), env=env) as gateway:
+            silent.settimeout(20)
+            with silent.accept()[0]:
+                assert gateway.stop() == 0
 
 
 def test_check_tries_the_credentials(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 import time
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.base import Backend, BackendRequest, BadStatus, InvalidReply
-from gateway.backends.clouds import identity_for
+from gateway.backends.clouds import FramedStream, identity_for
 from gateway.backends.service import ServiceClient
 from gateway.config.schema import Deployment
 from gateway.tiers.build import build_tiers, endpoints_of
@@ -286,6 +287,26 @@ async def test_a_stream_that_bedrock_breaks(aws: Bedrock) -> None:
         with pytest.raises(BadStatus) as broken:
             await streamed(endpoint.backend)
     assert (broken.value.status, broken.value.blame) == (429, "pause")
+
+
+@pytest.mark.parametrize("payload", [[], "text", 5, None, {"bytes": 5}, {"bytes": "!"}])
+@pytest.mark.parametrize("more", [{}, {":exception-type": "throttlingException"}])
+async def test_a_frame_that_is_none_of_theirs(payload: Any, more: dict[str, str]) -> None:
+    """Is an invalid reply or nothing, never a bug of ours."""
+
+    class _One:
+        status = 200
+        parts = iter((frame(payload, **more), b""))
+
+        async def chunk(self) -> bytes:
+            return next(self.parts)
+
+        def close(self) -> None:
+            """See `Response.close`."""
+
+    stream = FramedStream(_One())  # type: ignore[arg-type]
+    with contextlib.suppress(InvalidReply):
+        await stream.read()
 
 
 @pytest.mark.parametrize(
