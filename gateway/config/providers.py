@@ -103,6 +103,6 @@ def with_hosted_tiers(environ: Environ) -> Environ:
     if known or environ.get("TIERLINE_LARGE_MODEL"):
         own["TIERLINE_LARGE_BASE_URL"] = environ.get("TIERLINE_LARGE_BASE_URL") or url
         own["TIERLINE_LARGE_MODEL"] = environ.get("TIERLINE_LARGE_MODEL") or large
-        if not environ.get("TIERLINE_LARGE_KEY"):
+        if not environ.get("TIERLINE_LARGE_KEY") and own["TIERLINE_LARGE_BASE_URL"] == url:  # no other server gets it
             own["TIERLINE_LARGE_KEY_ENV"] = own.get("TIERLINE_HOSTED_KEY_ENV") or "OPENAI_API_KEY"
     return own

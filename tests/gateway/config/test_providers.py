@@ -50,6 +50,13 @@ def test_openai_s_key_counts_before_any_other() -> None:
         ),
         ({"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://gpu/v1"}, None, None),
         ({"AZURE_OPENAI_API_KEY": KEY, "AZURE_OPENAI_ENDPOINT": "https://acme.openai.azure.com/"}, None, None),
+        ({"OPENAI_API_KEY": KEY, "TIERLINE_LARGE_BASE_URL": "https://other/v1"}, None, None),
+        ({"ANTHROPIC_API_KEY": KEY, "TIERLINE_LARGE_BASE_URL": "http://o", "TIERLINE_LARGE_MODEL": "b"}, None, None),
+        (
+            {"OPENAI_API_KEY": KEY, "TIERLINE_LARGE_BASE_URL": "https://o/v1", "TIERLINE_LARGE_KEY": "k"},
+            "gpt-6.1-sol",
+            "https://o/v1",
+        ),
         ({}, None, None),
     ],
     ids=lambda value: value and "-".join(value) if isinstance(value, dict) else "",
@@ -57,7 +64,7 @@ def test_openai_s_key_counts_before_any_other() -> None:
 def test_the_large_tier_is_there_where_its_model_is_known(
     environ: dict[str, str], model: str | None, url: str | None
 ) -> None:
-    """By the hosted tier's key. Whoever chose another hosted model or server names the large one too."""
+    """By the hosted tier's key, at its server alone. Whoever chose another model or server names the large one too."""
     large = load_deployment(None, environ).tiers[2]
     (backend,) = large.backends
     assert large.configured == (model is not None)
