@@ -114,8 +114,8 @@ def _waste(slot: int, name: str, columns: Sequence[str], where: str = "true") ->
     groups = ", ".join(columns)
     return Summary(
         f"{name}_waste_{slot}",
-        f"""SELECT {groups}, slot_ms, one.tier AS call_tier, CASE WHEN one.outcome IN ('judged', 'unclear') THEN 'judge'
-        WHEN one.attempt = 0 THEN 'sample'
+        f"""SELECT {groups}, slot_ms, one.tier AS call_tier, CASE WHEN one.attempt = 0
+        THEN if(one.verifier = 'judge', 'judge', 'sample')
         WHEN one.outcome = 'lost' THEN 'race' WHEN one.outcome IN ('low_confidence', 'unfit') THEN 'draft'
         ELSE 'other' END AS kind,
     count(*) AS calls, sum(one.cost_usd) AS usd, sum(one.tokens_in + one.tokens_out) AS tokens

@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,17 +123,19 @@ async def test_each_figure_leads_to_its_requests(store: RedisStore, tmp_path: Pa
         request(2, [call(1, 0.002, wasted=True, outcome="low_confidence"), call(2, 0.004)], surface="voice"),
         request(3, [call(1, 0.0)], cost_unknown=True),
         request(4, [call(1, 0.003), call(2, 0.001, wasted=True, outcome="lost"), call(0, 0.0005, wasted=True)]),
+        request(5, [call(1, 0.003), replace(call(0, 0.0002, wasted=True, outcome="cancelled"), verifier="judge")]),
     ]
     async with console(tmp_path, store, made) as client:
         page = (await client.get("/money?by=surface")).text
         links = {link.replace("&amp;", "&") for link in re.findall(r'href="(/requests\?[^"]+)"', page)}
         assert {"/requests?since=24h", "/requests?since=24h&surface=chat", "/requests?since=24h&is=unpriced"} <= links
-        for flag, ids in (("wasted", {"req-2", "req-4"}), ("unpriced", {"req-3"})):
+        for flag, ids in (("wasted", {"req-2", "req-4", "req-5"}), ("unpriced", {"req-3"})):
             rows = (await client.get(f"/requests.json?since=24h&is={flag}")).json()["rows"]
             assert {row["request_id"] for row in rows} == ids
         data = (await client.get("/money.json?by=path")).json()
         assert {(one["kind"], one["tier"]): one["usd"] for one in data["waste"]} == {
             ("draft", "local"): 0.002, ("race", "hosted"): 0.001, ("sample", "local"): 0.0005,
+            ("judge", "local"): 0.0002,
         }  # fmt: skip
         assert "1 requests of unknown price" in page or "1 of unknown price" in page
 
