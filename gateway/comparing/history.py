@@ -69,7 +69,9 @@ class HistorySummaries:
         if history is None or request.features.approx_tokens < (limit := history.at * history.window):
             return request
         hop = request.trace.begin(names.INPUT)
-        key = f"tierline:summary:{request.policy.surface}:{request.ledger.conversation}"
+        first = next((i for i, message in enumerate(messages) if message.get("role") == "user"), 0)
+        begins = await off_loop(partial(_hash, messages[: first + 1]))  # one name may be that of many conversations
+        key = f"tierline:summary:{request.policy.surface}:{request.ledger.conversation}:{begins}"
         told = self._seen.get(hash(key)) or await self._stored(key)
         end = told.get("end", len(messages))
         known = end < len(messages) and await off_loop(partial(_hash, messages[:end])) == told["hash"]

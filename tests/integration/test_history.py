@@ -33,12 +33,17 @@ async def turn(world: CachingWorld, api: str, surface: str, turns: int) -> Any:
     reply = await world.app.client.post(PATHS[api], json={"model": surface, **conversation(api, turns)})
     assert reply.status_code == 200, reply.text
     assert world.refusals() == []
+    await made(world)
+    return reply
+
+
+async def made(world: CachingWorld) -> None:
+    """Returns once no summary is being made."""
     async with asyncio.timeout(10):
         while True:
             await asyncio.sleep(0.02)
             if not world.app.steps.histories._making:
                 break
-    return reply
 
 
 def sent_for_agent(world: CachingWorld, surface: str) -> list[str]:
@@ -81,6 +86,19 @@ async def test_a_summary_that_fails_is_paid_once(world: CachingWorld) -> None:
     assert len(world.chat.requests) == 4 and once > 0
     await turn(world, "chat", "chat", 16)
     assert len(world.chat.requests) == 6 and await paid(world, "chat") > once
+
+
+async def test_conversations_of_one_name_have_summaries_of_their_own(world: CachingWorld) -> None:
+    """An application that sends one `prompt_cache_key` for all of its users does not pay for one in each turn."""
+    for turns in (8, 9, 10):
+        for user in ("one", "two"):
+            body = {"model": "chat", "prompt_cache_key": "everybody", **conversation("chat", turns)}
+            at = next(i for i, message in enumerate(body["messages"]) if message["role"] == "user")
+            body["messages"][at] = {"role": "user", "content": f"I am {user}. Go on."}
+            assert (await world.app.client.post(PATHS["chat"], json=body)).status_code == 200
+            await made(world)
+    assert len(world.chat.requests) == 6 + 2
+    assert [SAID in one for one in sent_for_agent(world, "chat")] == [False, False, True, True, True, True]
 
 
 async def test_another_worker_finds_it_and_another_conversation_does_not(world: CachingWorld) -> None:
