@@ -18,7 +18,7 @@ from typing import Any
 from gateway.backends.base import InvalidReply
 from gateway.cascade.draft_judge import ALTERNATIVES, judge_body, p_yes
 from gateway.cli.commands._collect_model import Respondent
-from gateway.fit.datasets import DataError, Json, json_objects, sampled, unwrapped
+from gateway.fit.datasets import DataError, Json, json_objects, read_rows, sampled, unwrapped
 from routing.confidence.judge import Evidence
 
 
@@ -57,12 +57,16 @@ class JudgedRows:
     @classmethod
     def open(cls, prompts: Path, out: Path, *, resume: bool) -> JudgedRows:
         """Read the rows, and with `resume` the words of an earlier run. Raises DataError."""
+        read_rows(prompts)  # which says what is no row
         rows = [row for _, row in json_objects(prompts)]
         part = out.with_name(f"{out.name}.part")
         if out.exists() or (part.exists() and not resume):
             raise DataError(f"{out} or {part.name} exists already: continue it with --resume, or name another --out")
-        for _, word in json_objects(part, skip_broken=True) if part.exists() else ():
-            rows[word["row"]]["models"][word["model"]]["judge"] = word["judge"]
+        try:
+            for _, word in json_objects(part, skip_broken=True) if part.exists() else ():
+                rows[word["row"]]["models"][word["model"]]["judge"] = word["judge"]
+        except (LookupError, TypeError):
+            raise DataError(f"{part} is of other prompts; remove it, or name another --out") from None
         out.parent.mkdir(parents=True, exist_ok=True)
         return cls(rows, part, out)
 
@@ -77,7 +81,8 @@ class JudgedRows:
             for at in chosen
             if isinstance(prompt := self._rows[at].get("prompt"), str)
             for model, answer in (self._rows[at].get("models") or {}).items()
-            if answer.get("answer") and "judge" not in answer and (not of or model in of)
+            if isinstance(text := answer.get("answer"), str) and text and "judge" not in answer
+            if not of or model in of
         ]
 
     def add(self, task: AnswerToJudge, word: Mapping[str, Any]) -> None:

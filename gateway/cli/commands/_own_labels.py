@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -18,6 +18,8 @@ from gateway.cli.commands import CommandError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+_NEEDED: Final = frozenset({"better", "judged_at", "request_id", "small", "strong", "surface", "tenant"})
 
 
 def add_label_flags(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +44,14 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
     if args.labels is not None:
         try:
             rows = [orjson.loads(line) for line in args.labels.read_bytes().splitlines() if line.strip()]
+            if not all(row.keys() >= _NEEDED for row in rows):
+                raise ValueError
             return SurfaceLabels(sorted((row for row in rows if row["surface"] == args.surface), key=_time))
         except OSError as error:
             raise CommandError(f"{args.labels} cannot be read: {error.strerror}") from None
         except orjson.JSONDecodeError as error:
             raise CommandError(f"{args.labels} is not a file of JSON lines: {error}") from None
-        except (LookupError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
     try:
         with opened(args.ledger or state / "ledger") as database:

@@ -333,6 +333,13 @@ def test_recorded_answers_are_judged_as_drafts_would_be(
     capsys.readouterr()
     assert collect(upstream, rows, tmp_path / "none.jsonl", "--judge", "--of", "d") == 2
     assert "no answers to judge of these models" in capsys.readouterr().err
+    for wrong in (["a"], {"a": 5}):
+        bad = write(tmp_path / "bad.jsonl", [{**row, "models": wrong}])
+        assert collect(upstream, bad, tmp_path / "none.jsonl", "--judge") == 2
+        assert "models is an object" in capsys.readouterr().err
+    (tmp_path / "none.jsonl.part").write_text('{"row": 7, "model": "a", "judge": 0.5}\n')
+    assert collect(upstream, rows, tmp_path / "none.jsonl", "--judge", "--resume") == 2
+    assert "is of other prompts" in capsys.readouterr().err
     again = tmp_path / "again.jsonl"
     (tmp_path / "again.jsonl.part").write_text('{"row": 0, "model": "a", "judge": 0.5}\n{"row": 0, "mod')
     assert collect(upstream, rows, again, "--judge", "--of", "a", "--resume") == 0

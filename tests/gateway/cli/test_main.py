@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == f"tierline: {out}: No such file or directory\n"
 
 
-@pytest.mark.parametrize("row", [5, {}, {"surface": "chat"}, {"surface": "chat", "judged_at": "x"}])
+@pytest.mark.parametrize("row", [5, {}, {"surface": "chat"}, {"surface": "chat", "judged_at": 1}])
 def test_labels_that_are_none_are_a_line(tmp_path: Path, row: object, capsys: pytest.CaptureFixture[str]) -> None:
     labels = tmp_path / "labels.jsonl"
     labels.write_text(json.dumps(row))
