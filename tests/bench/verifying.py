@@ -21,7 +21,7 @@ import httpx2
 from routing.confidence.scorer import AnswerScorer
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.routing.confidence.test_scorer import written
-from tests.support.ask import record_at
+from tests.support.ask import chat_body, record_at
 from tests.support.gateway import Gateway, config, serve
 from tests.support.store import local_store
 from tests.support.upstream import Reply, Upstream
@@ -90,7 +90,8 @@ def _own_cpu(gateway: Gateway, client: httpx2.Client, count: int) -> BenchFigure
         for surface, took in each.items():
             began = _loop_us(gateway.process.pid)
             for number in range(count // 8):
-                _ask(client, surface, f"{surface} {again} {number}", stream=False)
+                body = chat_body(f"{surface} {again} {number}", surface, stream=False)
+                client.post("/chat/completions", json=body).raise_for_status()
             took.append((_loop_us(gateway.process.pid) - began) / (count // 8))
     added = statistics.median(a - b for a, b in zip(*each.values(), strict=True))
     return BenchFigure("the path's own CPU, by the scorer (us)", added, 20)
@@ -103,7 +104,9 @@ def _loop_us(pid: int) -> float:
 def _streams(client: httpx2.Client, store: str, count: int) -> list[BenchFigure]:
     late, after = 0, []
     for number in range(count):
-        record = asyncio.run(record_at(store, _ask(client, "judged", f"stream {number}", stream=True)))
+        reply = client.post("/chat/completions", json=chat_body(f"stream {number}", "judged", stream=True))
+        reply.raise_for_status()
+        record = asyncio.run(record_at(store, reply.headers["x-request-id"]))
         attempt = next(hop for hop in record["hops"] if hop["name"] == "attempt")
         attributes, began_ms = attempt["attributes"], attempt["start_us"] / 1000
         if attributes.get("tierline.verify.by") != "judge":
@@ -116,13 +119,6 @@ def _streams(client: httpx2.Client, store: str, count: int) -> list[BenchFigure]
         BenchFigure("first byte after the verdict, p50 (ms)", shares[49], 1),
         BenchFigure("first byte after the verdict, p99 (ms)", shares[98]),
     ]
-
-
-def _ask(client: httpx2.Client, surface: str, question: str, *, stream: bool) -> str:
-    body = {"model": surface, "stream": stream, "messages": [{"role": "user", "content": question}]}
-    reply = client.post("/chat/completions", json=body)
-    reply.raise_for_status()
-    return str(reply.headers["x-request-id"])
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ class Matrix:
     async def _result(self, into: str, out: str, variant: Variant) -> tuple[str, str]:
         """Return what became of a variant, and what was seen where that is `none`."""
         body, base = (_body(into, out, variant, value) for value in (variant.value, variant.base))
-        seen = await self._ask(into, out, body)
+        seen = await self._sent(into, out, body)
         path = variant.path
         if seen.status != 200:
             if _says_unfit(seen):
@@ -220,10 +220,10 @@ class Matrix:
         """Return what became of the request that a variant is compared with, sent once."""
         key = (f"{into} {out}", orjson.dumps(base))
         if key not in self._bases:
-            self._bases[key] = await self._ask(into, out, base)
+            self._bases[key] = await self._sent(into, out, base)
         return self._bases[key]
 
-    async def _ask(self, into: str, out: str, body: Json) -> _Seen:
+    async def _sent(self, into: str, out: str, body: Json) -> _Seen:
         self._received.pop(out, None)
         answer = await self._app.client.post(PATHS[into], json=body, headers=headers_of(into))
         if answer.status_code in (503, 504):  # a machine that is busy otherwise
