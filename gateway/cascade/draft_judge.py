@@ -48,8 +48,7 @@ _AROUND: Final = " \"'.*\u2581\u0120"
 """What tokens have around a word; the last two are how some vocabularies write a space."""
 _STALE_S: Final = 30.0
 """How long a duration holds unconfirmed: a judge that is skipped as too slow would never be timed again."""
-_SETTLE_S: Final = 0.02
-"""How long a draft waits, after its verdict, until what it cost is told to the store."""
+_SETTLE_S: Final = 0.02  # how long a draft waits after its verdict, until the store is told what that cost
 _NEWEST: Final = 0.2
 """Weight of the newest duration in the mean of a judge's durations."""
 

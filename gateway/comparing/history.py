@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from gateway.tiers import Tier
     from policies.input import InputRules
 
-log = logging.getLogger("tierline.history")
-
 _KEPT_S: Final = b"86400"
 _ASK_S: Final = 0.05
 _LIMIT_S: Final = 60.0
@@ -61,6 +58,7 @@ class HistorySummaries:
         self._paid = paid
         self._tiers = tiers
         self._seen: Recent[dict[str, Any]] = Recent(_MOST)
+        self._tried: Recent[bool] = Recent(_MOST)
         self._making: dict[str, asyncio.Task[None]] = {}
 
     async def shortened(self, request: RequestContext, rules: InputRules) -> RequestContext:
@@ -75,7 +73,7 @@ class HistorySummaries:
         told = self._seen.get(hash(key)) or await self._stored(key)
         end = told.get("end", len(messages))
         known = end < len(messages) and await off_loop(partial(_hash, messages[:end])) == told["hash"]
-        if known and told["text"]:
+        if known:
             made = with_summary(request, range(told["start"], end), told["text"]) or request
         if saved := max(0, request.features.approx_tokens - made.features.approx_tokens):
             request.ledger.tokens_left_out += saved
@@ -94,17 +92,13 @@ class HistorySummaries:
         await asyncio.gather(*self._making.values(), return_exceptions=True)
 
     def _begin(self, key: str, request: RequestContext, span: range, sent: list[Any]) -> None:
-        if key not in self._making and with_summary(request, span, _BEGIN) is not None:
+        new = key not in self._making and not self._tried.get(hash((key, span.stop)))
+        if new and with_summary(request, span, _BEGIN) is not None:
             self._making[key] = task = asyncio.ensure_future(self._make(key, request, span, sent))
-            task.add_done_callback(lambda ended: self._ended(key, ended))
-
-    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
-        del self._making[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a summary could not be made", exc_info=error)
+            task.add_done_callback(lambda _: self._making.pop(key, None))
 
     async def _make(self, key: str, request: RequestContext, span: range, sent: list[Any]) -> None:
-        shown, digest = await off_loop(lambda: (_shown(sent), _hash(request.body["messages"][: span.stop])))
+        shown = await off_loop(lambda: orjson.dumps(conversation_shown(sent, _MOST_CHARS)).decode())
         asked = [{"role": "system", "content": _TASK}, {"role": "user", "content": shown}]
         body = {"messages": asked, "max_tokens": 800}
         room = room_needed(body)
@@ -112,14 +106,16 @@ class HistorySummaries:
         endpoint = next((one for one in able if room <= (one.config.context or room)), None)
         if endpoint is None:
             return
-        told = {"start": span.start, "end": span.stop, "hash": digest, "text": ""}
-        self._seen.put(hash(key), told)
+        self._tried.put(hash((key, span.stop)), True)
         own = with_set_fields(BackendRequest(body, ask_logprobs=False), endpoint)
         answer = await call_model(endpoint, request.policy.surface, own, _LIMIT_S)
         self._paid(request.policy.surface, answer.cost_usd)
         text = answer.value and text_of_answer(answer.value)
         if text and text.strip():
-            await self._keep(key, {**told, "text": _BEGIN + text.strip()})
+            told = {"start": span.start, "end": span.stop, "text": _BEGIN + text.strip()}
+            await self._keep(
+                key, {**told, "hash": await off_loop(partial(_hash, request.body["messages"][: span.stop]))}
+            )
 
     async def _keep(self, key: str, told: dict[str, Any]) -> None:
         self._seen.put(hash(key), told)
@@ -132,10 +128,6 @@ class HistorySummaries:
         except StoreUnavailable:
             return {}
         return orjson.loads(value) if value else {}
-
-
-def _shown(messages: list[Any]) -> str:
-    return orjson.dumps(conversation_shown(messages, _MOST_CHARS)).decode()
 
 
 def _hash(messages: list[Any]) -> str:

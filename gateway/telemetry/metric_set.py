@@ -231,10 +231,7 @@ class MetricSet:
             "learn_comparisons", "Answers drawn to be compared with another tier's.", "surface", "outcome"
         )
         self.comparison_cost = self._counter(
-            "learn_usd",
-            "Cost in US dollars of comparisons and of summaries of histories; in no client's ledger.",
-            "surface",
-            "part",
+            "learn_usd", "Cost in US dollars of comparisons and summaries; in no client's ledger.", "surface", "part"
         )
         self.shadows = self._counter(
             "shadows", "Requests run again under a candidate, whose answers no client gets.", "surface", "outcome"

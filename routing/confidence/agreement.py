@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice, starmap, zip_longest
+from itertools import islice, product, zip_longest
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
@@ -88,17 +88,14 @@ def _alike(one: ComparedAnswer, other: ComparedAnswer, cosine: Cosine | None, co
     if not one.calls and not other.calls:
         return similarity(one.text, other.text if complete else _first_words(other.text, one.text), cosine)
     most = max(len(one.calls), len(other.calls)) if complete else len(one.calls)
-    if sum(len(arguments) for _, arguments in (*one.calls, *other.calls)) > _MAX_CHARS:  # too long for every pair
-        return math.fsum(starmap(_calls_alike, zip(one.calls, other.calls, strict=False))) / most
-    pairs = [
-        (_calls_alike(mine, theirs), -i, -j) for i, mine in enumerate(one.calls) for j, theirs in enumerate(other.calls)
-    ]
-    total, left, free = 0.0, set(range(len(one.calls))), set(range(len(other.calls)))
-    for alike, i, j in sorted(pairs, reverse=True):
-        if -i in left and -j in free:
-            left.remove(-i)
-            free.remove(-j)
-            total += alike
+    in_order = sum(len(arguments) for _, arguments in (*one.calls, *other.calls)) > _MAX_CHARS  # every pair takes long
+    pairs = product(enumerate(one.calls), enumerate(other.calls))
+    alike = [(_calls_alike(mine, theirs), -i, j) for (i, mine), (j, theirs) in pairs if i == j or not in_order]
+    total, taken = 0.0, set[int]()
+    for value, i, j in sorted(alike, key=lambda one: (-one[0], -one[1], one[2])):
+        if taken.isdisjoint((i - 1, j)):
+            taken |= {i - 1, j}
+            total += value
     return total / most
 
 
@@ -132,14 +129,12 @@ def _begun_arguments(text: str) -> dict[str, Any] | None:
 
 
 def _values_alike(one: Any, other: Any, depth: int = 0) -> float:
-    """Return how far two values of arguments agree. A text without a space is a name, an id or a path: the same or not.
-
-    What is nested deeper than a few levels is the same or not too.
-    """
+    """Return how far two values agree. A text without a space is a name, an id or a path, and the same or not."""
     if isinstance(one, str) and isinstance(other, str):
         if not (_NAME.fullmatch(one) and _NAME.fullmatch(other)):
             return similarity(one, other)
-        one, other = sorted((_plain(one), _plain(other)), key=len)
+        plain = [normalize("NFC", name).casefold().removeprefix("./").rstrip("/") for name in (one, other)]
+        one, other = sorted(plain, key=len)
         return float(one == other or other.endswith(f"/{one}"))  # a path may be given from the root
     if one == other or depth > _DEEPEST:
         return float(one == other)
@@ -151,10 +146,6 @@ def _values_alike(one: Any, other: Any, depth: int = 0) -> float:
     return math.fsum(_values_alike(*pair, depth + 1) for pair in pairs) / max(1, len(pairs))
 
 
-def _plain(name: str) -> str:
-    return normalize("NFC", name).casefold().removeprefix("./").rstrip("/")
-
-
 def similarity(one: str, other: str, cosine: Cosine | None = None) -> float:
     """Return how far two answers agree: 1 if they say the same, 0 if they have nothing in common."""
     one, other = one[:_MAX_CHARS], other[:_MAX_CHARS]
@@ -164,7 +155,7 @@ def similarity(one: str, other: str, cosine: Cosine | None = None) -> float:
     if not mine or not others:
         # At least one answer has no words, only punctuation.
         return float(one.split() == other.split())
-    overlap = _f1(Counter(mine), Counter(others))
+    overlap = 2 * (Counter(mine) & Counter(others)).total() / (len(mine) + len(others))
     near = cosine(one, other) if cosine is not None and overlap < 1 else None
     if near is not None:
         overlap = (overlap + min(1.0, max(0.0, near))) / 2
@@ -178,24 +169,15 @@ def _same_json(one: str, other: str) -> bool:
     if not one.lstrip().startswith(("{", "[")):
         return False
     try:
-        return _sorted(one) == _sorted(other)
+        mine, theirs = (orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS) for text in (one, other))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # not JSON, or too deep to be written back
         return False
-
-
-def _sorted(text: str) -> bytes:
-    value: Any = orjson.loads(text)
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return mine == theirs
 
 
 def _words(text: str) -> list[str]:
     words = _WORD.findall(normalize("NFKC", text).casefold())
     return [word for word in words if word not in _ARTICLES] or words  # "A" may be the answer to a multiple choice
-
-
-def _f1(mine: Counter[str], others: Counter[str]) -> float:
-    shared = (mine & others).total()
-    return 2 * shared / (mine.total() + others.total())
 
 
 def _last_number(text: str) -> float | None:

@@ -88,6 +88,17 @@ async def test_a_summary_that_fails_is_paid_once(world: CachingWorld) -> None:
     assert len(world.chat.requests) == 6 and await paid(world, "chat") > once
 
 
+async def test_a_summary_stays_in_use_where_the_next_one_fails(world: CachingWorld) -> None:
+    """What is sent is longer then, and no more than that."""
+    await turn(world, "chat", "chat", 8)
+    say = world.chat.say
+    world.chat.say = lambda body: say(body) if body.get("tools") else Say("")
+    for turns in (16, 17):
+        await turn(world, "chat", "chat", turns)
+    assert [SAID in one for one in sent_for_agent(world, "chat")] == [False, True, True]
+    assert len(world.chat.requests) == 3 + 2
+
+
 async def test_conversations_of_one_name_have_summaries_of_their_own(world: CachingWorld) -> None:
     """An application that sends one `prompt_cache_key` for all of its users does not pay for one in each turn."""
     for turns in (8, 9, 10):
