@@ -1,0 +1,66 @@
+-- What gateway/archive/quality.py asks, by name; it says what comes of each.
+
+-- name: labels
+SELECT * FROM labels WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms ORDER BY judged_at
+
+-- name: scores
+SELECT surface, tenant, request_id, score FROM feedback WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms
+
+-- name: rated
+SELECT r.surface, r.tenant, r.request_id, r.tier, r.model, r.confidence, r.given.difficulty.in_domain AS in_domain,
+    r.given.difficulty.p_right AS p_right, json_extract_string(b.basis, '$.ladder[*]') AS ladder, f.score{verified}
+FROM requests r JOIN feedback f USING (tenant, request_id) LEFT JOIN bases b ON b.id = r.basis
+WHERE ($surface IS NULL OR r.surface = $surface) AND r.entry_ms >= $from_ms AND r.status = 200 AND r.tier <> '' AND r.path NOT LIKE 'cache-%'
+
+-- name: verified
+, r.started, r.session, r.kind,
+    list_filter(r.calls, lambda one: NOT one.wasted AND one.verifier <> '')[1].verifier AS verifier,
+    list_filter(r.calls, lambda one: NOT one.wasted AND one.verifier <> '')[1].verified AS verified
+
+-- name: shadows
+SELECT surface, candidate, conversation, shadow.adequate AS new, served.adequate AS present,
+    CASE better WHEN 'shadow' THEN 'new' WHEN 'served' THEN 'present' ELSE '' END AS better
+FROM shadow_labels WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms ORDER BY judged_at
+
+-- name: opinions
+SELECT surface, tenant, request_id, in_domain, p_right, struct_pack(tier := small.tier, model := small.model, served := small.served, adequate := small.adequate, confidence := small.confidence) AS small,
+    struct_pack(tier := strong.tier, model := strong.model, served := strong.served, adequate := strong.adequate, confidence := strong.confidence) AS strong
+FROM labels WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms ORDER BY judged_at
+
+-- name: ladders
+SELECT surface, json_extract_string(b.basis, '$.ladder[*]') AS ladder
+FROM (SELECT surface, arg_max(basis, entry_ms) AS basis FROM requests
+    WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms AND basis IS NOT NULL GROUP BY surface) r JOIN bases b ON b.id = r.basis
+
+-- name: holdout
+SELECT tenant, request_id, d.surface, d.holdout, score FROM (
+    SELECT tenant, request_id, max(score) AS score FROM (
+        SELECT tenant, request_id, score FROM feedback_all WHERE entry_ms >= $from_ms
+            QUALIFY row_number() OVER (PARTITION BY tenant, request_id ORDER BY entry_ms DESC, entry_seq DESC) = 1
+        UNION ALL SELECT tenant, request_id, NULL FROM labels WHERE entry_ms >= $from_ms
+    ) GROUP BY tenant, request_id
+) JOIN drawn d ON hash(tenant, request_id) = d.key
+
+-- name: inputs
+SELECT surface, entry_ms - entry_ms % {slot_ms} AS slot_ms, kind,
+    least(floor(10 * quantile), 9)::TINYINT AS quantile,
+    CASE WHEN classifier <> '' THEN quantile IS NOT NULL END AS in_domain,
+    floor(4 * log2(greatest(answer_tokens_in, 1)))::TINYINT AS length, count(*) AS requests
+FROM rows WHERE surface <> '' AND status = 200 AND path <> '' AND NOT starts_with(path, 'cache-') GROUP BY ALL
+
+-- name: inputs_now
+SELECT surface, slot_ms >= $recent_ms AS now, kind, quantile, in_domain, length, sum(requests) AS requests
+FROM inputs GROUP BY ALL
+
+-- name: ruled
+SELECT surface, entry_ms - entry_ms % {slot_ms} AS slot_ms, max(entry_ms) AS latest_ms,
+    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis, count(*) FILTER (NOT holdout) AS routed,
+    count(*) FILTER (holdout) AS held_out
+FROM rows WHERE surface <> '' GROUP BY ALL
+
+-- name: rules
+SELECT r.surface, r.routed, r.held_out, json_extract_string(b.basis, '$.ladder[*]') AS ladder,
+    b.basis::VARCHAR AS basis
+FROM (SELECT surface, sum(routed) AS routed, sum(held_out) AS held_out,
+        arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis FROM ruled GROUP BY surface) r
+LEFT JOIN bases b ON b.id = r.basis
