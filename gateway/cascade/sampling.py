@@ -42,8 +42,7 @@ class Samples:
         self._endpoint = endpoint
         self._cosine = cosine
         self._body = _body(request, rule)
-        self._began = time.monotonic()
-        self._until = self._began + limit_s
+        self._began, self._limit_s = time.monotonic(), limit_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
     async def agreement(self, evidence: Evidence, within_s: float) -> float | None:
@@ -52,9 +51,9 @@ class Samples:
         They are waited for as long again as the answer took, or as a stream is held if that is longer. With an answer's
         beginning, so much of them is compared as it has words.
         """
-        now = time.monotonic()
-        again_s = max(now - self._began, self._request.policy.escalate.stream.hold_max)
-        await asyncio.wait(self._tasks, timeout=max(0.0, min(within_s, self._until - now, again_s)))
+        took_s, hold_s = time.monotonic() - self._began, self._request.policy.escalate.stream.hold_max
+        timeout_s = max(0.0, min(within_s, self._limit_s - took_s, max(took_s, hold_s)))
+        await asyncio.wait(self._tasks, timeout=timeout_s)
         answers = [answer for task in self._tasks if task.done() and not task.exception() and (answer := task.result())]
         calls = list(zip(evidence.tool_names, evidence.tool_arguments, strict=True))
         return agreement_of(ComparedAnswer(evidence.text, calls), answers, self._cosine, complete=evidence.complete)

@@ -112,15 +112,11 @@ class HistorySummaries:
         self._paid(request.policy.surface, answer.cost_usd)
         text = answer.value and text_of_answer(answer.value)
         if text and text.strip():
-            told = {"start": span.start, "end": span.stop, "text": _BEGIN + text.strip()}
-            await self._keep(
-                key, {**told, "hash": await off_loop(partial(_hash, request.body["messages"][: span.stop]))}
-            )
-
-    async def _keep(self, key: str, told: dict[str, Any]) -> None:
-        self._seen.put(hash(key), told)
-        with contextlib.suppress(StoreUnavailable):  # this worker has it
-            await self._store.ask([Command((b"SET", key.encode(), orjson.dumps(told), b"EX", _KEPT_S))], _ASK_S)
+            digest = await off_loop(partial(_hash, request.body["messages"][: span.stop]))
+            told = {"start": span.start, "end": span.stop, "hash": digest, "text": _BEGIN + text.strip()}
+            self._seen.put(hash(key), told)
+            with contextlib.suppress(StoreUnavailable):  # this worker has it
+                await self._store.ask([Command((b"SET", key.encode(), orjson.dumps(told), b"EX", _KEPT_S))], _ASK_S)
 
     async def _stored(self, key: str) -> dict[str, Any]:
         try:
