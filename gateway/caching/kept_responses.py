@@ -47,6 +47,8 @@ _MOST_PENDING_BYTES: Final = 64 << 20
 """Most bytes of the responses that wait for the store."""
 _WRITTEN_AT_ONCE: Final = 4 << 20
 """Bytes of responses after which a write to the store holds no more."""
+_TRIED_S: Final = 60.0
+_PAUSE_S: Final = 1.0
 _LARGEST: Final = 8 << 20
 _MOST_BEFORE: Final = 1000
 """Most responses of one conversation that are read to continue it."""
@@ -95,6 +97,8 @@ class _Pending:
     ttl_s: float
     release: Release | None = None
     """A lease to give back once the value is in the store."""
+    until: float = 0.0
+    """Monotonic time until which the write is tried again: of what has a lease, nobody else has a copy."""
 
 
 class KeptResponses(BatchTask[str | Release]):
@@ -279,9 +283,13 @@ class KeptResponses(BatchTask[str | Release]):
             )  # fmt: skip
             return
         release = self.leases.pop(response_id, None)
-        self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s), release)
+        until = 0.0 if release is None else time.monotonic() + _TRIED_S
+        self._pending[key] = _Pending(tenant, response_id, value, before, max(1.0, ttl_s), release, until)
         self._pending_bytes += len(value)
         self._waiting_of[tenant] = after
+        self._write_soon(key)
+
+    def _write_soon(self, key: str) -> None:
         self._queue.append(key)
         self._waiting.set()
 
@@ -319,6 +327,7 @@ class KeptResponses(BatchTask[str | Release]):
     async def _write(self, keys: Sequence[str]) -> None:
         """Write responses. The replies are out: an error here may lose these responses, but nothing after them."""
         writing = {key: pending for key in keys if (pending := self._pending.get(key)) is not None}
+        again: list[str] = []
         try:
             owners = {self._digest(pending.tenant).encode() for pending in writing.values()}
             puts = [one for key, pending in writing.items() for one in self._commands(key, pending)]
@@ -327,13 +336,17 @@ class KeptResponses(BatchTask[str | Release]):
             for key in self._deleted.intersection(writing):  # while it was being written
                 await self._store.apply([self._dropped(key)])
         except StoreUnavailable as down:
-            log.warning("%d responses are not kept: the store does not answer (%s)", len(writing), down.reason)
+            again = [key for key, pending in writing.items() if pending.until > time.monotonic()]
+            for key in again:
+                asyncio.get_running_loop().call_later(_PAUSE_S, self._write_soon, key)
+            if lost := len(writing) - len(again):
+                log.warning("%d responses are not kept: the store does not answer (%s)", lost, down.reason)
         except Exception:
             log.exception("%d responses are not kept", len(writing))
         finally:
             for key, pending in writing.items():
                 self._deleted.discard(key)
-                if self._pending.get(key) is pending:
+                if key not in again and self._pending.get(key) is pending:
                     self._taken(key)
 
     # --- what has ended ---------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ import redis
 from tests.support.ask import record_at
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.response_events import check_response
-from tests.support.store import LocalStore
+from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import until
 
@@ -234,6 +236,35 @@ def test_a_worker_that_dies_or_stops_leaves_failed_responses(
         assert failed.status == "failed" and failed.error is not None
         assert "has ended before it was done" in failed.error.message
         assert client.responses.cancel(lost).status == "failed"
+
+
+def test_an_answer_outlives_a_store_that_is_away(tmp_path: Path, local_upstream: Upstream) -> None:
+    """What was paid for is kept once the store answers again: of a run, and of a conversation's turn."""
+    local_upstream.queue(Reply(text="forty-two", before_headers_s=1.5), Reply(text="a turn", before_headers_s=1.5))
+    with local_store() as own, serve(tmp_path, local_upstream.url, store_url=own.url, policies={"chat": POLICY}) as one:
+        client = sdk(one)
+        talk = client.conversations.create().id
+        response_id = begun(client, local_upstream)
+        later: list[Any] = []
+        ask: Any = {"model": "chat", "input": "Talk.", "conversation": talk}
+        thread = threading.Thread(target=lambda: later.append(client.responses.create(**ask)))
+        thread.start()
+        local_upstream.wait_for(2)
+        own.freeze()
+        until(lambda: local_upstream.in_flight == 0, 10, "the answers")
+        thread.join(20)
+        time.sleep(1)
+        own.thaw()
+        until(lambda: _is_there(client, response_id), 20, "the response")
+        until(lambda: len(list(client.conversations.items.list(talk))) == 2, 20, "the turn")
+    assert later[0].output_text == "a turn"
+
+
+def _is_there(client: Sdk, response_id: str) -> bool:
+    try:
+        return client.responses.retrieve(response_id).output_text == "forty-two"
+    except openai.InternalServerError:  # the store does not answer yet
+        return False
 
 
 def test_without_a_store_there_is_no_background(gateway: Gateway) -> None:
