@@ -155,20 +155,16 @@ async def _aside(call: Callable[[], T]) -> T:
 
     Fetching credentials from a server that does not answer takes the libraries minutes.
     """
-    loop = asyncio.get_running_loop()
-    returned: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T) -> None:
-        if not returned.done():  # nobody waits any more
-            returned.set_result(result)
+    loop, returned, results = asyncio.get_running_loop(), asyncio.Event(), list[T]()
 
     def run() -> None:
-        result = call()
+        results.append(call())
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, result)
+            loop.call_soon_threadsafe(returned.set)
 
     threading.Thread(target=run, name="tierline.identity", daemon=True).start()
-    return await returned
+    await returned.wait()
+    return results[0]
 
 
 class SignedTransport:
