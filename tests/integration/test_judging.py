@@ -352,7 +352,7 @@ def test_a_judge_says_how_sure_a_draft_is(
     ("surface", "reply", "why"),
     [
         ("capped", Reply(text="yes"), "judge: it may cost $"),
-        ("late", Reply(text="yes", before_headers_s=30.0), "judge: no verdict within 100 ms"),
+        ("late", Reply(text="yes", before_headers_s=30.0), "judge: no verdict within "),
         ("asked", error_reply(500), "judge: status 500"),
         ("asked", Reply(text="Well"), "judge: it said neither yes nor no"),
         ("asked", Reply(text="yes", no_logprobs=True), "judge: it said neither yes nor no, or not how surely"),

@@ -109,6 +109,7 @@ def test_only_what_is_configured_can_be_degraded(at: Deployments) -> None:
     ready = httpx2.get(f"{at.alone.origin}/readyz")
     assert (ready.status_code, ready.json()["status"], ready.json()["degraded"]) == (200, "ready", [])
     assert ready.json()["tiers"]["hosted"]["state"] == "unconfigured: HOSTED_KEY is not set"
+    assert ready.json()["unconfigured_surfaces"] == {"research": "hosted is not configured: HOSTED_KEY is not set"}
 
 
 def test_who_wants_the_missing_tier_is_told_which_variable_is_not_set(at: Deployments) -> None:

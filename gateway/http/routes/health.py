@@ -86,7 +86,8 @@ ROUTES: Final = (
 def readiness(steps: Steps) -> dict[str, Any]:
     """Return the body of `/readyz`: `status` (ready, degraded, unavailable or draining) and what is degraded, in words.
 
-    An unconfigured tier is listed with its reason; it counts as degraded only for a surface that has no other tier.
+    An unconfigured tier is listed with its reason, and so is a surface that has no other; neither counts as degraded,
+    but for the default surface.
     """
     tiers = {name: _tier(steps, name) for name in steps.tiers}
     store = steps.store.state()
@@ -97,11 +98,13 @@ def readiness(steps: Steps) -> dict[str, Any]:
         for name, tier in tiers.items()
         if tier["state"] != "ready" and steps.tiers[name].configured
     ]
-    degraded += [
-        f"surface {name}: {', '.join(tier.why_not for tier in policy.unconfigured.values())}"
+    unconfigured = {
+        name: ", ".join(tier.why_not for tier in policy.unconfigured.values())
         for name, policy in policies.items()
         if not policy.ladder
-    ]
+    }
+    default = steps.policies.current.default.surface
+    degraded += [f"surface {name}: {why}" for name, why in unconfigured.items() if name == default]
     degraded += [
         f"backend {endpoint.config.name}: {_BACKEND_REFUSALS[endpoint.refused].format(model=endpoint.config.model)}"
         for tier in steps.tiers.values()
@@ -145,6 +148,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
     return {
         "status": "draining" if steps.gate.draining else status,
         "degraded": degraded,
+        "unconfigured_surfaces": unconfigured,
         "tiers": tiers,
         "services": services,
         "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},

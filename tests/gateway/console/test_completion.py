@@ -29,7 +29,7 @@ def labels(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("slo:\n  |\n  deadline: 60s\n", ["ttft", "tpot", "gap", "total", "on_miss"]),
+        ("slo:\n  |\n  deadline: 60s\n", ["ttft", "tpot", "gap", "total", "stages", "on_miss"]),
         ("slo:\n  on_miss: |", ["serve_best", "fail"]),
         ("slo:\n  ttft: {p50: 1s, |}", ["p95", "p99"]),
         ("tiers: [local, |]", ["local", "hosted"]),
