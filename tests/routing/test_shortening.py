@@ -186,7 +186,9 @@ def test_minified_json_says_the_same(value: Any, indent: Any, escaped: bool) -> 
     assert len(minified(text)) <= len(text)
 
 
-@pytest.mark.parametrize("text", ["not JSON {", '{"a": 1', "[1, 2] and more", '"a  text"', "", "{ } x", "3  "])
+@pytest.mark.parametrize(
+    "text", ["not JSON {", '{"a": 1', "[1, 2] and more", "{ no: JSON }", '"a  text"', "", "{ } x", "3  "]
+)
 def test_what_is_no_json_stays_as_it_is(text: str) -> None:
     """A text that looks like it, too."""
     assert minified(text) == text

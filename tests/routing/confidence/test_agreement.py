@@ -155,3 +155,25 @@ def test_what_is_written_without_spaces_has_words_too() -> None:
     assert similarity("法国的首都是巴黎", "巴黎是法国的首都。") == 1.0
     assert similarity("首都是巴黎", "答案:里昂") == 0.0
     assert agreement_of(ComparedAnswer("法国的首都是巴"), [ComparedAnswer("法国的首都是巴黎。")], complete=False) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("begun", "sample", "agreement"),
+    [
+        (ComparedAnswer("Let"), ComparedAnswer("Let me see."), None),
+        (ComparedAnswer("", [("add", "[1, 2, 3")]), ComparedAnswer("", [("add", "[1, 2, 3]")]), 1.0),
+        (ComparedAnswer("", [("add", '{"to": "a b')]), ComparedAnswer("", [("add", "[1]")]), 0.0),
+    ],
+    ids=["not one word yet", "no object, and not ended", "an object and a list"],
+)
+def test_what_cannot_be_read_yet_is_compared_as_text(
+    begun: ComparedAnswer, sample: ComparedAnswer, agreement: float | None
+) -> None:
+    """Or not at all, where not one word of it is certain."""
+    assert agreement_of(begun, [sample], complete=False) == agreement
+
+
+def test_lists_are_compared_by_their_places() -> None:
+    """A list that is longer has something that the other lacks."""
+    one, other = ComparedAnswer("", [("add", '{"n": [1, 2]}')]), ComparedAnswer("", [("add", '{"n": [1, 2, 3, 4]}')])
+    assert agreement_of(one, [other]) == 0.5

@@ -33,6 +33,12 @@ def test_a_short_answer_is_trusted_more_here(tmp_path: Path) -> None:
     assert len(scorer.version) == 12
 
 
+def test_numbers_that_were_altered_are_refused(tmp_path: Path) -> None:
+    """The file states their hash."""
+    with pytest.raises(ArtefactError, match="SHA-256"):
+        AnswerScorer.load(written(tmp_path / "scorer.json", sha256="0" * 64))
+
+
 def test_it_says_nothing_of_what_it_was_not_fitted_to(tmp_path: Path) -> None:
     """Beginnings without a part of their own, kinds that it leaves alone, other scripts, no words."""
     scorer = AnswerScorer.load(written(tmp_path / "scorer.json", WHOLE, not_for=("chat",)))
