@@ -32,7 +32,7 @@ def test_good_hits_are_rarely_called_wrong_and_wrong_ones_hardly_ever_good(compa
     assert apart[1] > 0.2
 
 
-@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("reads", [pytest.param(True, marks=pytest.mark.long), False])
 def test_opposite_answers_are_not_called_the_same(comparer: AnswerComparer, reads: bool) -> None:
     """In any language, with a cross-encoder and without; with it a good share of English answers keeps its label."""
     by_language = opposites()
