@@ -1,0 +1,99 @@
+"""Define what the registry of keys holds, and what is known of the caller of one request.
+
+    KeyRecord     one key: whose it is, what it may use, until when; never the key itself
+    OwnerRecord   the terms of a team or a tenant, and of each of its end users and sessions
+    Caller        who sends a request, by a key in the store, a tenant of the config or an identity: what limits read
+
+Records are stored as JSON objects with these fields, under the digest of the key or the name of the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from gateway.config.schema import DEFAULT_TENANT
+from gateway.quotas.terms import NO_TERMS, OwnerKind, Terms
+
+State = Literal["active", "disabled", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One key. `id` names it in figures, traces and commands; its secret is known to whoever got it alone."""
+
+    id: str
+    digest: str
+    """HMAC of the key, 64 hex digits: the name under which it is stored."""
+    tenant: str
+    team: str = ""
+    name: str = ""
+    """What people call it."""
+    owner: str = ""
+    """The person whose key it is, as an identity provider names them; empty for a program's."""
+    state: State = "active"
+    surfaces: tuple[str, ...] = ()
+    """Surfaces that it may use; empty for all. So with `tiers` and `models`."""
+    tiers: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    """Names that its requests may have as `model`; empty for all."""
+    default_surface: str = ""
+    """Surface of requests whose model is `auto` or unknown; empty for the deployment's."""
+    terms: Terms = NO_TERMS
+    per_user: Terms = NO_TERMS
+    """Terms of each end user of its requests, and of each session."""
+    per_session: Terms = NO_TERMS
+    may_try: bool = False
+    expires: float | None = None
+    """Unix seconds from which on it is refused; None for never."""
+    created: float = 0.0
+    created_by: str = ""
+    replaces: str = ""
+    """Digest of the key that this one replaced; that one is valid until its own `expires`."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """The terms of a team or a tenant."""
+
+    kind: Literal["team", "tenant"]
+    name: str
+    terms: Terms = NO_TERMS
+    per_user: Terms = NO_TERMS
+    per_session: Terms = NO_TERMS
+    surfaces: tuple[str, ...] = ()
+    """Surfaces that its keys may have; empty for all. So with `tiers`."""
+    tiers: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 1
+
+
+class Limited(NamedTuple):
+    """One owner of limits that a caller's requests count against."""
+
+    kind: OwnerKind
+    name: str
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request; made once per key and kept, so it holds nothing of one request."""
+
+    tenant: str = DEFAULT_TENANT
+    team: str = ""
+    key: str = ""
+    """Id of the key in the store, or of the identity; empty for a tenant's static key and without keys."""
+    record: KeyRecord | None = None
+    limited: tuple[Limited, ...] = ()
+    """The key, its team and its tenant, those of them that have terms."""
+    per_user: tuple[Terms, ...] = ()
+    """Terms of each end user, of the key, its team and its tenant; empty where there are none."""
+    per_session: tuple[Terms, ...] = ()
+
+
+ANYBODY: Final = Caller()
+"""The caller of a gateway that requires no key."""
