@@ -67,7 +67,7 @@ class PolicyDesk:
 
     def __init__(self, archive: LiveArchive, store: Store, places: PolicyPlaces) -> None:
         self._archive = archive
-        self._registry = PolicyRegistry(store)
+        self._registry = PolicyRegistry(store, "console")
         self._places = places
         self._checker = PolicyChecker(places.source, places.deployment)
         self._running = asyncio.Lock()

@@ -5,7 +5,7 @@ Six keys with one hash tag, so that a cluster keeps them on one node and a scrip
     tierline:{policies}:documents   hash   SURFACE@VERSION@DOCUMENT -> Version; written once, never overwritten
     tierline:{policies}:state       hash   surface -> InForce
     tierline:{policies}:revision    a number that every change raises; workers poll it
-    tierline:{policies}:audit       stream of AuditEntry; never trimmed
+    tierline:{policies}:audit       stream of AuditEntry, a part of the audit trail: see `gateway.audit`
     tierline:{policies}:replicas    hash   worker -> Replica, and a sorted set beside it of when each was last heard
     tierline:{policies}:reports     hash   surface -> the judge's latest report on its candidate
 
@@ -26,6 +26,7 @@ from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
+from gateway.audit.entries import APPEND, POLICIES, How
 from gateway.registry.records import (
     JUDGE,
     REPORTS,
@@ -51,7 +52,7 @@ _HERE: Final = Path(__file__).parent
 _DOCUMENTS: Final = b"tierline:{policies}:documents"
 _STATE: Final = b"tierline:{policies}:state"
 _REVISION: Final = b"tierline:{policies}:revision"
-_AUDIT: Final = b"tierline:{policies}:audit"
+_AUDIT: Final = POLICIES.encode()
 _REPLICAS: Final = b"tierline:{policies}:replicas"
 _HEARD: Final = b"tierline:{policies}:heard"
 
@@ -62,11 +63,11 @@ REPLICA_TTL_S: Final = 10
 """Seconds after which a worker that was not heard of is left out, by the store's clock."""
 
 # KEYS: state, revision, audit, documents. ARGV: surface, revision expected, new state, audit entry, document's name,
-# document. Returns 1, or the state that stood in the way.
-_CHANGE: Final = (_HERE / "change.lua").read_bytes()
+# document, what the change came by. Returns 1, or the state that stood in the way.
+_CHANGE: Final = APPEND + (_HERE / "change.lua").read_bytes()
 # The revision begins at the time, so that a registry that was lost and seeded anew has another than before.
-# KEYS as above. ARGV: for each surface its name, state, audit entry, document's name and document.
-_SEED: Final = (_HERE / "seed.lua").read_bytes()
+# KEYS as above. ARGV: what it came by; for each surface its name, state, audit entry, document's name and document.
+_SEED: Final = APPEND + (_HERE / "seed.lua").read_bytes()
 # KEYS: replicas, heard. ARGV: name, record ('' to remove it), seconds to keep.
 _PUBLISH: Final = (_HERE / "publish.lua").read_bytes()
 _LIVE_REPLICAS: Final = (_HERE / "live_replicas.lua").read_bytes()
@@ -114,11 +115,12 @@ class PolicyRegistry:
     """Operations on the registry. Each raises StoreUnavailable; those that change it RegistryError or a subclass too.
 
     `by` is who makes a change, `message` why. A change is made from the state with this `revision`; RegistryConflict
-    if there is another by now.
+    if there is another by now. `how` is what its changes come by.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, how: How = "gateway") -> None:
         self._store = store
+        self._how = how.encode()
 
     async def pulse(self) -> Pulse:
         """Return what has to be known to see whether anything changed: two commands in one round trip."""
@@ -210,7 +212,7 @@ class PolicyRegistry:
 
     async def seed(self, versions: Sequence[Version], message: str) -> bool:
         """Put these versions in force if the registry is empty; return whether it was."""
-        words: list[bytes] = []
+        words: list[bytes] = [self._how]
         for version in versions:
             state = InForce(version.surface, version.version, 1, document=version.document, since=version.at)
             entry = _entry(
@@ -406,7 +408,7 @@ class PolicyRegistry:
         name = b"" if version is None else _name(version.surface, version.version, version.document)
         blob = b"" if version is None else to_json(version)
         keys = (_STATE, _REVISION, _AUDIT, _DOCUMENTS)
-        words = (after.surface.encode(), b"%d" % revision, to_json(after), to_json(entry), name, blob)
+        words = (after.surface.encode(), b"%d" % revision, to_json(after), to_json(entry), name, blob, self._how)
         (reply,) = await self._ask(Command((b"EVAL", _CHANGE, b"4", *keys, *words)))
         if reply != 1:
             raise RegistryConflict(after.surface, _read(in_force_from, reply) if reply else None)

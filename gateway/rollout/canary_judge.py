@@ -98,7 +98,7 @@ class CanaryJudge:
         the store's stream has no more.
         """
         self._store = store
-        self._registry = PolicyRegistry(store)
+        self._registry = PolicyRegistry(store, "judge")
         self._say = say
         self._holder = (holder or f"{socket.gethostname()}:{os.getpid()}").encode()
         self._earlier = earlier

@@ -104,7 +104,7 @@ class _AfterStart:
         store = RedisStore.from_url(self._plan.up.store_url, slack=10.0)
         try:
             applied = await apply_file(
-                PolicyRegistry(store),
+                PolicyRegistry(store, "cli"),
                 self._launch.policy_source(self._plan.deployment),
                 self._policies.candidate,
                 how="canary",

@@ -98,7 +98,7 @@ class RolloutView:
 
     def __init__(self, archive: LiveArchive, store: Store) -> None:
         self._archive = archive
-        self._registry = PolicyRegistry(store)
+        self._registry = PolicyRegistry(store, "console")
         self._known: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
 
     async def data(self) -> dict[str, Any]:

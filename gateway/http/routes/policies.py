@@ -131,7 +131,7 @@ class PolicyAdmin:
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        self.registry = PolicyRegistry(steps.store)
+        self.registry = PolicyRegistry(steps.store, "admin")
         self.jobs = PolicyJobs(steps)
         self.from_store = steps.deployment.policies.source == "store"
 

@@ -70,7 +70,7 @@ def with_registry(args: argparse.Namespace, work: Callable[[PolicyRegistry], Awa
     async def run(url: str) -> T:
         store = RedisStore.from_url(url, slack=_SLACK)
         try:
-            return await work(PolicyRegistry(store))
+            return await work(PolicyRegistry(store, "cli"))
         finally:
             await store.aclose()
 

@@ -1,0 +1,151 @@
+"""The audit trail in a real store: changes of all kinds in one order, and streams that show what was done to them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cache.store.base import Command
+from cache.store.redis_store import RedisStore
+from gateway.audit.entries import APPEND, KEYS, POLICIES, REST, TrailEntry
+from gateway.audit.trail import AuditTrail, TrailFilter
+from gateway.registry.checks import seeds
+from gateway.registry.registry import PolicyRegistry
+from policies.loader import PolicySource
+from tests.gateway.registry.conftest import folder, registry, server, source, store
+from tests.gateway.registry.test_registry import seeded
+from tests.support.cluster import cluster_of
+from tests.support.store import UNHURRIED
+
+__all__ = ["folder", "registry", "server", "source", "store"]
+_KEY = APPEND + b"audit(KEYS[1], ARGV[1], ARGV[2])"
+
+
+def login(by: str, at: float = 5.0) -> TrailEntry:
+    return TrailEntry(at, by, "login", by, "sign-in", how="console")
+
+
+async def of_key(store: RedisStore, subject: str, action: str, at: float = 6.0) -> None:
+    """Append what the registry of keys appends with a change."""
+    entry = TrailEntry(at, "ada", "key", subject, action, "why", {"state": "active"}, {"state": "disabled"})
+    await store.ask([Command((b"EVAL", _KEY, b"1", KEYS.encode(), entry.change(), b"admin"))])
+
+
+async def listed(store: RedisStore, wanted: TrailFilter = TrailFilter()) -> list[TrailEntry]:
+    return [entry async for entry in AuditTrail(store).newest(wanted)]
+
+
+async def problems(store: RedisStore) -> dict[str, tuple[str, ...]]:
+    return {one.stream: one.problems for one in await AuditTrail(store).checked()}
+
+
+async def test_changes_of_all_kinds_stand_in_one_order(
+    store: RedisStore, registry: PolicyRegistry, source: PolicySource
+) -> None:
+    """Each says when, who, by what, of what, and what it was before and after."""
+    await AuditTrail(store).append(login("bob"))
+    await asyncio.sleep(0.005)  # the store's clock orders what is more than a millisecond apart
+    await seeded(registry, source)
+    await asyncio.sleep(0.005)
+    await of_key(store, "k_1", "disable")
+    await asyncio.sleep(0.005)
+    before = await registry.surface("chat")
+    console = PolicyRegistry(store, "console")
+    await console.pause("chat", before.revision, by="ada", message="a release", now=7.0)
+    found = await listed(store)
+    assert [(one.kind, one.subject, one.action, one.by, one.how) for one in found] == [
+        ("policy", "chat", "pause", "ada", "console"),
+        ("key", "k_1", "disable", "ada", "admin"),
+        ("policy", "chat", "seed", "files", "gateway"),
+        ("policy", "batch", "seed", "files", "gateway"),
+        ("login", "bob", "sign-in", "bob", "console"),
+    ]
+    assert found[0].after["version"] == before.live[:12] and found[0].message == "a release"
+    assert (found[1].before, found[1].after) == ({"state": "active"}, {"state": "disabled"})
+    assert [one.subject for one in await listed(store, TrailFilter(kind="policy", by="ada"))] == ["chat"]
+    assert [one.subject for one in await listed(store, TrailFilter(subject="k_"))] == ["k_1"]
+    assert [one.at for one in await listed(store, TrailFilter(since=6.0))] == [7.0, 6.0]
+    older = AuditTrail(store).newest(before=found[1].cursor)
+    assert [one.id async for one in older] == [one.id for one in found[2:]]
+
+
+async def test_entries_of_one_moment_are_each_listed_once(store: RedisStore) -> None:
+    """Streams have ids of their own, so two of them may be the same."""
+    for number, stream in enumerate((REST, KEYS, POLICIES)):
+        entry = TrailEntry(1.0, "ada", "key", f"k_{number}", "create")
+        await store.ask([Command((b"XADD", stream.encode(), b"7-1", b"v", entry.change()))])
+    seen: list[str] = []
+    cursor = ""
+    while page := [one async for one in AuditTrail(store).newest(before=cursor)]:
+        seen, cursor = [*seen, page[0].subject], page[0].cursor
+    assert seen == ["k_2", "k_1", "k_0"]
+
+
+async def test_more_than_a_page_is_read_in_order(store: RedisStore) -> None:
+    for number in range(1203):
+        await of_key(store, f"k_{number}", "create", float(number))
+    await AuditTrail(store).append(login("bob"))
+    found = await listed(store, TrailFilter(kind="key"))
+    assert [one.at for one in found] == [float(number) for number in reversed(range(1203))]
+    [keys, rest] = await AuditTrail(store).checked()
+    assert (keys.entries, keys.problems, rest.entries, rest.problems) == (1203, (), 1, ())
+    assert keys.head == found[0].chain
+
+
+async def test_what_is_removed_or_altered_breaks_the_chain(store: RedisStore) -> None:
+    """An entry from the middle, the oldest, the newest, and a whole stream that was written anew by other hands."""
+    for number in range(6):
+        await of_key(store, f"k_{number}", "create")
+    ids = [one.id.encode() for one in reversed(await listed(store))]
+    assert await problems(store) == {KEYS: ()}
+    await store.ask([Command((b"XDEL", KEYS.encode(), ids[2]))])
+    [problem] = (await problems(store))[KEYS]
+    assert ids[1].decode() in problem and "removed" in problem
+    await store.ask([Command((b"XDEL", KEYS.encode(), ids[0]))])
+    assert "is the first, but others came before it" in (await problems(store))[KEYS][0]
+    await store.ask([Command((b"XDEL", KEYS.encode(), ids[5]))])
+    assert "newest entries were removed" in (await problems(store))[KEYS][-1] and ids[5].decode() in str(
+        await problems(store)
+    )
+    head = (await listed(store))[0].chain
+    await store.ask([Command((b"DEL", KEYS.encode()))])
+    await of_key(store, "k_0", "create")
+    [check] = await AuditTrail(store).checked()
+    assert not check.problems and check.head != head
+
+
+async def test_entries_of_an_older_version_stay_and_are_counted(
+    store: RedisStore, registry: PolicyRegistry, source: PolicySource
+) -> None:
+    """Its stream had no chain: the first entry that has one holds the hash of the last that had none."""
+    await seeded(registry, source)
+    [(_, fields), _] = (await store.ask([Command((b"XRANGE", POLICIES.encode(), b"-", b"+"))]))[0]
+    old = dict(zip(fields[::2], fields[1::2], strict=True))[b"v"]
+    await store.ask([Command((b"FLUSHALL",)), Command((b"XADD", POLICIES.encode(), b"*", b"v", old))])
+    assert await registry.seed(seeds(source, 1.0), "again")
+    [check] = await AuditTrail(store).checked()
+    assert (check.entries, check.older, check.problems) == (3, 1, ())
+    assert [one.how for one in await listed(store)] == ["gateway", "gateway", ""]
+    assert len(await registry.history()) == 3
+
+
+async def test_new_entries_are_followed(store: RedisStore) -> None:
+    await of_key(store, "k_0", "create")
+    following = AuditTrail(store).follow(TrailFilter(kind="key"), every_s=0.01)
+    first = asyncio.ensure_future(anext(following))
+    await asyncio.sleep(0.1)
+    await AuditTrail(store).append(login("bob"))
+    await of_key(store, "k_1", "create")
+    assert (await asyncio.wait_for(first, 10.0)).subject == "k_1"
+
+
+async def test_a_cluster_keeps_the_streams_too() -> None:
+    with cluster_of() as cluster:
+        store = RedisStore.from_url(cluster.urls[0], slack=UNHURRIED)
+        try:
+            await store.ping()
+            await AuditTrail(store).append(login("bob"))
+            await of_key(store, "k_0", "create")
+            assert {one.stream for one in await AuditTrail(store).checked()} == {KEYS, REST}
+            assert {one.kind for one in await listed(store)} == {"key", "login"}
+        finally:
+            await store.aclose()
