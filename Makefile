@@ -139,7 +139,7 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 	@compile() { $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" "$$@"; }; \
 		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
-		compile pyproject.toml --extra aws --extra entra --extra google --extra mcp --extra minilm --extra otlp-grpc --extra prices \
+		compile pyproject.toml --extra aws --extra entra --extra google --extra identity --extra mcp --extra minilm --extra otlp-grpc --extra prices \
 			--extra train --group dev -c requirements/serve.lock \
 			-o requirements/dev.lock; \
 		compile --group build -c requirements/dev.lock -o requirements/build.lock; \
