@@ -63,7 +63,9 @@ LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
 LOCAL_KEY = "TIERLINE_LOCAL_KEY"
 """Environment variable with the key that the model at LOCAL_URL requires; set by `tierline up`."""
-_SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
+_SECRET_KEYS = frozenset(
+    {"key", "keys", "api_key", "apikey", "token", "secret", "client_secret", "password", "authorization"}
+)
 _RESOLVED_KEYS = frozenset(
     {
         "unconfigured_reason",
@@ -141,6 +143,9 @@ class _Resolver:
             )
             for i, tier in enumerate(deployment.tiers)
         )
+        if deployment.identity.issuers and not _is_installed("joserfc"):
+            message = "tokens need joserfc, which is not installed: pip install 'tierline[identity]'"
+            self._refuse(("identity", "issuers"), message)
         tenants = {name: self._tenant(("tenants", name), tenant) for name, tenant in deployment.tenants.items()}
         self._keys_differ(tenants)
         local = deployment.local_model
@@ -325,6 +330,8 @@ class _Resolver:
         if admin is None:
             return None
         key, path = None, ("admin", "key_env")
+        if admin.key_env is None:
+            return admin
         try:
             key = secret_from_env(admin.key_env, self._environ, LEAST_KEY)
         except BadSecret as error:

@@ -24,6 +24,7 @@ from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
 from gateway.config.hooks import hook_of
+from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
 from gateway.config.prices import Dollars, Price
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
@@ -753,9 +754,9 @@ class ResponsesConfig(Section):
 
 
 class Admin(Section):
-    """Address and key of the admin API, both separate from the gateway's."""
+    """Address and key of the admin API, both separate from the gateway's; with `roles`, people's tokens do too."""
 
-    key_env: Words
+    key_env: Words | None = None
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=1, le=65535)] = 8788
     key: SecretStr | None = None
@@ -779,6 +780,8 @@ class ConsoleConfig(Section):
     """Variable with the key of those who may also change policies."""
     viewer_key_env: Words | None = None
     """Variable with the key of those who may look."""
+    login: LoginConfig | None = None
+    """How people sign in by an identity provider; None for keys alone."""
     hosts: tuple[str, ...] = ()
     """Further names by which this machine may be called where no key is required."""
     gateway: str | None = None
@@ -828,6 +831,9 @@ class Deployment(Section):
     cache: CacheConfig = CacheConfig()
     responses: ResponsesConfig = ResponsesConfig()
     tenants: Mapping[Name, TenantConfig] = {}
+    identity: IdentityConfig = IdentityConfig()
+    roles: tuple[RoleConfig, ...] = ()
+    """Who may do what in the console and over the admin API, by claims."""
     admin: Admin | None = None
     """Where the admin API listens; None without one."""
     access: Access = Access()
@@ -854,6 +860,21 @@ class Deployment(Section):
     def _ports_differ(self) -> Deployment:
         if self.admin is not None and self.admin.port == self.port:
             raise ValueError("admin.port is the gateway's own port; give it another")
+        return self
+
+    @model_validator(mode="after")
+    def _people_have_issuers(self) -> Deployment:
+        findings, login = [], self.console.login
+        for i, role in enumerate(self.roles):
+            if not self.identity.issuers or (role.issuer is not None and self.identity.find(role.issuer) is None):
+                findings.append(Finding(("roles", i), "its claims come from no issuer; list it in identity.issuers"))
+        if login is not None and self.identity.find(login.issuer) is None:
+            findings.append(Finding(("console", "login", "issuer"), "no such issuer; list it in identity.issuers"))
+        if login is not None and not self.roles:
+            findings.append(Finding(("console", "login"), "nobody who signs in may do anything; give them `roles`"))
+        if self.admin is not None and self.admin.key_env is None and not self.roles:
+            findings.append(Finding(("admin",), "nobody could use it; name a key with key_env, or give people `roles`"))
+        raise_findings(findings)
         return self
 
     @property

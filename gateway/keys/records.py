@@ -67,6 +67,8 @@ class OwnerRecord:
     surfaces: tuple[str, ...] = ()
     """Surfaces that its keys may have; empty for all. So with `tiers`."""
     tiers: tuple[str, ...] = ()
+    longest_life_s: float | None = None
+    """Longest life of a key that is made for it by somebody else than an admin, in seconds; None for any."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     revision: int = 1
 

@@ -1,0 +1,148 @@
+"""Define the config of identities: whose tokens are keys, how people sign in to the console, and who may do what.
+
+identity: {issuers: [...]}   issuers of tokens (JWT), whose claims say a request's tenant, team and surfaces
+console: {login: {...}}      the client by which the console sends people to one of them (OpenID Connect)
+roles: [...]                 which claims give which role
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+
+from gateway.config.addresses import check_http_url, is_loopback
+from gateway.quotas.terms import NO_TERMS, Terms
+from policies.validation import Seconds, Section
+
+Role = Literal["viewer", "editor", "key_admin", "admin"]
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
+"""Signatures by a private key alone: what a public key could check and make too is never accepted."""
+NAME: Final = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+_Name = Annotated[str, Field(pattern=NAME)]
+
+
+def _url_of(url: str) -> str:
+    """Return the URL of an issuer, which is reached by https, or on this machine. Raises ValueError."""
+    check_http_url(url)
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ValueError("what comes over http can be forged; write an https:// URL")
+    return url
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+_Url = Annotated[str, AfterValidator(_url_of)]
+_Words = Annotated[str, Field(min_length=1)]
+_Some = Annotated[tuple[_Words, ...], BeforeValidator(_listed), Field(min_length=1)]
+
+
+class Claims(Section):
+    """Names of the claims that say who sends a request; `a.b` stands for `b` in the object `a`.
+
+    A claim that is named here and not in a token refuses it, but for `user`.
+    """
+
+    tenant: _Words | None = None
+    team: _Words | None = None
+    """The team, or a list of groups (see `Issuer.teams`)."""
+    user: _Words = "preferred_username"
+    """What people are called in histories and the audit trail; `sub` where a token has no such claim."""
+    surfaces: _Words | None = None
+    """Surfaces that requests may use: a list, or names with spaces between."""
+
+
+class IssuerConfig(Section):
+    """One issuer of tokens, such as a company's identity provider."""
+
+    issuer: _Url
+    """As its tokens name it in `iss`, to the letter."""
+    audience: _Some
+    """Names of this gateway, one of which a token must have in `aud`."""
+    jwks_url: _Url | None = None
+    """Where its public keys are; None for where its discovery document says."""
+    algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
+    leeway: Annotated[Seconds, Field(le=300)] = 30.0
+    """How far its clock and ours may be apart."""
+    claims: Claims = Claims()
+    tenant: _Name | None = None
+    """The tenant of all of its tokens, where no claim says it."""
+    teams: Mapping[_Words, _Name] = {}
+    """Team by value of the team's claim; the first in this order that a token has is the one that pays. Empty: a value
+    is the team's name."""
+    limits: Terms = NO_TERMS
+    """Limits and budgets of each subject, as a key's."""
+
+
+class IdentityConfig(Section):
+    """Issuers whose tokens are keys."""
+
+    issuers: tuple[IssuerConfig, ...] = ()
+
+    @field_validator("issuers")
+    @classmethod
+    def _differ(cls, issuers: tuple[IssuerConfig, ...]) -> tuple[IssuerConfig, ...]:
+        names = [one.issuer for one in issuers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is listed twice; keep one, with several names under audience")
+        return issuers
+
+    def find(self, issuer: str) -> IssuerConfig | None:
+        """Return the issuer of that name; None if it is not listed."""
+        return next((one for one in self.issuers if one.issuer == issuer), None)
+
+
+class RoleConfig(Section):
+    """A role, for those whose tokens have these claims."""
+
+    role: Role
+    where: Annotated[Mapping[_Words, _Some], Field(min_length=1)]
+    """Values by claim: each claim must have, or hold, one of its values. `email` counts if it is verified."""
+    issuer: str | None = None
+    """The issuer that must say so; None for any that is listed."""
+    surfaces: Annotated[tuple[_Name, ...], Field(min_length=1)] | None = None
+    """Surfaces of an editor; None for all."""
+    teams: Annotated[tuple[_Name, ...], Field(min_length=1)] | None = None
+    """Teams of a key admin; None for all."""
+
+    @field_validator("surfaces")
+    @classmethod
+    def _of_editors(cls, surfaces: tuple[str, ...] | None, info: Any) -> tuple[str, ...] | None:
+        if surfaces is not None and info.data.get("role") != "editor":
+            raise ValueError("surfaces limit an editor; leave them out")
+        return surfaces
+
+    @field_validator("teams")
+    @classmethod
+    def _of_key_admins(cls, teams: tuple[str, ...] | None, info: Any) -> tuple[str, ...] | None:
+        if teams is not None and info.data.get("role") != "key_admin":
+            raise ValueError("teams limit a key_admin; leave them out")
+        return teams
+
+
+class LoginConfig(Section):
+    """The console as a client of an issuer, by the authorization code flow with PKCE."""
+
+    issuer: str
+    """One of `identity.issuers`."""
+    client_id: _Words
+    client_secret_env: _Words | None = None
+    """Variable with the client's secret; None for a public client."""
+    client_secret: SecretStr | None = None
+    """Set by whoever serves the console."""
+    url: _Url
+    """Where people reach the console; the provider sends them back to `URL/sign-in/callback`."""
+    scopes: _Some = ("openid", "profile", "email")
+
+    @field_validator("scopes")
+    @classmethod
+    def _openid(cls, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        if "openid" not in scopes:
+            raise ValueError("without openid there is no id token; add it")
+        return scopes

@@ -1,0 +1,52 @@
+"""What roles may do: the table, who is limited to what, and members of a team."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.keys.roles import ACTIONS, ADMIN, EDITOR, NOBODY, OWNER, VIEWER, Grant, Person, may, may_some
+
+SEARCH_EDITOR = Person("eve", grants=(Grant("editor", ("search",)),))
+WEB_KEYS = Person("kay", grants=(Grant("key_admin", ("web",)),))
+WEB_MEMBER = Person("mo", teams=("web",))
+
+
+def test_an_admin_may_do_everything_and_nobody_nothing() -> None:
+    for action in ACTIONS:
+        assert may(ADMIN, action) and may(OWNER, action, "web") and may_some(ADMIN, action)
+        assert not may(NOBODY, action) and not may(NOBODY, action, "web") and not may_some(NOBODY, action)
+
+
+def test_an_editor_changes_the_policies_of_their_surfaces_alone() -> None:
+    assert may(SEARCH_EDITOR, "policies.change", "search") and may_some(SEARCH_EDITOR, "policies.change")
+    assert not may(SEARCH_EDITOR, "policies.change", "chat")
+    assert not may(SEARCH_EDITOR, "policies.change"), "of all surfaces"
+    assert may(EDITOR, "policies.change") and may(EDITOR, "policies.change", "chat")
+    assert not may(VIEWER, "policies.change", "chat") and may(VIEWER, "look")
+
+
+def test_a_key_admin_administers_the_keys_of_their_teams_alone() -> None:
+    assert may(WEB_KEYS, "keys.create", "web") and may(WEB_KEYS, "keys.change", "web") and may(WEB_KEYS, "look")
+    assert not may(WEB_KEYS, "keys.create", "search") and not may(WEB_KEYS, "keys.create")
+    assert not may(WEB_KEYS, "teams.change", "web"), "not even their own team's budget"
+    assert not may(WEB_KEYS, "policies.change", "web"), "a surface may have a team's name"
+
+
+def test_a_name_limits_an_editor_by_surface_and_not_by_team() -> None:
+    """An editor of the surface web is no more a stranger to the team web than to any other."""
+    editor = Person("ed", grants=(Grant("editor", ("web",)),))
+    assert may(editor, "usage.see", "search") and may(editor, "usage.see")
+    assert not may(editor, "keys.see", "web")
+
+
+def test_a_member_serves_themself_and_no_more() -> None:
+    for action in ("keys.see", "keys.create", "keys.rotate", "teams.see", "usage.see"):
+        assert may(WEB_MEMBER, action, "web") and not may(WEB_MEMBER, action, "search") and not may(WEB_MEMBER, action)
+        assert may_some(WEB_MEMBER, action)
+    for action in ("look", "keys.change", "teams.change", "keys.move", "policies.check", "audit.see"):
+        assert not may(WEB_MEMBER, action, "web") and not may_some(WEB_MEMBER, action)
+
+
+def test_an_action_that_is_not_in_the_table_is_a_mistake() -> None:
+    with pytest.raises(KeyError):
+        may(ADMIN, "keys.steal")
