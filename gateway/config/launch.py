@@ -47,6 +47,11 @@ class Launch:
     port: int | None = None
     workers: int = 1
 
+    @property
+    def config_file(self) -> Path:
+        """The config file that is loaded."""
+        return self.config or default_config()
+
     def deployment(self, environ: Environ = os.environ) -> Deployment:
         """Load the deployment, with `host` and `port` in place of the config's.
 
@@ -57,9 +62,7 @@ class Launch:
         given = {"host": self.host, "port": self.port}
         deployment = deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
         if deployment.keyless and not deployment.access.keyless and not is_loopback(deployment.host):
-            raise InvalidContent(
-                [read_yaml(self.config or default_config()).problem(("host",), _open(deployment.host))]
-            )
+            raise InvalidContent([read_yaml(self.config_file).problem(("host",), _open(deployment.host))])
         return deployment
 
     def without_keys(
@@ -75,7 +78,7 @@ class Launch:
         names.update(service.key_env for service in deployment.services.values())
         names.update(name for tenant in deployment.tenants.values() for name in tenant.key_env)
         stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}
-        shown = {*referred_to(read_yaml(self.config or default_config()).value), *needed, STORE_URL, POLICY_SOURCE}
+        shown = {*referred_to(read_yaml(self.config_file).value), *needed, STORE_URL, POLICY_SOURCE}
         return stand_ins | {name: value for name, value in environ.items() if name in shown}
 
     def policy_source(self, deployment: Deployment) -> PolicySource:

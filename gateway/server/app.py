@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -12,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway.assembly import running
+from gateway.audit.config_changes import note_config
 from gateway.errors import ApiError
 from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
 from gateway.http.lazy_app import LazyApp
@@ -27,6 +30,8 @@ from gateway.http.routes.response_socket import ResponseSockets
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
 from gateway.server.connection_limits import ConnectionLimits
+from policies.errors import ConfigError
+from policies.yaml_source import read_yaml
 
 if TYPE_CHECKING:
     from gateway.config.schema import Admin
@@ -47,8 +52,10 @@ class App:
     Requests to the admin port get the admin API only, and requests to the public port never do.
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, config: Path | None = None) -> None:
+        """Serve these steps; `config` is the file that they were built from, whose changes the audit trail has."""
         self._steps = steps
+        self._config = config and config.resolve()
         steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory, steps.gate.waiting))
         self._chat = ChatCompletions(steps)
         to_responses = responses.ResponsesEndpoint(steps)
@@ -83,7 +90,7 @@ class App:
                 return endpoint(scope, receive, send)
             return self._route(scope, receive, send)
         if scope["type"] == "lifespan":
-            return _lifespan(self._steps, scope, receive, send)
+            return _lifespan(self._steps, self._config, scope, receive, send)
         return self._sockets(scope, receive, send)
 
     def _route(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
@@ -137,7 +144,7 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
     )
 
 
-async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
+async def _lifespan(steps: Steps, config: Path | None, scope: Any, receive: Any, send: Any) -> None:
     limits = steps.deployment.limits
     connections = ConnectionLimits(limits.connections, limits.silent)
     scope["state"].update(  # the server reads these
@@ -150,10 +157,19 @@ async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
     await receive()
     async with running(steps):
         sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
+        noting = asyncio.create_task(_note_config(steps, config), name="tierline.config")
         await send({"type": "lifespan.startup.complete"})
         await receive()
         sweeping.cancel()
+        noting.cancel()
     await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _note_config(steps: Steps, config: Path | None) -> None:
+    if config is not None:
+        with contextlib.suppress(ConfigError):  # written anew since it was loaded, and not whole yet
+            document = await asyncio.to_thread(read_yaml, config)
+            await note_config(steps.store, str(config), document.value)
 
 
 def _probes(steps: Steps, cold: LazyApp) -> Starlette:

@@ -150,20 +150,20 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     with _metrics_folder(launch.workers):
         if launch.workers > 1:
             return _serve_by_workers(launch, deployment, listening)
-        return _serve_here(built(launch, deployment), listening)
+        return _serve_here(built(launch, deployment), launch.config_file, listening)
 
 
-def _serve_here(steps: Steps, listening: list[socket.socket]) -> int:
-    server = server_of(steps)
+def _serve_here(steps: Steps, config: Path, listening: list[socket.socket]) -> int:
+    server = server_of(steps, config)
     server.run(listening)
     if not server.started:
         return Exit.NOT_DONE
     return Exit.INTERRUPTED if server.force_exit else Exit.OK
 
 
-def server_of(steps: Steps) -> Server:
-    """Return the server of a single-process gateway, to be run with a listening socket."""
-    return Server(_config(App(steps), steps.deployment.limits))
+def server_of(steps: Steps, config: Path | None = None) -> Server:
+    """Return the server of a single-process gateway, to be run with a listening socket; `config` is its file."""
+    return Server(_config(App(steps, config), steps.deployment.limits))
 
 
 def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
@@ -246,7 +246,7 @@ def worker() -> App:
     try:
         deployment = launch.deployment()
         _configure_logging(deployment)
-        return App(built(launch, deployment))
+        return App(built(launch, deployment), launch.config_file)
     except (CannotServe, ConfigError) as error:
         # A replacement would fail in the same way: this exit code makes the parent stop.
         sys.stderr.write(f"tierline: {error}\n")
