@@ -61,6 +61,20 @@ class TrailEntry:
         """Its place among the entries of all streams, for those that are older."""
         return f"{self.id}@{STREAMS.index(self.stream)}"
 
+    @property
+    def words(self) -> str:
+        """What the change was, as people read it: `state: active -> disabled`."""
+        old, new = self.before, self.after
+        return ", ".join(
+            f"{name}: {_written(old[name])} -> {_written(new[name])}" if name in old and name in new
+            else f"{name}: {_written(new.get(name, old.get(name)))}{'' if name in new else ' -> none'}"
+            for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)
+        )  # fmt: skip
+
+    def shown(self) -> dict[str, Any]:
+        """Return the entry as JSON values."""
+        return asdict(self)
+
     def change(self) -> bytes:
         """Return the JSON of the change, the `entry` that a script appends."""
         fields = asdict(self)
@@ -101,9 +115,29 @@ class StoredEntry:
         how = self._text(b"how") or ""
         return TrailEntry(**{**known, "how": how, "stream": self.stream, "id": self.id.decode(), "chain": self.chain})
 
+    def exported(self) -> dict[str, Any]:
+        """Return the entry with all that its hash is of, as JSON values, for a file."""
+        fields = [text.decode() for text in self.fields]
+        return {"stream": self.stream, "id": self.id.decode(), "fields": fields, "chain": self.chain}
+
+    @classmethod
+    def from_export(cls, exported: Mapping[str, Any]) -> StoredEntry:
+        """Return the entry that `exported` wrote. Raises ValueError, KeyError or TypeError for any other."""
+        fields = [text.encode() for text in exported["fields"]]
+        entry = cls(exported["stream"], exported["id"].encode(), fields)
+        if entry.chain != exported["chain"]:
+            raise ValueError(f"the hash of entry {exported['id']} is not that of its fields")
+        return entry
+
     def _text(self, name: bytes) -> str | None:
         found = dict(zip(self.fields[::2], self.fields[1::2], strict=True)).get(name)
         return None if found is None else found.decode()
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_written, value)) or "none"
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _of_policy(fields: Mapping[str, Any]) -> dict[str, Any]:

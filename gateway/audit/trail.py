@@ -78,12 +78,15 @@ class AuditTrail:
             if not pages[stream]:
                 pages[stream] = await self._page(stream, f"({stored.id.decode()}")
 
-    async def follow(self, wanted: TrailFilter, every_s: float = 0.5) -> AsyncIterator[TrailEntry]:
-        """Yield the entries that are appended from now on, oldest first, until cancelled."""
-        after = {}
-        for stream in STREAMS:
-            page = await self._page(stream, "", 1)
-            after[stream] = page[-1].id if page else b"0-0"
+    async def ends(self) -> dict[str, bytes]:
+        """Return the id of the newest entry of each stream."""
+        pages = {stream: await self._page(stream, "", 1) for stream in STREAMS}
+        return {stream: page[-1].id if page else b"0-0" for stream, page in pages.items()}
+
+    async def follow(
+        self, wanted: TrailFilter, after: dict[str, bytes], every_s: float = 0.5
+    ) -> AsyncIterator[TrailEntry]:
+        """Yield the entries that are appended `after` these ids of streams, oldest first, until cancelled."""
         while True:
             new: list[StoredEntry] = []
             for stream in STREAMS:

@@ -130,7 +130,7 @@ async def test_entries_of_an_older_version_stay_and_are_counted(
 
 async def test_new_entries_are_followed(store: RedisStore) -> None:
     await of_key(store, "k_0", "create")
-    following = AuditTrail(store).follow(TrailFilter(kind="key"), every_s=0.01)
+    following = AuditTrail(store).follow(TrailFilter(kind="key"), await AuditTrail(store).ends(), every_s=0.01)
     first = asyncio.ensure_future(anext(following))
     await asyncio.sleep(0.1)
     await AuditTrail(store).append(login("bob"))
