@@ -24,7 +24,7 @@ NAME: Final = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 _Name = Annotated[str, Field(pattern=NAME)]
 
 
-def _url_of(url: str) -> str:
+def url_of(url: str) -> str:
     """Return the URL of an issuer, which is reached by https, or on this machine. Raises ValueError."""
     check_http_url(url)
     parts = urlsplit(url)
@@ -37,7 +37,7 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-_Url = Annotated[str, AfterValidator(_url_of)]
+_Url = Annotated[str, AfterValidator(url_of)]
 _Words = Annotated[str, Field(min_length=1)]
 _Some = Annotated[tuple[_Words, ...], BeforeValidator(_listed), Field(min_length=1)]
 

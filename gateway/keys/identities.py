@@ -1,0 +1,173 @@
+"""Find who sends a token (JWT): the key record that it stands for, and the person with their roles.
+
+A verified token is remembered by its SHA-256 until it ends, REMEMBERED_S at most, so that one whose signing key was
+withdrawn is looked at again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.config.identity import NAME, IdentityConfig, IssuerConfig, RoleConfig
+from gateway.config.schema import DEFAULT_TENANT
+from gateway.errors import Overloaded, Unauthorized, retry_after
+from gateway.keys.records import KeyRecord
+from gateway.keys.roles import Grant, Person
+from gateway.keys.tokens import BadToken, claim, issuer_in, texts
+
+if TYPE_CHECKING:
+    from gateway.keys.issuer import Issuer
+
+REMEMBERED_S: Final = 600.0
+_MOST: Final = 10_000
+"""Most tokens that are remembered; the one that was used longest ago goes first."""
+_NAME: Final = re.compile(NAME)
+_LONGEST: Final = 120
+"""Characters of a person's name that are kept."""
+
+
+class Identities:
+    """Verify tokens of the issuers of a config, and say whose they are. With no issuer all are refused."""
+
+    def __init__(self, config: IdentityConfig, roles: Sequence[RoleConfig] = (), folder: Path | None = None) -> None:
+        """Prepare the issuers; nothing is fetched yet. `folder` is where copies of their keys are."""
+        self._roles = roles
+        self._issuers: dict[str, Issuer] = {}
+        self._verified: OrderedDict[bytes, tuple[float, IssuerConfig, Mapping[str, Any]]] = OrderedDict()
+        if config.issuers:
+            from gateway.keys.issuer import Issuer
+
+            self._issuers = {one.issuer: Issuer(one, folder) for one in config.issuers}
+
+    def __bool__(self) -> bool:
+        """Return whether there are issuers."""
+        return bool(self._issuers)
+
+    def issuer(self, name: str) -> Issuer:
+        """Return an issuer that the config lists."""
+        return self._issuers[name]
+
+    async def record(self, token: bytes) -> KeyRecord:
+        """Return the key that a token stands for; it ends with the token. Raises Unauthorized and Overloaded."""
+        digest = hashlib.sha256(token).digest()
+        until, issuer, claims = await self._remembered(digest, token)
+        try:
+            return _record(digest.hex(), until, issuer, claims)
+        except BadToken as error:
+            raise _refused(error) from None
+
+    async def person(self, token: bytes) -> Person:
+        """Return who has a token, with their roles. Raises Unauthorized and Overloaded."""
+        _, issuer, claims = await self._remembered(hashlib.sha256(token).digest(), token)
+        return self.person_of(issuer, claims)
+
+    def person_of(self, issuer: IssuerConfig, claims: Mapping[str, Any]) -> Person:
+        """Return the person that verified claims are of. Raises Unauthorized if they name no tenant or a bad one."""
+        try:
+            tenant = _tenant(issuer, claims)
+        except BadToken as error:
+            raise _refused(error) from None
+        grants = tuple(
+            Grant(role.role, role.surfaces or role.teams or ()) for role in self._roles if _has(role, issuer, claims)
+        )
+        return Person(_called(issuer, claims), _id(issuer, claims), grants, tenant, tuple(_teams(issuer, claims)))
+
+    async def _remembered(self, digest: bytes, token: bytes) -> tuple[float, IssuerConfig, Mapping[str, Any]]:
+        """Return until when a token holds, its issuer and its claims. Raises Unauthorized and Overloaded."""
+        found = self._verified.get(digest)
+        if found is not None and found[0] > time.time():
+            self._verified.move_to_end(digest)
+            return found
+        from gateway.keys.issuer import RETRY_S, IssuerUnavailable
+
+        try:
+            issuer = self._issuers.get(issuer_in(token))
+            if issuer is None:
+                raise BadToken("its issuer is none of this gateway's")
+            claims = await issuer.claims(token, issuer.config.audience)
+        except BadToken as error:
+            self._verified.pop(digest, None)
+            raise _refused(error) from None
+        except IssuerUnavailable as error:
+            message = f"Tokens cannot be verified just now: {error}."
+            raise Overloaded(message, code="issuer_unavailable", headers=retry_after(RETRY_S)) from None
+        until = min(claims["exp"], time.time() + REMEMBERED_S) + issuer.config.leeway
+        self._verified[digest] = until, issuer.config, claims
+        if len(self._verified) > _MOST:
+            self._verified.popitem(last=False)
+        return self._verified[digest]
+
+
+def _refused(error: BadToken) -> Unauthorized:
+    return Unauthorized(f"The token is not accepted: {error}.")
+
+
+def _record(digest: str, until: float, issuer: IssuerConfig, claims: Mapping[str, Any]) -> KeyRecord:
+    """Return the key of a token's subject. Raises BadToken if a claim that the config names is not there."""
+    team = next(_teams(issuer, claims), "")
+    if issuer.claims.team is not None and not team:
+        raise BadToken(f"its claim {issuer.claims.team} names no team")
+    surfaces: tuple[str, ...] = ()
+    if issuer.claims.surfaces is not None:
+        surfaces = tuple(filter(_NAME.fullmatch, texts(claim(claims, issuer.claims.surfaces), split=True)))
+        if not surfaces:
+            raise BadToken(f"its claim {issuer.claims.surfaces} names no surface")
+    called = _called(issuer, claims)
+    return KeyRecord(
+        id=_id(issuer, claims),
+        digest=digest,
+        tenant=_tenant(issuer, claims),
+        team=team,
+        name=called,
+        owner=called,
+        surfaces=surfaces,
+        terms=issuer.limits,
+        expires=until,
+        created_by=issuer.issuer,
+    )
+
+
+def _id(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
+    """Return the stable id of a subject: a hash, since what providers call people may be personal."""
+    named = hashlib.sha256(f"{issuer.issuer}\0{claims['sub']}".encode("utf-8", "surrogatepass")).digest()
+    return f"u_{base64.b32encode(named[:10]).decode().lower()}"
+
+
+def _tenant(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
+    if issuer.claims.tenant is None:
+        return issuer.tenant or DEFAULT_TENANT
+    value = claim(claims, issuer.claims.tenant)
+    if value is None and issuer.tenant is not None:
+        return issuer.tenant
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise BadToken(f"its claim {issuer.claims.tenant} is no tenant's name")
+    return value
+
+
+def _teams(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the teams of a subject, in the config's order; the first one pays."""
+    named = () if issuer.claims.team is None else texts(claim(claims, issuer.claims.team))
+    if issuer.teams:
+        yield from dict.fromkeys(team for group, team in issuer.teams.items() if group in named)
+    else:
+        yield from filter(_NAME.fullmatch, named)
+
+
+def _called(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
+    """Return what a person is called, without what could break a line of a log or a page."""
+    value = claim(claims, issuer.claims.user)
+    name = value if isinstance(value, str) and value else claims["sub"]
+    return "".join(char for char in str(name)[:_LONGEST] if char.isprintable())
+
+
+def _has(role: RoleConfig, issuer: IssuerConfig, claims: Mapping[str, Any]) -> bool:
+    if role.issuer is not None and role.issuer != issuer.issuer:
+        return False
+    return all(set(values).intersection(texts(claim(claims, name))) for name, values in role.where.items())
