@@ -72,8 +72,8 @@ class TrailEntry:
         )  # fmt: skip
 
     def shown(self) -> dict[str, Any]:
-        """Return the entry as JSON values."""
-        return asdict(self)
+        """Return the entry as JSON values, with its `words`."""
+        return {**asdict(self), "words": self.words}
 
     def change(self) -> bytes:
         """Return the JSON of the change, the `entry` that a script appends."""

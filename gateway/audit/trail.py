@@ -15,6 +15,10 @@ _PAGE: Final = 500
 _APPEND: Final = APPEND + b"audit(KEYS[1], ARGV[1], ARGV[2])"
 
 
+CURSOR: Final = r"(\d{1,15}-\d{1,15}@\d)?"
+"""What a `cursor` of an entry is like."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrailFilter:
     """Which entries are wanted: '' and 0 for any. `subject` may be the beginning of one."""
@@ -77,6 +81,15 @@ class AuditTrail:
                 yield entry
             if not pages[stream]:
                 pages[stream] = await self._page(stream, f"({stored.id.decode()}")
+
+    async def page(self, wanted: TrailFilter, before: str, most: int) -> dict[str, Any]:
+        """Return `entries`, at most so many, as JSON values, and the cursor of those that are `older`; '' for none."""
+        entries: list[TrailEntry] = []
+        async for entry in self.newest(wanted, before):
+            if len(entries) == most:
+                return {"entries": [one.shown() for one in entries], "older": entries[-1].cursor}
+            entries.append(entry)
+        return {"entries": [one.shown() for one in entries], "older": ""}
 
     async def ends(self) -> dict[str, bytes]:
         """Return the id of the newest entry of each stream."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -18,6 +19,8 @@ from starlette.routing import Route
 from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
+from gateway.audit.entries import TrailEntry
+from gateway.audit.trail import AuditTrail
 from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
 from gateway.console.assets import Assets
 from gateway.console.attempt_races import loss_of
@@ -40,6 +43,7 @@ from gateway.console.svg import (
     waterfall,
 )
 from gateway.console.views import (
+    audit,
     caching,
     conversation,
     differ,
@@ -82,6 +86,7 @@ _VIEWS: Final[tuple[View, ...]] = (
     quality.pages,
     caching.pages,
     money.pages,
+    audit.pages,
     playground.pages,
 )
 """In the order of the navigation."""
@@ -106,6 +111,7 @@ class ConsoleApp:
         """
         self._access = access
         self._archive = archive
+        self._trail = AuditTrail(store)
         self._assets = Assets()
         named: list[Page] = []
         self._render = Renderer(
@@ -242,12 +248,21 @@ class ConsoleApp:
             return self._error(request, refused.status, "Too many wrong keys", refused.message, refused.headers)
         if role is Role.NOBODY:
             return self._render.page(request, "sign_in.html", {"to": to, "wrong": True}, status=401)
+        await self._enter(request, f"{role.name.lower()} key", "sign-in")
         reply = RedirectResponse(to, 303)
         secure = request.url.scheme == "https"
         reply.set_cookie(
             COOKIE, self._access.session(role), max_age=SESSION_S, httponly=True, samesite="strict", secure=secure
         )
         return reply
+
+    async def _enter(self, request: Request, by: str, action: str) -> None:
+        """Append a sign-in to the audit trail; without the store it is in the log alone."""
+        entry = TrailEntry(time.time(), by, "login", "console", action, f"from {_address(request)}", how="console")
+        try:
+            await self._trail.append(entry)
+        except StoreUnavailable as down:
+            log.warning("audit: %s: %s %s could not be entered (%s)", by, action, entry.message, down)
 
     async def _sign_out(self, request: Request) -> Response:
         self._access.end_session(request.cookies.get(COOKIE, ""))

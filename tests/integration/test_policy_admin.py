@@ -48,8 +48,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, store: LocalStore, port: i
             yield running
 
 
-def admin(port: int, method: str, path: str, key: str = "admin-key", **more: Any) -> httpx2.Response:
-    url = f"http://127.0.0.1:{port}/admin/policies{path}"
+def admin(
+    port: int, method: str, path: str, key: str = "admin-key", under: str = "policies", **more: Any
+) -> httpx2.Response:
+    url = f"http://127.0.0.1:{port}/admin/{under}{path}"
     return httpx2.request(method, url, headers={"authorization": f"Bearer {key}"}, timeout=30, **more)
 
 
@@ -92,6 +94,26 @@ def test_a_policy_is_applied_tried_promoted_and_rolled_back(gateway: Gateway, po
     assert (shown["text"], shown["author"], shown["message"]) == (STRICTER, "ada", "escalate more")
     lines = admin(port, "GET", "/chat/blame").json()["lines"]
     assert [line["author"] for line in lines if "confidence_below" in line["text"]] == ["ada"]
+
+
+def test_changes_stand_in_the_audit_trail(gateway: Gateway, port: int) -> None:
+    """Filtered and paged, with what they came by; it is whole, and nobody reads it without the key."""
+    in_force(gateway)
+    admin(port, "POST", "/chat/pause", json={"message": "an audit", "author": "eve"})
+    admin(port, "POST", "/chat/resume", json={"message": "over", "author": "eve"})
+    query = {"kind": "policy", "by": "eve", "limit": "1"}
+    page = admin(port, "GET", "", under="audit", params=query).json()
+    [entry] = page["entries"]
+    assert (entry["action"], entry["how"], entry["message"], entry["subject"]) == ("resume", "admin", "over", "chat")
+    older = admin(port, "GET", "", under="audit", params={**query, "before": page["older"]}).json()
+    assert [one["action"] for one in older["entries"]] == ["pause"] and older["older"] == ""
+    config = admin(port, "GET", "", under="audit", params={"kind": "config"}).json()["entries"]
+    assert [(one["action"], one["how"]) for one in config] == [("start", "config")]
+    found = admin(port, "GET", "/verify", under="audit").json()
+    assert found["whole"] and {one["stream"] for one in found["streams"]} >= {"tierline:{policies}:audit"}
+    for wrong in ({"kind": "nothing"}, {"before": "x"}, {"limit": "0"}, {"since": "-1"}):
+        assert admin(port, "GET", "", under="audit", params=wrong).status_code == 400, wrong
+    assert admin(port, "GET", "", "wrong", under="audit").status_code == 401
 
 
 def test_a_surface_is_removed_and_comes_back(gateway: Gateway, port: int) -> None:

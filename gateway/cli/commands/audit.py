@@ -151,9 +151,7 @@ def _export(args: argparse.Namespace) -> int:
         return number
 
     number = _with_trail(args, work)
-    sys.stdout.write(
-        f"{number} entries written to {args.file}; `tierline audit verify --export` holds it to the store\n"
-    )
+    sys.stdout.write(f"{number} entries written to {args.file}; `tierline audit verify --export` compares it\n")
     return Exit.OK
 
 
