@@ -135,8 +135,10 @@ class StoredEntry:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(_written, value)) or "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {_written(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_written, value)) or "none"
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
