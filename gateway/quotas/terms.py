@@ -6,10 +6,11 @@ Owners are a key, a team, a tenant, the request's end user and its session. The 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+import re
+from typing import Annotated, Any, Final, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from policies.quantities import read_number
 from policies.validation import Section, Whole
@@ -40,6 +41,24 @@ class Budget(Section):
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ValueError(f"{zone!r} is no time zone; write a name such as UTC or Europe/Berlin") from None
         return zone
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the budget that people write so: `25/month`, `25/month@Europe/Berlin`. Raises ValueError."""
+        found = re.fullmatch(r"\$?([\d._]+)(?:/| a | per )(day|week|month|total)(?:[@ ]([\w/+-]+))?", text.strip())
+        if found is None:
+            raise ValueError(f"{text!r} is no budget; write 25/month, 5/day@Europe/Berlin or 100/total")
+        usd, per, zone = found.groups("UTC")
+        try:
+            return cls.model_validate({"usd": usd, "per": per, "zone": zone})
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{text!r}: {message[:1].lower()}{message[1:]}") from None
+
+    @property
+    def text(self) -> str:
+        """The budget as `read` takes it."""
+        return f"{self.usd:.15g}/{self.per}" + (f"@{self.zone}" if self.zone != "UTC" else "")
 
     @property
     def nanodollars(self) -> int:
