@@ -43,6 +43,7 @@ from gateway.comparing.shadow import ShadowRunner
 from gateway.config.hooks import hook_of
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig
+from gateway.keys.identities import Identities
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -148,6 +149,7 @@ def build(
         gate=gate,
         guard=LoopbackGuard(deployment),
         tenants=Tenants(deployment.tenants),
+        identities=Identities(deployment.identity, deployment.roles, deployment.embedding.state),
         policies=policies,
         sessions=SessionCounts(store, metrics.session_capped),
         exact_cache=ExactLookup(cache, gate),

@@ -94,7 +94,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed."""
+    """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed, not_permitted."""
 
     status = 403
     type = "permission_error"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.comparing.shadow import ShadowRunner
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
+    from gateway.keys.identities import Identities
     from gateway.request.access import LoopbackGuard, Tenants
     from gateway.request.load_shedding import LoadShedder
     from gateway.request.session_caps import SessionCounts
@@ -57,6 +58,7 @@ class Steps(AnswerSteps):
     gate: LoadShedder
     guard: LoopbackGuard
     tenants: Tenants
+    identities: Identities
     policies: Policies
     sessions: SessionCounts
     kept_responses: KeptResponses

@@ -6,7 +6,7 @@ and 5 MB, and many gateways answer nothing but chats and probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -25,6 +25,9 @@ from gateway.http.docs import HEADERS, STYLE, page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, beside_fastapi, document, documents
 from gateway.http.routes import admin, audit, conversations, feedback, kept_responses, models, policies, token_counts
+from gateway.keys.identities import Identities
+from gateway.keys.roles import ADMIN, Person
+from gateway.keys.tokens import is_token
 from gateway.registry.registry import RegistryError
 from gateway.request.access import bearer_key, is_key
 from gateway.request.body import ChatBodies
@@ -49,33 +52,39 @@ def public_api(steps: Steps) -> FastAPI:
 def admin_api(steps: Steps, config: Admin) -> FastAPI:
     """Return the application of the admin port."""
     routers = [admin.router, policies.router, audit.router]
-    api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config), keyed=True)
+    api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config, steps.identities), keyed=True)
     api.state.typed = api.state.sheds = False
     api.state.policies = policies.PolicyAdmin(steps)
     return api
 
 
-def gatekeeper(admin: Admin) -> Callable[[Request], str]:
-    """Return a check that a request has the admin key, as a bearer token; its sender is `admin`.
+def gatekeeper(admin: Admin, identities: Identities) -> Callable[[Request], Awaitable[Person]]:
+    """Return what finds who asks the admin API: whoever has the admin key, or a person's token, as a bearer token.
 
     It raises Unauthorized; after many wrong keys of an address, RateLimited. Tenants' keys do not work.
     """
     tries = KeyTries()
 
-    def admitted(request: Request) -> str:
+    async def admitted(request: Request) -> Person:
         address = request.client.host if request.client is not None else ""
         tries.check(address)
         key = bearer_key(known_headers(request.scope["headers"]))
-        if admin.key is None or not is_key(key, admin.key):
+        if admin.key is not None and is_key(key, admin.key):
+            return ADMIN
+        try:
+            if identities and is_token(key):
+                return await identities.person(key)
+            wanted = "the admin key, or a token of a person with a role" if identities else "the admin key"
+            raise Unauthorized(f"The admin API needs {wanted}. Send it as 'Authorization: Bearer KEY'.")
+        except Unauthorized:
             if key:
                 tries.refused(address)
-            raise Unauthorized("The admin API needs the admin key. Send it as 'Authorization: Bearer KEY'.")
-        return "admin"
+            raise
 
     return admitted
 
 
-def _tenant(steps: Steps, request: Request) -> str:
+async def _tenant(steps: Steps, request: Request) -> str:
     return steps.tenants.of(known_headers(request.scope["headers"]))
 
 
@@ -84,7 +93,7 @@ def _api(
     title: str,
     routers: Sequence[APIRouter],
     beside: Sequence[APIRoute],
-    admit: Callable[[Request], str],
+    admit: Callable[[Request], Awaitable[Any]],
     *,
     keyed: bool,
 ) -> FastAPI:

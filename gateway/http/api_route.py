@@ -1,8 +1,9 @@
 """Serve routes outside the pipeline with FastAPI: who asks, the body, and what is wrong with it, as everywhere else.
 
-FastAPI calls a route's function with what its parameters name. `Served`, `Tenant` and `Admin` are dependencies; a
-parameter whose type is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by
-their rules (`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
+FastAPI calls a route's function with what its parameters name. `Served`, `Sender` and what `needs` makes are
+dependencies: each route of the admin port names the action of `gateway.keys.roles` that it is. A parameter whose type
+is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by their rules
+(`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import InvalidRequest
+from gateway.errors import Forbidden, InvalidRequest
 from gateway.http.messages import read_body
+from gateway.keys.roles import ACTIONS, Person, may, may_some
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 
@@ -34,14 +36,41 @@ async def _steps(request: Request) -> Steps:
 
 async def _sender(request: Request) -> str:
     """Return who asks, as the application's `admit` says. Raises Unauthorized."""
-    sender: str = request.app.state.admit(request)
+    sender: str = await request.app.state.admit(request)
     return sender
+
+
+def needs(action: str) -> Any:
+    """Return the dependency of a route of the admin port: the person who asks, if they may do the action.
+
+    The subject is the part of the path that the action's `within` names. Where the path has none, the route says the
+    subject to `permit`; here it is refused to those who may do it with none. It raises Unauthorized and Forbidden.
+    """
+    within = ACTIONS[action].within
+
+    async def check(request: Request) -> Person:
+        person: Person = await request.app.state.admit(request)
+        subject = request.path_params.get(within, "")
+        if subject or not may_some(person, action):
+            permit(person, action, subject)
+        return person
+
+    check.__dict__["action"] = action
+    return Depends(check)
+
+
+def permit(person: Person, action: str, subject: str = "") -> None:
+    """Raise Forbidden unless a person may do an action with a subject, empty for all of them."""
+    if not may(person, action, subject):
+        what, within = ACTIONS[action].what.lower(), ACTIONS[action].within
+        of = f" of {within} {subject}" if subject else ""
+        raise Forbidden(f"You may not do this{of}: {what}. An admin can give you a role.", code="not_permitted")
 
 
 Served = Annotated[Steps, Depends(_steps)]
 """The worker's steps."""
 Sender = Annotated[str, Depends(_sender)]
-"""The tenant whose key a request has; on the admin port `admin`."""
+"""The tenant whose key a request has."""
 
 
 class Body(BaseModel):
@@ -101,7 +130,7 @@ class _BodyRequest(Request):
         state = self.app.state
         if self._most is None and state.sheds:
             state.steps.gate.check()
-        state.admit(self)
+        await state.admit(self)
         steps: Steps = state.steps
         limit = steps.deployment.limits.body if self._most is None else self._most
         raw = await read_body(

@@ -63,6 +63,10 @@ class Person:
         """Whether they may do everything."""
         return any(grant.role == "admin" for grant in self.grants)
 
+    def author(self, given: str = "") -> str:
+        """Return who a change is recorded as made by: a person of a provider by their name there, whatever is given."""
+        return self.name if self.id else given or self.name
+
 
 NOBODY: Final = Person()
 VIEWER: Final = Person("console", grants=(Grant("viewer"),))

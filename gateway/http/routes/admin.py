@@ -3,7 +3,7 @@
 Once a purge is answered, no worker serves what it names to a request that arrives later; purging a surface takes a
 second.
 
-Requests need the admin key (see `gateway.http.api.gatekeeper`). Policies: see `gateway.http.routes.policies`.
+Requests need the admin key or a role (see `gateway.http.api.gatekeeper`). Policies: see `gateway.http.routes.policies`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from cache.administration import Purged
 from cache.risk.published import read_published
 from cache.scopes.tags import BadTags, parse
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Sender, Served
+from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
+from gateway.keys.roles import Person
 from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
 
@@ -36,6 +37,8 @@ async def _id(entry_id: str) -> str:
     return entry_id
 
 
+_Sees = Annotated[Person, needs("cache.see")]
+_Purges = Annotated[Person, needs("cache.purge")]
 _EntryId = Annotated[str, Depends(_id)]
 
 
@@ -68,7 +71,7 @@ class PurgeRequest(Body):
 
 
 @router.get("/stats")
-async def stats(steps: Served, _: Sender) -> dict[str, Any]:
+async def stats(steps: Served, _: _Sees) -> dict[str, Any]:
     """What each scope of the cache holds, and how many hits were wrong."""
     scopes = [scope_shown(scope) for scope in await steps.cache.administration.stats()]
     risks = [risk_shown(risk) for risk in await read_published(steps.store)]
@@ -77,8 +80,9 @@ async def stats(steps: Served, _: Sender) -> dict[str, Any]:
 
 
 @router.get("/entries/{entry_id}")
-async def show(steps: Served, _: Sender, entry_id: _EntryId) -> dict[str, Any]:
+async def show(steps: Served, person: _Purges, entry_id: _EntryId) -> dict[str, Any]:
     """Show a stored answer."""
+    permit(person, "cache.purge")
     entry = await steps.cache.administration.find(entry_id)
     if entry is None:
         raise _no_entry(entry_id)
@@ -86,14 +90,16 @@ async def show(steps: Served, _: Sender, entry_id: _EntryId) -> dict[str, Any]:
 
 
 @router.delete("/entries/{entry_id}")
-async def remove(steps: Served, _: Sender, entry_id: _EntryId) -> dict[str, Any]:
+async def remove(steps: Served, person: _Purges, entry_id: _EntryId) -> dict[str, Any]:
     """Delete a stored answer and its copies."""
+    permit(person, "cache.purge")
     return await _removed(steps, entry_id)
 
 
 @router.post("/purge")
-async def purge(steps: Served, _: Sender, body: PurgeRequest) -> dict[str, Any]:
+async def purge(steps: Served, person: _Purges, body: PurgeRequest) -> dict[str, Any]:
     """Purge a surface, a tag or an entry."""
+    permit(person, "cache.purge", body.surface or "")
     if body.entry is not None:
         return await _removed(steps, await _id(body.entry))
     kind = next((kind for kind in ("tenant", "team") if getattr(body, kind) is not None), None)

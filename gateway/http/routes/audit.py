@@ -9,16 +9,18 @@ from fastapi import APIRouter, Query
 
 from gateway.audit.entries import Kind
 from gateway.audit.trail import CURSOR, AuditTrail, TrailFilter
-from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.api_route import BodyRoute, Served, needs
+from gateway.keys.roles import Person
 
 router: Final = APIRouter(prefix="/admin/audit", tags=["Audit"], route_class=BodyRoute)
 _MOST: Final = 1000
+_Sees = Annotated[Person, needs("audit.see")]
 
 
 @router.get("")
 async def list_entries(
     steps: Served,
-    _: Sender,
+    _: _Sees,
     kind: Kind | Literal[""] = "",
     by: str = "",
     subject: str = "",
@@ -32,7 +34,7 @@ async def list_entries(
 
 
 @router.get("/verify")
-async def verify(steps: Served, _: Sender) -> dict[str, Any]:
+async def verify(steps: Served, _: _Sees) -> dict[str, Any]:
     """Say whether any entry was altered or removed."""
     checks = await AuditTrail(steps.store).checked()
     whole = not any(check.problems for check in checks)

@@ -1,6 +1,7 @@
 """Serve the admin API of policies: what is in force, and every change that `tierline policy` can make.
 
-Answers are those of the commands' `--json`. Every change needs a message and names its author, `admin` if none is sent.
+Answers are those of the commands' `--json`. Every change needs a message and names its author: the person whose token
+was sent, and with the admin key whoever is sent as `author`, else `admin`.
 A job runs `tierline policy` as a process of its own, one at a time. Changes need `policies: {source: store}`.
 """
 
@@ -23,9 +24,10 @@ from starlette.responses import Response
 from cache.store.base import StoreUnavailable
 from gateway.config.warnings import findings_in
 from gateway.errors import Conflict, InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Sender
+from gateway.http.api_route import Body, BodyRoute, needs
 from gateway.http.policy_jobs import PolicyJobs, policy_file
 from gateway.http.routes.live_view import LiveRequest, live_view, text_in
+from gateway.keys.roles import Person
 from gateway.registry.apply import apply_file
 from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
@@ -172,16 +174,16 @@ class PolicyAdmin:
         return None
 
     async def change(
-        self, surface: str, body: ChangeRequest, take: Callable[..., Any], *, removed: bool = False
+        self, surface: str, body: ChangeRequest, person: Person, take: Callable[..., Any], *, removed: bool = False
     ) -> Shown:
         """Make one change of the surface as it is now. Raises RegistryError if another change comes first."""
         self.check_store()
         await self.check_known(surface, removed=removed)
         state = await self.registry.surface(surface, removed=removed)
-        return _changed(await take(surface, state.revision, by=body.author, message=body.message))
+        return _changed(await take(surface, state.revision, by=person.author(body.author), message=body.message))
 
 
-async def _admin(request: Request, _: Sender) -> PolicyAdmin:
+async def _admin(request: Request) -> PolicyAdmin:
     admin: PolicyAdmin = request.app.state.policies
     return admin
 
@@ -193,16 +195,19 @@ async def _known(admin: _Admin, surface: str) -> str:
 
 _Admin = Annotated[PolicyAdmin, Depends(_admin)]
 _Known = Annotated[str, Depends(_known)]
+_Looks = Annotated[Person, needs("look")]
+_Checks = Annotated[Person, needs("policies.check")]
+_Changes = Annotated[Person, needs("policies.change")]
 
 
 @router.get("")
-async def list_policies(admin: _Admin) -> Shown:
+async def list_policies(_: _Looks, admin: _Admin) -> Shown:
     """List what is in force and being tried."""
     return {"object": "policy.list", **await admin.status(None)}
 
 
 @router.post("/lint")
-async def lint(admin: _Admin, body: LintRequest) -> Shown:
+async def lint(_: _Checks, admin: _Admin, body: LintRequest) -> Shown:
     """Find mistakes in a policy."""
     findings = await asyncio.to_thread(_findings, admin.steps, body.text)
     return {
@@ -212,7 +217,7 @@ async def lint(admin: _Admin, body: LintRequest) -> Shown:
 
 
 @router.post("/explain", response_model=Shown)
-async def explain(admin: _Admin, body: ExplainRequest) -> Response:
+async def explain(_: _Checks, admin: _Admin, body: ExplainRequest) -> Response:
     """What a request would be decided by."""
     asked = body.live()
     if body.text is not None:
@@ -228,25 +233,25 @@ async def explain(admin: _Admin, body: ExplainRequest) -> Response:
 
 
 @router.post("/jobs")
-async def start_job(admin: _Admin, body: JobRequest) -> Shown:
+async def start_job(_: _Checks, admin: _Admin, body: JobRequest) -> Shown:
     """Start a replay or a plan."""
     return (await admin.jobs.start(body.action, body.text, body.since)).shown()
 
 
 @router.get("/jobs/{job}")
-async def show_job(admin: _Admin, job: str) -> Shown:
+async def show_job(_: _Looks, admin: _Admin, job: str) -> Shown:
     """Show a job and its result."""
     return admin.jobs.find(job).shown()
 
 
 @router.get("/{surface}")
-async def show_policy(admin: _Admin, surface: _Known) -> Shown:
+async def show_policy(_: _Looks, admin: _Admin, surface: _Known) -> Shown:
     """Show a surface's policies."""
     return {"object": "policy", **await admin.status(surface)}
 
 
 @router.get("/{surface}/history")
-async def list_changes(admin: _Admin, surface: str) -> Shown:
+async def list_changes(_: _Looks, admin: _Admin, surface: str) -> Shown:
     """List a surface's changes."""
     await admin.check_known(surface, removed=True)
     admin.check_store()
@@ -254,14 +259,14 @@ async def list_changes(admin: _Admin, surface: str) -> Shown:
 
 
 @router.get("/{surface}/blame")
-async def blame(admin: _Admin, surface: _Known) -> Shown:
+async def blame(_: _Looks, admin: _Admin, surface: _Known) -> Shown:
     """Who set each line of a policy."""
     admin.check_store()
     return {"object": "policy.blame", **await blamed(admin.registry, surface)}
 
 
 @router.get("/{surface}/versions/{version}")
-async def show_version(admin: _Admin, surface: str, version: str) -> Shown:
+async def show_version(_: _Looks, admin: _Admin, surface: str, version: str) -> Shown:
     """Show a version's text: `live`, or one by the beginning of its hash."""
     await admin.check_known(surface, removed=True)
     admin.check_store()
@@ -270,7 +275,7 @@ async def show_version(admin: _Admin, surface: str, version: str) -> Shown:
 
 
 @router.post("/{surface}/apply")
-async def apply(admin: _Admin, surface: str, body: ApplyRequest) -> Shown:
+async def apply(person: _Changes, admin: _Admin, surface: str, body: ApplyRequest) -> Shown:
     """Apply a policy."""
     admin.check_store()
     steps = admin.steps
@@ -282,7 +287,7 @@ async def apply(admin: _Admin, surface: str, body: ApplyRequest) -> Shown:
                 file,
                 how=body.how,
                 share=body.share,
-                author=body.author,
+                author=person.author(body.author),
                 message=body.message,
                 at=time.time(),
                 base=body.base,
@@ -294,39 +299,39 @@ async def apply(admin: _Admin, surface: str, body: ApplyRequest) -> Shown:
 
 
 @router.post("/{surface}/promote")
-async def promote(admin: _Admin, surface: str, body: PromoteRequest) -> Shown:
+async def promote(person: _Changes, admin: _Admin, surface: str, body: PromoteRequest) -> Shown:
     """Promote a candidate."""
-    return await admin.change(surface, body, admin.registry.promote if body.full else admin.registry.step)
+    return await admin.change(surface, body, person, admin.registry.promote if body.full else admin.registry.step)
 
 
 @router.post("/{surface}/pause")
-async def pause(admin: _Admin, surface: str, body: ChangeRequest) -> Shown:
+async def pause(person: _Changes, admin: _Admin, surface: str, body: ChangeRequest) -> Shown:
     """Pause a candidate."""
-    return await admin.change(surface, body, admin.registry.pause)
+    return await admin.change(surface, body, person, admin.registry.pause)
 
 
 @router.post("/{surface}/resume")
-async def resume(admin: _Admin, surface: str, body: ChangeRequest) -> Shown:
+async def resume(person: _Changes, admin: _Admin, surface: str, body: ChangeRequest) -> Shown:
     """Resume a candidate."""
-    return await admin.change(surface, body, admin.registry.resume)
+    return await admin.change(surface, body, person, admin.registry.resume)
 
 
 @router.post("/{surface}/rollback")
-async def rollback(admin: _Admin, surface: str, body: RollbackRequest) -> Shown:
+async def rollback(person: _Changes, admin: _Admin, surface: str, body: RollbackRequest) -> Shown:
     """Go back to a version."""
     take: Callable[..., Any] = admin.registry.rollback
     if body.to is not None:
         admin.check_store()
         take = partial(take, to=await admin.registry.version(surface, body.to))
-    return await admin.change(surface, body, take, removed=True)
+    return await admin.change(surface, body, person, take, removed=True)
 
 
 @router.post("/{surface}/remove")
-async def remove(admin: _Admin, surface: str, body: RemoveRequest) -> Shown:
+async def remove(person: _Changes, admin: _Admin, surface: str, body: RemoveRequest) -> Shown:
     """Remove a surface's policy."""
     if surface == admin.steps.deployment.default_surface:
         raise Conflict("It is the default surface: name another as `default_surface` in the config first.")
-    return await admin.change(surface, body, partial(admin.registry.remove, with_candidate=body.with_candidate))
+    return await admin.change(surface, body, person, partial(admin.registry.remove, with_candidate=body.with_candidate))
 
 
 def _changed(state: InForce) -> Shown:

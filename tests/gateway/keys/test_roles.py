@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from pathlib import Path
 
+import pytest
+import yaml
+
+from gateway.config.schema import Deployment
 from gateway.keys.roles import ACTIONS, ADMIN, EDITOR, NOBODY, OWNER, VIEWER, Grant, Person, may, may_some
 
 SEARCH_EDITOR = Person("eve", grants=(Grant("editor", ("search",)),))
@@ -50,3 +55,32 @@ def test_a_member_serves_themself_and_no_more() -> None:
 def test_an_action_that_is_not_in_the_table_is_a_mistake() -> None:
     with pytest.raises(KeyError):
         may(ADMIN, "keys.steal")
+
+
+README = (Path(__file__).parents[3] / "deploy" / "README.md").read_text("utf-8")
+
+
+def test_the_readme_has_the_table() -> None:
+    rows = re.findall(r"^\| (\w+\.?\w*) \| (.+)\. \| (.+) \| (.+) \| (.+) \| (.+) \|$", README, re.MULTILINE)
+    shown = {row[0]: row[1:] for row in rows if row[0] in ACTIONS}
+    assert shown.keys() == ACTIONS.keys()
+    for name, rule in ACTIONS.items():
+        of_editors = "their surfaces" if rule.within == "surface" else "yes"
+        of_key_admins = "their teams" if rule.within == "team" else "yes"
+        expected = (
+            rule.what,
+            "yes" if "viewer" in rule.roles else "-",
+            of_editors if "editor" in rule.roles else "-",
+            of_key_admins if "key_admin" in rule.roles else "-",
+            "own team" if rule.members else "-",
+        )
+        assert shown[name] == expected, name
+
+
+def test_the_readmes_example_is_a_config() -> None:
+    section = README.partition("## A company's own identity")[2]
+    example = section.partition("```yaml\n")[2].partition("```")[0]
+    tier = {"name": "small", "backends": [{"model": "small", "base_url": "http://127.0.0.1:9/v1"}]}
+    deployed = Deployment.model_validate({"tiers": [tier], **yaml.safe_load(example)})
+    assert deployed.identity.issuers[0].teams == {"llm-web": "web", "llm-search": "search"}
+    assert len(deployed.roles) == 4 and deployed.console.login is not None

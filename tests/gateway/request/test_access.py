@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import hmac
@@ -13,11 +14,13 @@ import pytest
 from pydantic import SecretStr
 from starlette.requests import Request
 
+from gateway.config.identity import IdentityConfig
 from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_digest
 from gateway.console.access import ConsoleAccess, Role
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
 from gateway.http.api import gatekeeper
+from gateway.keys.identities import Identities
 from gateway.request.access import Tenants, is_operator
 
 
@@ -91,7 +94,8 @@ def of_tenants(key: str) -> object:
 
 def of_admin(key: str) -> object:
     headers = [(b"authorization", f"Bearer {key}".encode())]
-    gatekeeper(Admin(key_env="K", key=SecretStr("right")))(Request({"type": "http", "headers": headers}))
+    admitted = gatekeeper(Admin(key_env="K", key=SecretStr("right")), Identities(IdentityConfig()))
+    asyncio.run(admitted(Request({"type": "http", "headers": headers})))
     return True
 
 
