@@ -84,6 +84,12 @@ class Ledger:
 
     request_id: str
     tenant: str = ""
+    team: str = ""
+    """The team of its key; empty where there is none. So with `key`."""
+    key: str = ""
+    """Id of the key in the store, or of the identity."""
+    user: str = ""
+    """Hash of the end user that the request names; empty if it names none."""
     surface: str = ""
     """The surface; for what is not a chat followed by a slash and the endpoint, such as `chat/embeddings`."""
     policy: str = ""
@@ -105,6 +111,12 @@ class Ledger:
     cost_unknown: bool = False
     """Whether a backend was called whose price nobody states, so that `cost_usd` is too low by an unknown amount."""
     wasted_usd: float = 0.0
+    charged_usd: float = 0.0
+    """What the key pays, rounded to nanodollars; of an adjustment, what it adds to its account or takes off it."""
+    list_usd: float = 0.0
+    """What a hit of the cache, or an answer shared with another request, would have cost at list price."""
+    accounts: tuple[str, ...] = ()
+    """Accounts of money that the charge was added to (`gateway.quotas`), by the script that appended the record."""
     difficulty: float | None = None
     kind: str = ""
     """Kind of task that the classifier took the request for, such as `chat`; empty if it abstained."""
@@ -188,7 +200,10 @@ SHADOW: Final = "shadow"
 """Arm of a request that was run again under a candidate policy; no client got the answer."""
 PLAYGROUND: Final = "playground"
 """Arm of a request that somebody sent to try a policy (`x-tierline-try`)."""
-UNCOUNTED: Final = (SHADOW, PLAYGROUND)
+ADJUSTMENT: Final = "adjustment"
+"""Arm of what an operator did to an account, which is no request: `path` is `reset` or `topup`, `accounts` has its one
+account, and its first hop the author and the reason."""
+UNCOUNTED: Final = (SHADOW, PLAYGROUND, ADJUSTMENT)
 """Arms whose requests no figure of a surface counts."""
 
 TRACES: Final = "tierline:traces"
