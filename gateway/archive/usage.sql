@@ -1,0 +1,49 @@
+-- What gateway/archive/usage.py asks, by name; it says what comes of each. Money is in whole nanodollars, which add up exactly.
+
+-- name: used
+SELECT timezone($zone, to_timestamp(started))::DATE AS day, started, if(arm = '{adjustment}', path, 'usage') AS entry,
+    coalesce(tenant, '') AS tenant, coalesce(team, '') AS team, coalesce("key", '') AS "key", coalesce("user", '') AS "user",
+    coalesce(session, '') AS session, coalesce(surface, '') AS surface, coalesce(tier, '') AS tier, coalesce(model, '') AS model,
+    coalesce(tokens_in, 0) AS tokens_in, coalesce(tokens_out, 0) AS tokens_out, starts_with(path, 'cache') AS hit,
+    round(coalesce(charged_usd, cost_usd, 0) * 1e9)::HUGEINT AS charged, round(coalesce(list_usd, 0) * 1e9)::HUGEINT AS list,
+    round(coalesce(wasted_usd, 0) * 1e9)::HUGEINT AS wasted, coalesce(cost_unknown, false) AS unpriced,
+    charged_usd IS NULL AND coalesce(cost_usd, 0) > 0 AS older, accounts, request_id, hops
+FROM requests_all WHERE arm IS DISTINCT FROM '{shadow}' AND entry_ms >= $since * 1000 AND started >= $since AND started < $until
+
+-- name: lines
+SELECT {by}entry, count(*) FILTER (entry = 'usage') AS requests, sum(tokens_in)::BIGINT AS tokens_in,
+    sum(tokens_out)::BIGINT AS tokens_out, (sum(charged) / 1000000000)::DECIMAL(18, 9) AS charged_usd,
+    (sum(list) / 1000000000)::DECIMAL(18, 9) AS list_usd, (sum(wasted) / 1000000000)::DECIMAL(18, 9) AS wasted_usd,
+    count(*) FILTER (hit) AS hits, count(*) FILTER (unpriced) AS unpriced, count(*) FILTER (older) AS older
+FROM ({used}) GROUP BY {by}entry ORDER BY charged_usd DESC, requests DESC, {by}entry
+
+-- name: adjustments
+SELECT started, entry, accounts[1] AS account, charged / 1e9 AS usd, json_extract_string(hops, '$[0].attributes.author') AS author,
+    json_extract_string(hops, '$[0].attributes.reason') AS reason
+FROM ({used}) WHERE entry <> 'usage' ORDER BY started
+
+-- name: coverage
+SELECT min(started) AS first_s, max(started) AS last_s, count(*) AS records, max(ordinal) - min(ordinal) + 1 - count(*) AS missing
+FROM requests_all
+
+-- name: focus
+SELECT timezone('UTC', timezone($zone, day::TIMESTAMP)) AS ChargePeriodStart,
+    timezone('UTC', timezone($zone, (day + 1)::TIMESTAMP)) AS ChargePeriodEnd,
+    timezone('UTC', timezone($zone, date_trunc('month', day)::TIMESTAMP)) AS BillingPeriodStart,
+    timezone('UTC', timezone($zone, (date_trunc('month', day) + INTERVAL 1 MONTH)::TIMESTAMP)) AS BillingPeriodEnd,
+    if(tenant = '', 'default', tenant) AS BillingAccountId, nullif(tenant, '') AS BillingAccountName, 'Tenant' AS BillingAccountType,
+    nullif(team, '') AS SubAccountId, nullif(team, '') AS SubAccountName, if(team = '', NULL, 'Team') AS SubAccountType,
+    if(usage, charged_usd, 0) AS BilledCost, if(usage, charged_usd, 0) AS ContractedCost, if(usage, charged_usd, 0) AS EffectiveCost,
+    if(usage, charged_usd + list_usd, 0) AS ListCost, 'USD' AS BillingCurrency,
+    if(usage, 'Usage', 'Adjustment') AS ChargeCategory, NULL::VARCHAR AS ChargeClass,
+    if(usage, requests || ' requests', 'Budget: ' || entry) AS ChargeDescription, if(usage, 'Usage-Based', 'One-Time') AS ChargeFrequency,
+    if(usage, tokens_in + tokens_out, NULL) AS ConsumedQuantity, if(usage, 'Tokens', NULL) AS ConsumedUnit,
+    if(usage, tokens_in + tokens_out, NULL) AS PricingQuantity, if(usage, 'Tokens', NULL) AS PricingUnit, if(usage, 'Standard', NULL) AS PricingCategory,
+    'Tierline' AS ProviderName, 'Tierline' AS PublisherName, 'Tierline' AS InvoiceIssuerName,
+    nullif("key", '') AS ResourceId, nullif("key", '') AS ResourceName, if("key" = '', NULL, 'API key') AS ResourceType,
+    'AI and Machine Learning' AS ServiceCategory, 'Generative AI' AS ServiceSubcategory, if(surface = '', 'Tierline', surface) AS ServiceName,
+    json_object('team', team, 'key', "key", 'surface', surface, 'tier', tier, 'model', model)::VARCHAR AS Tags,
+    if(usage, requests, NULL) AS x_Requests, if(usage, tokens_in, NULL) AS x_TokensIn, if(usage, tokens_out, NULL) AS x_TokensOut,
+    if(usage, wasted_usd, NULL) AS x_WastedCost, if(usage, unpriced, NULL) AS x_RequestsOfUnknownPrice,
+    if(usage, NULL, charged_usd) AS x_BudgetAdjustment
+FROM (SELECT *, entry = 'usage' AS usage FROM ({lines})) WHERE surface <> '' OR charged_usd <> 0 ORDER BY ChargePeriodStart, BilledCost DESC

@@ -1,0 +1,215 @@
+"""Run `tierline usage`: requests, tokens and money by key, team, tenant, end user, surface, tier, model and day."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag, duration
+from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
+from gateway.exit_codes import Exit
+from gateway.report import NONE, WIDE, Report, printable, show, table
+from policies.quantities import dollars
+
+if TYPE_CHECKING:
+    from gateway.archive.usage import UsageQuery
+
+_BY: Final = ("day", "tenant", "team", "key", "user", "surface", "tier", "model")
+_SLACK: Final = 10.0
+_FILES: Final = ("csv", "parquet", "focus")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `usage` to the command line."""
+    parser = add_command(subparsers, "usage")
+    parser.add_argument("--by", type=_columns, default=("key",), metavar="COLUMNS")
+    parser.add_argument("--since", metavar="TIME")
+    parser.add_argument("--until", metavar="TIME")
+    parser.add_argument("--month", metavar="YYYY-MM")
+    parser.add_argument("--zone", type=_zone, default=ZoneInfo("UTC"), metavar="NAME")
+    for name in _BY[1:]:
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"only of this {name}")
+    for name in _FILES:
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE")
+    add_json_flag(parser)
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
+    add_store_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the usage, and write the files that are asked for. Raises CommandError and ConfigError."""
+    from gateway.archive.query import QueryError
+
+    try:
+        return asyncio.run(_run(args))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except (QueryError, ValueError) as bad:
+        raise CommandError(str(bad)) from None
+
+
+async def _run(args: argparse.Namespace) -> int:
+    from gateway.archive.live import LiveArchive  # slow to import
+    from gateway.archive.usage import usage_of, write_rows
+
+    query = _query(args)
+    store = RedisStore.from_url(store_url(args), slack=_SLACK)
+    archive = LiveArchive(files_of_store(args), store)
+    try:
+        await archive.catch_up()
+        done = []
+        for name in _FILES:
+            if (file := getattr(args, name)) is not None:
+                sql = query.focus if name == "focus" else query.lines()
+                parquet = name == "parquet" or (name == "focus" and file.suffix == ".parquet")
+                done.append(f"{write_rows(archive, sql, query.values, file, parquet=parquet)} rows written to {file}")
+        found = await usage_of(archive, query)
+    finally:
+        await archive.aclose()
+        await store.aclose()
+    show(_report(found, query, done), as_json=args.json)
+    return Exit.OK
+
+
+def _query(args: argparse.Namespace) -> UsageQuery:
+    """Return what is asked for: by default this month. Raises CommandError."""
+    from gateway.archive.usage import UsageQuery
+
+    if args.month and (args.since or args.until):
+        raise CommandError("--month says both ends; leave out --since and --until")
+    now = datetime.now(args.zone)
+    month = _time(f"{args.month}-01", args.zone) if args.month else None
+    since = month or (
+        _time(args.since, args.zone) if args.since else now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    )
+    until = _time(args.until, args.zone) if args.until else None
+    if month is not None:
+        until = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
+    end = until.timestamp() if until else time.time() + 60
+    if end <= since.timestamp():
+        raise CommandError("--until is not after --since")
+    only = {name: value for name in _BY[1:] if (value := getattr(args, name)) is not None}
+    return UsageQuery(since.timestamp(), end, args.zone.key, args.by, only)
+
+
+def _time(text: str, zone: ZoneInfo) -> datetime:
+    """Read a day or a time as ISO 8601 has it, or how long ago one was, such as 7d. Raises CommandError."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=zone)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromtimestamp(time.time() - duration(text), zone)
+    except argparse.ArgumentTypeError:
+        raise CommandError(
+            f"{text!r} is no time; write a day (2026-11-01), a time (2026-11-01T12:00), or how long ago (7d)"
+        ) from None
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is no time zone; write a name such as UTC or Europe/Berlin"
+        ) from None
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    columns = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if unknown := [name for name in columns if name not in _BY]:
+        raise argparse.ArgumentTypeError(f"there is no usage by {unknown[0]!r}; write some of {', '.join(_BY)}")
+    return columns
+
+
+def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) -> Report:
+    rows = table(
+        *query.by, "requests", "tokens in", "tokens out", "charged", "hits at list", "wasted", left=len(query.by)
+    )
+    lines = [line for line in found["lines"] if line["entry"] == "usage"]
+    for line in lines:
+        rows.add_row(*(printable(line[name]) if line[name] != "" else NONE for name in query.by), *_cells(line))
+    total = found["total"]
+    if len(lines) > 1:
+        rows.add_row("all", *[""] * (len(query.by) - 1), *_cells(total))
+    parts: list[Any] = [rows] if lines else ["No request is recorded for this."]
+    if found["adjustments"]:
+        changes = table("adjusted at", "of", "entry", "author", "reason", "usd", left=5)
+        for one in found["adjustments"]:
+            at = datetime.fromtimestamp(one["started"], ZoneInfo(query.zone)).strftime("%Y-%m-%d %H:%M:%S")
+            texts = (printable(one[name] or NONE) for name in ("account", "entry", "author", "reason"))
+            changes.add_row(at, *texts, dollars(one["usd"], signed=True))
+        parts += ["", changes]
+    notes = _notes(found, query)
+    plain = {**found, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
+    return Report(_plain(plain), parts, notes, width=WIDE, done=done)
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    unknown = line["unpriced"]
+    charged = dollars(float(line["charged_usd"]))
+    if unknown:
+        charged = (
+            f"{charged} + not known ({unknown})"
+            if unknown < line["requests"] or line["charged_usd"]
+            else f"not known ({unknown})"
+        )
+    return [
+        f"{line['requests']:,}", f"{line['tokens_in']:,}", f"{line['tokens_out']:,}", charged,
+        dollars(float(line["list_usd"])), dollars(float(line["wasted_usd"])),
+    ]  # fmt: skip
+
+
+def _notes(found: Mapping[str, Any], query: UsageQuery) -> list[str]:
+    """Return what the figures cover, and what they lack."""
+    covers, total = found["covers"], found["total"]
+    zone = ZoneInfo(query.zone)
+    notes = []
+    if covers["records"]:
+        first, last = (
+            datetime.fromtimestamp(covers[end], zone).strftime("%Y-%m-%d %H:%M:%S") for end in ("first_s", "last_s")
+        )
+        notes.append(f"records from {first} to {last} ({query.zone}), in files and in the store, each once")
+        if covers["first_s"] > query.since:
+            notes.append("nothing older is kept, so what was used before is not in it")
+    if covers["missing"]:
+        notes.append(
+            f"{covers['missing']} records between them are lost: the store had dropped them before they were in a file"
+        )
+    notes += [f"{file} is damaged, and nothing of it is counted: {why}" for file, why in covers["damaged"].items()]
+    if total["unpriced"]:
+        notes.append(
+            f"{total['unpriced']} requests called a backend whose price nobody states: their cost is not known, not 0"
+        )
+    if total["older"]:
+        notes.append(f"{total['older']} records are of a version that charged nobody: they count by their cost")
+    return notes
+
+
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures as JSON values."""
+
+    def value(one: Any) -> Any:
+        if isinstance(one, Mapping):
+            return {name: value(part) for name, part in one.items()}
+        if isinstance(one, list):
+            return [value(part) for part in one]
+        return (
+            one
+            if one is None or isinstance(one, str | int | float)
+            else float(one)
+            if hasattr(one, "as_tuple")
+            else str(one)
+        )
+
+    return {name: value(one) for name, one in found.items()}
