@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from cache import shipped_cross_encoder
 from gateway.config.addresses import check_store_url, is_loopback
+from gateway.config.alerts import AlertsConfig
 from gateway.config.environment import (
     LEAST_KEY,
     BadSecret,
@@ -160,6 +161,7 @@ class _Resolver:
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
             "answer_scorer": self._scorer(deployment.scorer),
             "admin": self._admin(deployment.admin, tenants),
+            "alerts": self._alerts(deployment.alerts),
             "local_model": local.model_copy(
                 update={name: self._existing(("local_model", name), getattr(local, name)) for name in ("gguf", "draft")}
             ),
@@ -342,6 +344,19 @@ class _Resolver:
             elif any(key_digest(key.get_secret_value().encode()) in tenant.key_digests for tenant in tenants.values()):
                 self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
         return admin.model_copy(update={"key": key})
+
+    def _alerts(self, alerts: AlertsConfig) -> AlertsConfig:
+        if alerts.secret_env is None:
+            return alerts
+        secret, path = None, ("alerts", "secret_env")
+        try:
+            secret = secret_from_env(alerts.secret_env, self._environ, LEAST_KEY)
+        except BadSecret as error:
+            self._refuse(path, str(error))
+        else:
+            if secret is None:
+                self._refuse(path, f"{alerts.secret_env} is not set; without it no alert could be signed")
+        return alerts.model_copy(update={"secret": secret})
 
     def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None, least: int = 1) -> list[Any]:
         keys, warning = secrets_from_file(self._absolute(file), least)

@@ -23,6 +23,7 @@ from cache.index.base import Choice
 from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
+from gateway.config.alerts import AlertsConfig
 from gateway.config.hooks import hook_of
 from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
 from gateway.config.prices import Dollars, Price
@@ -831,6 +832,7 @@ class Deployment(Section):
     cache: CacheConfig = CacheConfig()
     responses: ResponsesConfig = ResponsesConfig()
     tenants: Mapping[Name, TenantConfig] = {}
+    alerts: AlertsConfig = AlertsConfig()
     identity: IdentityConfig = IdentityConfig()
     roles: tuple[RoleConfig, ...] = ()
     """Who may do what in the console and over the admin API, by claims."""

@@ -139,6 +139,15 @@ class MetricSet:
         self.unpriced = self._counter(
             "unpriced_calls", "Calls of backends whose price nobody states.", "tier", "backend"
         )
+        self.budget_share = self._gauge(
+            "budget_share",
+            "Share of a budget that is spent, 0 to 1 or above: the highest of the budgets in use.",
+            "livemax",
+            "owner",
+        )
+        self.alerts = self._counter(
+            "alerts", "Alerts of budgets: raised, then delivered, failed (and sent again) or given up.", "outcome"
+        )
         self.saving = (
             self._counter(
                 "saving_requests", "Requests whose cost can be compared with the strongest tier's.", *_COMPARED

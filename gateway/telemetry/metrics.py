@@ -27,7 +27,7 @@ from functools import partial
 from math import nan
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -42,6 +42,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import mark_process_dead
 from prometheus_client.values import MultiProcessValue
 
+from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.ledger import PLAYGROUND, is_good
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from cache.risk.audited_surface import SurfaceState
     from cache.store.base import StoreState
     from gateway.config.policy_reload import Policies
+    from gateway.quotas.alerts import BudgetState
     from gateway.telemetry.ledger import CallAccount, Ledger
     from gateway.telemetry.trace import Hop, Trace
     from policies.loader import PolicySet
@@ -262,6 +264,23 @@ class Metrics(MetricSet):
                 for language, breached in {ALL: state.breached, **state.languages}.items():
                     self._child(self.breached, (surface, language)).set(breached)
                 self._child(self.breached_tenants, (surface,)).set(sum(state.tenants.values()))
+
+        self._watched.append(read)
+
+    def alert(self, outcome: str) -> None:
+        """Count an alert of a budget that was raised, delivered, given up, or not taken by its receiver (`failed`)."""
+        self._child(self.alerts, (outcome,)).inc()
+
+    def watch_budgets(self, states: Callable[[], Iterable[BudgetState]]) -> None:
+        """Read the gauge of the highest shares of budgets, by kind of owner, from `states()`."""
+
+        def read() -> None:
+            highest = dict.fromkeys(get_args(OwnerKind), 0.0)
+            for state in states():
+                share = state.spent / state.limit if state.limit else float(state.spent > 0)
+                highest[state.kind] = max(highest[state.kind], share)
+            for kind, share in highest.items():
+                self._child(self.budget_share, (kind,)).set(share)
 
         self._watched.append(read)
 

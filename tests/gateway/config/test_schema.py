@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from gateway.config.addresses import check_http_url
+from gateway.config.alerts import AlertsConfig
 from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import BackendConfig, Deployment, Http, TierConfig, key_digest
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
@@ -576,3 +578,20 @@ def test_a_field_of_anthropics_cannot_be_set_where_it_is_refused(load: Load, bac
     here = backend.replace("kind: responses, ", "").replace("api.openai.com", "b.example")
     here = here.replace("mine.openai.azure.com", "b.example")
     assert load(f"tiers: [{{name: t, backends: [{here}]}}]\n").tiers[0].backends[0].not_settable == frozenset()
+
+
+def test_alerts_are_signed() -> None:
+    """A webhook without a secret is refused, and so is a share of nothing; the shares are sorted, each once."""
+    assert AlertsConfig.model_validate({"shares": ["90%", "50%", 0.9]}).shares == (0.5, 0.9)
+    for given in ({"webhook": "https://a.example/x"}, {"secret_env": "X"}, {"shares": [0]}, {"webhook": "ftp://a"}):
+        with pytest.raises(ValidationError):
+            AlertsConfig.model_validate(given)
+
+
+def test_the_secret_of_alerts_comes_from_the_environment(load: Load) -> None:
+    """It is never written in the config, and without it the gateway does not start."""
+    text = f"{CONFIG}alerts: {{webhook: 'https://hooks.example/x', secret_env: HOOK}}\n"
+    secret = load(text, {"HOOK": CANARY}).alerts.secret
+    assert secret is not None and secret.get_secret_value() == CANARY
+    with pytest.raises(ConfigError, match="HOOK is not set; without it no alert could be signed"):
+        load(text)

@@ -17,6 +17,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from cache.risk.audited_surface import SurfaceState
 from cache.store.base import StoreState
+from gateway.quotas.alerts import BudgetState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metric_set import DURATION_BUCKETS, MOST, OVERHEAD_BUCKETS, TTFT_BUCKETS
@@ -251,12 +252,28 @@ def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: Metrics, re
     assert read("cache_breached_tenants", surface="chat") == 0
 
 
+def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: Metrics, read: Read) -> None:
+    """Names of owners are no labels. A budget of nothing is spent by anything."""
+    budgets = [
+        ("key", "a", 3, 10),
+        ("key", "b", 9, 10),
+        ("key", "c", 0, 0),
+        ("team", "web", 12, 10),
+        ("user", "u", 1, 0),
+    ]
+    states = [BudgetState(f"{kind}:{name}", kind, name, "", spent, of, None) for kind, name, spent, of in budgets]
+    metrics.watch_budgets(lambda: states)
+    assert [read("budget_share", owner=kind) for kind in ("key", "team", "tenant", "user")] == [0.9, 1.2, 0, 1]
+    metrics.alert("delivered")
+    assert read("alerts_total", outcome="delivered") == 1
+
+
 def test_no_label_is_of_a_client(metrics: Metrics) -> None:
     """No metric has a tenant, a key, a request or a model that was asked for as a label."""
     labels = {label for metric in metrics.defined for label in metric._labelnames}
     assert labels == {
-        "backend", "cap", "connection", "direction", "group", "hop", "language", "objective", "outcome", "part",
-        "path", "prompt", "reason", "stage", "state", "status", "surface", "tier", "unit", "version",
+        "backend", "cap", "connection", "direction", "group", "hop", "language", "objective", "outcome", "owner",
+        "part", "path", "prompt", "reason", "stage", "state", "status", "surface", "tier", "unit", "version",
     }  # fmt: skip
 
 
