@@ -781,6 +781,8 @@ class ConsoleConfig(Section):
     """Variable with the key of those who may also change policies."""
     viewer_key_env: Words | None = None
     """Variable with the key of those who may look."""
+    admin_key_env: Words | None = None
+    """Variable with the key of those who may do everything, keys and budgets too."""
     login: LoginConfig | None = None
     """How people sign in by an identity provider; None for keys alone."""
     hosts: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""Decide who may see the console: everybody on this machine, or whoever has a key.
+"""Find who uses the console: anybody on this machine, whoever has a key, or a person of an identity provider.
 
-Without keys it listens on loopback alone, and only to names of this machine, so that a web page cannot reach it through
-a name of its own (DNS rebinding). With a key, a browser signs in once and gets a cookie; scripts send the key as
-`Authorization: Bearer KEY`. The editor's key may change policies, the viewer's may look. Sessions live in this
-process: one ends when it is signed out, after SESSION_S, and when the console starts anew.
+Without keys and login it listens on loopback alone, and only to names of this machine, so that a web page cannot reach
+it through a name of its own (DNS rebinding). Else a browser signs in once and gets a cookie; scripts send the key, or a
+person's token, as `Authorization: Bearer KEY`. What each may do is said by `gateway.keys.roles`. Sessions live in this
+process: one ends when it is signed out, after SESSION_S (LOGIN_S for a person), and when the console starts anew.
 """
 
 from __future__ import annotations
@@ -14,68 +14,82 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Final
 
 from gateway.config.addresses import is_loopback
+from gateway.errors import Unauthorized
+from gateway.keys.identities import Identities
+from gateway.keys.roles import NOBODY, OWNER, Person
+from gateway.keys.tokens import is_token
 from gateway.request.key_tries import KeyTries
 
 COOKIE: Final = "tierline-console"
 SESSION_S: Final = 7 * 86400
+LOGIN_S: Final = 12 * 3600
+"""A person who has lost a role at the provider keeps it here no longer."""
 _BEARER: Final = "bearer "
 _MOST_SESSIONS: Final = 1000
 
 
-class Role(IntEnum):
-    """What somebody may do; each role may do what those before it may."""
-
-    NOBODY = 0
-    VIEWER = 1
-    EDITOR = 2
-
-
 class ConsoleAccess:
-    """Find the role of a request. Of keys and of sessions' cookies the SHA-256 alone is kept."""
+    """Find the person of a request. Of keys and of sessions' cookies the SHA-256 alone is kept."""
 
-    def __init__(self, keys: Mapping[Role, str], hosts: frozenset[str] = frozenset()) -> None:
-        """`keys`: by role, those that are set; empty for a console that needs none. `hosts`: further names of ours."""
-        self._digests = {role: _digest(key) for role, key in keys.items()}
-        self._sessions: OrderedDict[bytes, tuple[Role, float]] = OrderedDict()
-        """By the digest of its cookie, the role of a session and the time at which it ends; the oldest first."""
+    def __init__(
+        self,
+        keys: Mapping[Person, str],
+        hosts: frozenset[str] = frozenset(),
+        identities: Identities | None = None,
+        *,
+        login: bool = False,
+    ) -> None:
+        """`keys`: by whom they stand for; empty for a console that needs none, unless people log in.
+
+        `hosts`: further names of ours. `identities` verify the tokens of people.
+        """
+        self._digests = {person: _digest(key) for person, key in keys.items()}
+        self._sessions: OrderedDict[bytes, tuple[Person, float]] = OrderedDict()
+        """By the digest of its cookie, the person of a session and the time at which it ends; the oldest first."""
         self._tries = KeyTries()
         self._hosts = hosts
-        self.needs_key = bool(keys)
+        self._identities = identities
+        self.has_keys = bool(keys)
+        self.needs_key = self.has_keys or login
 
     def host_allowed(self, host: str) -> bool:
         """Return whether the `Host` header names this machine, where no key protects the console."""
         name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
         return self.needs_key or name in self._hosts or is_loopback(name)
 
-    def role_of(self, authorization: str, cookie: str, address: str = "") -> Role:
-        """Return the role that a request's headers give. Raises RateLimited as `role_of_key` does."""
+    async def person_of(self, authorization: str, cookie: str, address: str = "") -> Person:
+        """Return the person that a request's headers give. Raises as `person_of_key` does."""
         if not self.needs_key:
-            return Role.EDITOR
+            return OWNER
         if authorization[: len(_BEARER)].lower() == _BEARER:
-            return self.role_of_key(authorization[len(_BEARER) :].strip(), address)
-        role, until = self._sessions.get(_digest(cookie), (Role.NOBODY, 0.0))
-        return role if until > time.monotonic() else Role.NOBODY
+            return await self.person_of_key(authorization[len(_BEARER) :].strip(), address)
+        person, until = self._sessions.get(_digest(cookie), (NOBODY, 0.0))
+        return person if until > time.monotonic() else NOBODY
 
-    def role_of_key(self, key: str, address: str = "") -> Role:
-        """Return the role of a key: NOBODY for an unknown one.
+    async def person_of_key(self, key: str, address: str = "") -> Person:
+        """Return whose a key or a token is: NOBODY for an unknown one.
 
-        Raises RateLimited if too many unknown ones came from the address.
+        Raises RateLimited if too many unknown ones came from the address, and Overloaded if no token can be verified.
         """
         self._tries.check(address)
         digest = _digest(key)
-        found = [role for role, known in self._digests.items() if hmac.compare_digest(known, digest)]
+        found = [person for person, known in self._digests.items() if hmac.compare_digest(known, digest)]
+        if not found and self._identities and is_token(token := key.encode("utf-8", "replace")):
+            try:
+                return await self._identities.person(token)
+            except Unauthorized:
+                pass
         if not found:
             self._tries.refused(address)
-        return max(found, default=Role.NOBODY)
+        return found[-1] if found else NOBODY
 
-    def session(self, role: Role) -> str:
-        """Begin a session, and return the value of the cookie that keeps a browser signed in for SESSION_S."""
+    def session(self, person: Person) -> str:
+        """Begin a session, and return the value of the cookie that keeps a browser signed in for its time."""
         cookie = secrets.token_urlsafe(32)
-        self._sessions[_digest(cookie)] = role, time.monotonic() + SESSION_S
+        self._sessions[_digest(cookie)] = person, time.monotonic() + (LOGIN_S if person.id else SESSION_S)
         if len(self._sessions) > _MOST_SESSIONS:
             self._sessions.popitem(last=False)
         return cookie
@@ -86,4 +100,4 @@ class ConsoleAccess:
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

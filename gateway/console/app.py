@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,14 +18,15 @@ from starlette.routing import Route
 from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
-from gateway.audit.entries import TrailEntry
 from gateway.audit.trail import AuditTrail
-from gateway.console.access import COOKIE, SESSION_S, ConsoleAccess, Role
+from gateway.console.access import COOKIE, ConsoleAccess
 from gateway.console.assets import Assets
 from gateway.console.attempt_races import loss_of
-from gateway.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, form_of
+from gateway.console.login import Login
+from gateway.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, person_in
 from gateway.console.prompt_race import PromptRaces
 from gateway.console.render import Renderer
+from gateway.console.sign_in import NOT_LOOKED_AT, SignIn, address_of, is_foreign
 from gateway.console.svg import (
     bands,
     bars,
@@ -57,7 +57,8 @@ from gateway.console.views import (
     surface,
     whatif,
 )
-from gateway.errors import Headers, RateLimited
+from gateway.errors import Headers, Overloaded, RateLimited
+from gateway.keys.roles import ACTIONS, NOBODY, may_some
 from gateway.registry.registry import RegistryError
 
 log = logging.getLogger("tierline.console")
@@ -72,6 +73,7 @@ _HEADERS: Final = {
 }
 Handler = Callable[[Request], Awaitable[Response]]
 
+_NEEDS_ROLE: Final = "Your role does not allow it: {}. An admin can give you one."
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 _VIEWS: Final[tuple[View, ...]] = (
@@ -104,14 +106,15 @@ class ConsoleApp:
         *,
         scripted: Sequence[str] = (),
         prompt_races: PromptRaces | None = None,
+        login: Login | None = None,
     ) -> None:
         """Prepare the pages; all of them say that the models in `scripted` are no models.
 
-        `prompt_races` sends the playground's prompts; who made it closes it.
+        `prompt_races` sends the playground's prompts; who made it closes it. `login` sends people to their identity
+        provider.
         """
         self._access = access
         self._archive = archive
-        self._trail = AuditTrail(store)
         self._assets = Assets()
         named: list[Page] = []
         self._render = Renderer(
@@ -138,6 +141,7 @@ class ConsoleApp:
                 "views": named,
             },
         )
+        self._signing_in = SignIn(access, self._render, AuditTrail(store), login)
         sources = Sources(archive, store, places, self._render, prompt_races)
         self._entries = [entry for view in _VIEWS for entry in view(sources)]
         named += [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
@@ -146,18 +150,18 @@ class ConsoleApp:
         """Return the app."""
         routes = [
             Route("/static/{name}", self._asset),
-            Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
-            Route("/sign-out", self._sign_out, methods=["POST"]),
+            *self._signing_in.routes(),
             Route("/healthz", self._alive),
-            Route("/", self._home),
-            Route("/metrics", self._guarded(self._metrics)),
+            Route("/", self._guarded(self._home, "")),
+            Route("/metrics", self._guarded(self._metrics, "look")),
         ]
         for entry in self._entries:
             if isinstance(entry, Action):
-                routes.append(Route(entry.path, self._guarded(entry.handle), methods=list(entry.methods)))
+                routes.append(Route(entry.path, self._guarded(entry.handle, entry.does), methods=list(entry.methods)))
             else:
                 routes += [
-                    Route(path, self._guarded(self._shown(entry))) for path in (f"{entry.path}.json", entry.path)
+                    Route(path, self._guarded(self._shown(entry), entry.does))
+                    for path in (f"{entry.path}.json", entry.path)
                 ]
         app = Starlette(
             routes=routes,
@@ -173,12 +177,17 @@ class ConsoleApp:
 
         return show
 
-    def _guarded(self, handle: Handler) -> Handler:
-        """Return a handler that first looks who asks, and makes pages of errors."""
+    def _guarded(self, handle: Handler, does: str) -> Handler:
+        """Return a handler that first looks who asks, and whether they may do this; it makes pages of errors.
+
+        With an empty `does` it is for whoever is known at all.
+        """
 
         async def serve(request: Request) -> Response:
-            if (refusal := self._refused(request)) is not None:
+            if (refusal := await self._refused(request)) is not None:
                 return refusal
+            if does and not may_some(person_in(request), does):
+                return self._error(request, 403, "You may not do this", _NEEDS_ROLE.format(ACTIONS[does].what.lower()))
             try:
                 return await handle(request)
             except SeeOther as other:
@@ -193,20 +202,20 @@ class ConsoleApp:
 
         return serve
 
-    def _refused(self, request: Request) -> Response | None:
+    async def _refused(self, request: Request) -> Response | None:
         """Return the reply to who may not see the console; None for who may."""
         if not self._access.host_allowed(request.headers.get("host", "").lower()):
             text = "This console requires no key, so it answers to names of this machine only.\n"
             return PlainTextResponse(text, 403)
-        if request.method == "POST" and _is_foreign(request):
+        if request.method == "POST" and is_foreign(request):
             return PlainTextResponse("Forms of other sites may not change anything here.\n", 403)
         authorization, cookie = request.headers.get("authorization", ""), request.cookies.get(COOKIE, "")
         try:
-            role = self._access.role_of(authorization, cookie, _address(request))
-        except RateLimited as refused:
-            return self._error(request, refused.status, "Too many wrong keys", refused.message, refused.headers)
-        if role is not Role.NOBODY:
-            request.state.role = role
+            person = await self._access.person_of(authorization, cookie, address_of(request))
+        except (RateLimited, Overloaded) as refused:
+            return self._error(request, refused.status, NOT_LOOKED_AT, refused.message, refused.headers)
+        if person is not NOBODY:
+            request.state.person = person
             return None
         if request.url.path.endswith(".json"):
             return self._error(request, 401, "A key is needed", "Send it as 'Authorization: Bearer KEY'.")
@@ -214,7 +223,11 @@ class ConsoleApp:
         return RedirectResponse(f"/sign-in?to={quote(address, safe='/')}", 303)
 
     async def _home(self, request: Request) -> Response:
-        return RedirectResponse("/now", 307)
+        pages = [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
+        first = next((page.path for page in pages if may_some(person_in(request), page.does)), None)
+        if first is None:
+            return self._error(request, 403, "You have no role here", "An admin can give you one.")
+        return RedirectResponse(first, 307)
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -234,42 +247,6 @@ class ConsoleApp:
             headers["content-encoding"] = "gzip"
         return Response(asset.gzipped if zipped else asset.body, media_type=asset.media_type, headers=headers)
 
-    async def _sign_in(self, request: Request) -> Response:
-        to = request.query_params.get("to", "/")
-        to = to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/"
-        if request.method == "GET":
-            return self._render.page(request, "sign_in.html", {"to": to, "wrong": False})
-        if _is_foreign(request):
-            return PlainTextResponse("Sign in on the console's own page.\n", 403)
-        key = (await form_of(request)).get("key", "")
-        try:
-            role = self._access.role_of_key(key, _address(request))
-        except RateLimited as refused:
-            return self._error(request, refused.status, "Too many wrong keys", refused.message, refused.headers)
-        if role is Role.NOBODY:
-            return self._render.page(request, "sign_in.html", {"to": to, "wrong": True}, status=401)
-        await self._enter(request, f"{role.name.lower()} key", "sign-in")
-        reply = RedirectResponse(to, 303)
-        secure = request.url.scheme == "https"
-        reply.set_cookie(
-            COOKIE, self._access.session(role), max_age=SESSION_S, httponly=True, samesite="strict", secure=secure
-        )
-        return reply
-
-    async def _enter(self, request: Request, by: str, action: str) -> None:
-        """Append a sign-in to the audit trail; without the store it is in the log alone."""
-        entry = TrailEntry(time.time(), by, "login", "console", action, f"from {_address(request)}", how="console")
-        try:
-            await self._trail.append(entry)
-        except StoreUnavailable as down:
-            log.warning("audit: %s: %s %s could not be entered (%s)", by, action, entry.message, down)
-
-    async def _sign_out(self, request: Request) -> Response:
-        self._access.end_session(request.cookies.get(COOKIE, ""))
-        reply = RedirectResponse("/sign-in", 303)
-        reply.delete_cookie(COOKIE)
-        return reply
-
     async def _failed(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             text = "There is no such page." if error.status_code == 404 else error.detail
@@ -281,16 +258,6 @@ class ConsoleApp:
         page = self._render.page(request, "error.html", data, status=status)
         page.headers.update({name.decode(): value.decode() for name, value in headers})
         return page
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
-
-
-def _is_foreign(request: Request) -> bool:
-    """Return whether a page of another site sends this form; scripts send no `Origin`."""
-    origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
 
 
 class _Headers:

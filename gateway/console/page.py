@@ -16,6 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.keys.roles import Person, may
+
 if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.archive.live import LiveArchive
@@ -85,8 +87,9 @@ class Page:
     """One page: its path, the template that shows it, and the coroutine that makes its data from a request.
 
     The same data is at the path with `.json`. With a `name` it stands in the navigation, and `g` `key` leads there.
-    `script` is the one script bundle that it loads (see `console.assets`). The coroutine may raise PageError, SeeOther,
-    StoreUnavailable, RegistryError and QueryError, which become pages that say so.
+    `script` is the one script bundle that it loads (see `console.assets`). `does` is the action of `gateway.keys.roles`
+    that it is: it is shown, and stands in the navigation, for who may do that with any subject. The coroutine may raise
+    PageError, SeeOther, StoreUnavailable, RegistryError and QueryError, which become pages that say so.
     """
 
     path: str
@@ -95,22 +98,35 @@ class Page:
     name: str = ""
     key: str = ""
     script: str = "console.js"
+    does: str = "look"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """Something to do at a path, such as a form, or a stream of updates; it makes its reply itself.
 
-    It is asked only by who may see the console, and a POST never from another site. What it raises becomes a page as
-    for `Page`; who may change things has `request.state.role is Role.EDITOR`.
+    It is asked only by who may do what it `does` with any subject (`gateway.keys.roles`), and a POST never from another
+    site; of a subject, it asks `allowed` itself. What it raises becomes a page as for `Page`.
     """
 
     path: str
     handle: Callable[[Request], Awaitable[Response]]
+    does: str
     methods: tuple[str, ...] = ("POST",)
 
 
 View = Callable[[Sources], Iterable[Page | Action]]
+
+
+def person_in(request: Request) -> Person:
+    """Return the person who asks."""
+    person: Person = request.state.person
+    return person
+
+
+def allowed(request: Request, action: str, subject: str = "") -> bool:
+    """Return whether the person who asks may do an action with a subject, empty for all of them."""
+    return may(person_in(request), action, subject)
 
 
 async def form_of(request: Request, most: int = 4096) -> dict[str, str]:

@@ -15,12 +15,14 @@ import orjson
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from gateway.keys.roles import may_some
 from policies.quantities import byte_size, dollars, figure, milliseconds, percent, points, write_share
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.console.assets import Assets
+    from gateway.keys.roles import Person
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -71,8 +73,14 @@ class Renderer:
         """
         if request.url.path.endswith(".json"):
             return json_of({**data, "scripted": self._scripted} if self._scripted else data, status)
+        person: Person | None = getattr(request.state, "person", None)
         html = self._environment.get_template(template).render(
-            request=request, path=request.url.path, script=script, **data
+            request=request,
+            path=request.url.path,
+            script=script,
+            shown_to=lambda view: person is None or may_some(person, view.does),
+            signed_by=person.name if person is not None and person.id else "",
+            **data,
         )
         return HTMLResponse(html, status)
 

@@ -19,11 +19,14 @@ from gateway.archive.live import LiveArchive
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
 from gateway.config.schema import ConsoleConfig
-from gateway.console.access import ConsoleAccess, Role
+from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.gateway_client import GatewayClient
+from gateway.console.login import Login
 from gateway.console.page import PolicyPlaces
 from gateway.console.prompt_race import PromptRaces
+from gateway.keys.identities import Identities
+from gateway.keys.roles import ADMIN, EDITOR, VIEWER, Person
 from gateway.request.load_shedding import LoadShedder
 from gateway.server.connection_limits import ConnectionLimits
 from gateway.server.http_protocol import HttpProtocol
@@ -43,14 +46,17 @@ class CannotServeConsole(Exception):
 
 async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
     """Serve the ledger, the store and the policies of `places` until a signal. Raises CannotServeConsole."""
-    access = access_of(config, environ)
+    deployment = places.deployment
+    identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
+    access = access_of(config, environ, identities)
+    login = login_of(config, environ, identities)
     gateway = gateway_of(config, environ)
     store = RedisStore.from_url(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
-    scripted = places.deployment.scripted_models
+    scripted = deployment.scripted_models
     races = None if gateway is None else PromptRaces(gateway, archive)
-    app = ConsoleApp(archive, store, places, access, scripted=scripted, prompt_races=races).asgi()
+    app = ConsoleApp(archive, store, places, access, scripted=scripted, prompt_races=races, login=login).asgi()
     stopping = asyncio.Event()
     server = _UntilSignal(
         uvicorn.Config(
@@ -77,10 +83,11 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
         await store.aclose()
 
 
-def access_of(config: ConsoleConfig, environ: Mapping[str, str]) -> ConsoleAccess:
+def access_of(config: ConsoleConfig, environ: Mapping[str, str], identities: Identities | None = None) -> ConsoleAccess:
     """Return who may see a console with this config. Raises CannotServeConsole if that would be everybody."""
-    keys: dict[Role, str] = {}
-    for role, name in ((Role.EDITOR, config.key_env), (Role.VIEWER, config.viewer_key_env)):
+    keys: dict[Person, str] = {}
+    named = ((VIEWER, config.viewer_key_env), (EDITOR, config.key_env), (ADMIN, config.admin_key_env))
+    for person, name in named:
         if name is None:
             continue
         try:
@@ -89,13 +96,29 @@ def access_of(config: ConsoleConfig, environ: Mapping[str, str]) -> ConsoleAcces
             raise CannotServeConsole(f"console: {error}") from None
         if key is None:
             raise CannotServeConsole(f"console: {name} is not set; set it to the key, or leave it out of the config")
-        keys[role] = key.get_secret_value()
-    if not keys and not is_loopback(config.host):
+        keys[person] = key.get_secret_value()
+    if not keys and config.login is None and not is_loopback(config.host):
         raise CannotServeConsole(
             f"console: it would be open to everybody who reaches {config.host}. Name a variable with a key: "
             "`console: {key_env: TIERLINE_CONSOLE_KEY}`, or let it listen on 127.0.0.1"
         )
-    return ConsoleAccess(keys, frozenset(config.hosts))
+    return ConsoleAccess(keys, frozenset(config.hosts), identities, login=config.login is not None)
+
+
+def login_of(config: ConsoleConfig, environ: Mapping[str, str], identities: Identities) -> Login | None:
+    """Return how people sign in by their identity provider; None for by keys alone. Raises CannotServeConsole."""
+    login = config.login
+    if login is None:
+        return None
+    if login.client_secret_env is not None:
+        try:
+            secret = secret_from_env(login.client_secret_env, environ)
+        except BadSecret as error:
+            raise CannotServeConsole(f"console.login: {error}") from None
+        if secret is None:
+            raise CannotServeConsole(f"console.login: {login.client_secret_env} is not set; set it, or leave it out")
+        login = login.model_copy(update={"client_secret": secret})
+    return Login(login, identities)
 
 
 def gateway_of(config: ConsoleConfig, environ: Mapping[str, str]) -> GatewayClient | None:

@@ -14,9 +14,11 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import httpx2
 import orjson
@@ -30,6 +32,7 @@ from gateway.keys.tokens import BadToken, claims_in
 
 log = logging.getLogger("tierline.identity")
 
+Told = TypeVar("Told")
 FRESH_S: Final = 600.0
 RETRY_S: Final = 10.0
 KEPT_S: Final = 86400.0
@@ -75,10 +78,23 @@ class Issuer:
             raise IssuerUnavailable(f"{self.config.issuer} does not answer: {self._failure}")
         raise BadToken("it is signed by a key that its issuer does not have")
 
-    async def metadata(self) -> Mapping[str, Any]:
-        """Return the issuer's discovery document. Raises IssuerUnavailable."""
+    async def endpoint(self, name: str) -> str:
+        """Return a URL of the issuer's discovery document, such as `token_endpoint`. Raises IssuerUnavailable."""
+        return await self._told(lambda: url_of(str(_discovered(self.config.issuer)[name])))
+
+    async def exchanged(self, form: Mapping[str, str], client: str, secret: str | None) -> bytes:
+        """Return the id token that a code of a client is worth. Raises IssuerUnavailable."""
+        url = await self.endpoint("token_endpoint")
+        auth = None if secret is None else (quote(client, safe=""), quote(secret, safe=""))
+        form = form if secret is not None else {**form, "client_id": client}
+        return await self._told(lambda: str(_fetched(url, form, auth)["id_token"]).encode())
+
+    async def _told(self, ask: Callable[[], Told]) -> Told:
+        """Return what the issuer tells, asked in a thread. Raises IssuerUnavailable."""
         try:
-            return await asyncio.to_thread(_discovered, self.config.issuer)
+            return await asyncio.to_thread(ask)
+        except KeyError as error:
+            raise IssuerUnavailable(f"{self.config.issuer} tells no {error.args[0]}") from None
         except (httpx2.HTTPError, OSError, ValueError) as error:
             raise IssuerUnavailable(f"{self.config.issuer} does not answer: {_why(error)}") from None
 
@@ -173,10 +189,11 @@ def _discovered(issuer: str) -> Mapping[str, Any]:
     return document
 
 
-def _fetched(url: str) -> Mapping[str, Any]:
-    """Return a JSON object of at most 1 MiB. Raises HTTPError, ValueError and TimeoutError."""
+def _fetched(url: str, form: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None) -> Mapping[str, Any]:
+    """Return the JSON object that a GET gives, or the POST of a form. Raises HTTPError and ValueError."""
     until, body = time.monotonic() + _LIMIT_S, bytearray()
-    with httpx2.Client(timeout=_LIMIT_S, trust_env=True) as client, client.stream("GET", url) as reply:
+    send = partial(httpx2.Client.stream, method="GET" if form is None else "POST", url=url, data=form, auth=auth)
+    with httpx2.Client(timeout=_LIMIT_S) as client, send(client) as reply:
         for part in reply.iter_bytes():
             body += part
             if len(body) > _MOST or time.monotonic() > until:

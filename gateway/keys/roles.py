@@ -69,8 +69,8 @@ class Person:
 
 
 NOBODY: Final = Person()
-VIEWER: Final = Person("console", grants=(Grant("viewer"),))
-EDITOR: Final = Person("console", grants=(Grant("editor"),))
+VIEWER: Final = Person("viewer key", grants=(Grant("viewer"),))
+EDITOR: Final = Person("editor key", grants=(Grant("editor"),))
 ADMIN: Final = Person("admin", grants=(Grant("admin"),))
 """Whoever has the console's keys, or the admin key."""
 OWNER: Final = Person("console", grants=(Grant("admin"),))

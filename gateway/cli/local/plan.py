@@ -66,7 +66,8 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     console = _console(deployment)
     if console is not None:
         own = deployment.console
-        keys = (own.key_env, own.viewer_key_env, own.gateway_key_env)
+        secret = own.login.client_secret_env if own.login is not None else None
+        keys = (own.key_env, own.viewer_key_env, own.admin_key_env, own.gateway_key_env, secret)
         known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
         specs.append(replace(roles, known=known).console(console, own.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it

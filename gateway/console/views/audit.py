@@ -47,7 +47,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
             "spans": SPANS,
         }
 
-    yield Page("/audit", "audit.html", show, name="Audit", key="a")
+    yield Page("/audit", "audit.html", show, name="Audit", key="a", does="audit.see")
 
 
 def _filter(query: Mapping[str, str]) -> TrailFilter:

@@ -24,10 +24,10 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import Summary
 from gateway.caching.wrong_hits import ServedHit, WrongHits, served_hit
-from gateway.console.access import Role
 from gateway.console.kept_figures import KeptFigures, patience_for
-from gateway.console.page import Action, BadQuery, Page, Sources, form_of, whole_in
+from gateway.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in, whole_in
 from gateway.console.wrong_hit_desk import WrongHitDesk
+from gateway.keys.roles import may_some
 from gateway.telemetry import names
 from gateway.telemetry.cache_view import risk_shown, scope_shown
 
@@ -114,29 +114,28 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         if span not in SPANS:
             raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
         data = await view.data(span, request.query_params.get("surface", ""), patience_for(request))
-        return {**data, "may_change": request.state.role is Role.EDITOR}
+        return {**data, "may_change": may_some(person_in(request), "cache.purge")}
 
     desk = WrongHitDesk(sources.archive, wrong)
 
     async def ask(request: Request) -> Mapping[str, Any]:
         query = request.query_params
-        return {
-            **await desk.look(query.get("request", ""), whole_in(query.get("at", ""))),
-            "may_change": request.state.role is Role.EDITOR,
-        }
+        found = await desk.look(query.get("request", ""), whole_in(query.get("at", "")))
+        return {**found, "may_change": allowed(request, "cache.purge", found["surface"])}
 
     async def take_back(request: Request) -> Response:
         """Take back the hit of a request, or undo that, and show what was done."""
         form = await form_of(request)
-        if request.state.role is not Role.EDITOR:
-            raise HTTPException(403, "This key may look, and may not remove answers.")
         request_id, at_ms = form.get("request", ""), whole_in(form.get("at", ""))
+        surface = (await desk.look(request_id, at_ms))["surface"]
+        if not allowed(request, "cache.purge", surface):
+            raise HTTPException(403, f"You may look, and may not remove answers of {surface}.")
         done = await (desk.undo if form.get("do") == "undo" else desk.take_back)(request_id, at_ms)
         return sources.render.page(request, "wrong_hit.html", done)
 
     yield Page("/cache", "cache.html", show, name="Cache", key="c")
     yield Page("/cache/wrong", "wrong_hit.html", ask)
-    yield Action("/cache/wrong", take_back)
+    yield Action("/cache/wrong", take_back, "cache.purge")
 
 
 class CacheView:

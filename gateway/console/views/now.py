@@ -108,7 +108,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         return StreamingResponse(updates.updates(_span_of(request)), media_type="text/event-stream")
 
     yield Page("/now", "now.html", show, name="Now", key="n")
-    yield Action("/now/live", live, methods=("GET",))
+    yield Action("/now/live", live, "look", methods=("GET",))
 
 
 def _span_of(request: Request) -> str:

@@ -18,13 +18,24 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.console.access import Role
-from gateway.console.page import Action, BadQuery, Page, PageError, PolicyPlaces, Sources, form_of, whole_in
+from gateway.console.page import (
+    Action,
+    BadQuery,
+    Page,
+    PageError,
+    PolicyPlaces,
+    Sources,
+    allowed,
+    form_of,
+    person_in,
+    whole_in,
+)
 from gateway.console.prompt_race import KEPT_S, LaneChoice, Prompt, PromptRace, RaceLane, TooManyRaces
 from gateway.console.render import utc
 from gateway.console.svg.prompt_race import Segment
 from gateway.console.timeline import Bar, timeline_of
 from gateway.console.views.request import record_of
+from gateway.keys.roles import may_some
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from policies.errors import ConfigError
@@ -62,7 +73,7 @@ class NotSent(Exception):
 class MayNotSend(PageError):
     """Somebody who may not send asked to."""
 
-    status, title = 403, "This key may look, and may not send"
+    status, title = 403, "You may look, and may not send"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +128,9 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         return RedirectResponse(f"/playground/{request.path_params['race']}", 303)
 
     yield Page("/playground", _TEMPLATE, show, name="Playground", key="y")
-    yield Action("/playground", send)
-    yield Action("/playground/{race}/events", updates, methods=("GET",))
-    yield Action("/playground/{race}/stop", stop)
+    yield Action("/playground", send, "playground.send")
+    yield Action("/playground/{race}/events", updates, "look", methods=("GET",))
+    yield Action("/playground/{race}/stop", stop, "playground.send")
     yield Page("/playground/{race}", _TEMPLATE, show_race)
 
 
@@ -168,14 +179,12 @@ class Playground:
             "surfaces": surfaces, **chosen, "prompt": given.get("prompt", _EXAMPLE), "system": given.get("system", ""),
             "stream": given.get("stream", "1") == "1", "cached": given.get("cached", "") == "1",
             "max_tokens": given.get("max_tokens", ""), "gateway": None if self._races is None else self._races.url,
-            "may_send": request.state.role is Role.EDITOR, "race": None, "refused": "",
+            "may_send": may_some(person_in(request), "playground.send"), "race": None, "refused": "",
             "query_ms": (time.perf_counter() - began) * 1000,
         }  # fmt: skip
 
     async def start(self, request: Request, form: Mapping[str, str]) -> PromptRace:
         """Begin the race that a form asks for. Raises NotSent and MayNotSend."""
-        if request.state.role is not Role.EDITOR:
-            raise MayNotSend("Sending costs money, so it takes the editor's key (`console.key_env`).")
         if self._races is None:
             raise NotSent("No gateway is set: write `console: {gateway: URL}` in the config.")
         values = [form.get(lane, "") for lane in ("a", "b")]
@@ -183,16 +192,18 @@ class Playground:
         lanes = [by_value.get(value) for value in values]
         if None in lanes:
             raise NotSent("What was chosen for a lane is not there (any more): choose again.")
+        chosen = [one for one in lanes if one is not None]
+        for one in chosen:
+            if not allowed(request, "playground.send", one.surface):
+                raise MayNotSend(f"Sending costs money: it takes an editor of {one.surface}.")
         try:
-            return self._races.start(_prompt_of(form), [one for one in lanes if one is not None])
+            return self._races.start(_prompt_of(form), chosen)
         except TooManyRaces as error:
             raise NotSent(str(error)) from None
 
     async def stop(self, request: Request) -> None:
-        """Stop the race that a path names, and wait for its records. Raises NoSuchRace and MayNotSend."""
+        """Stop the race that a path names, and wait for its records. Raises NoSuchRace."""
         race = self.race_of(request)
-        if request.state.role is not Role.EDITOR:
-            raise MayNotSend("Ask for the editor's key (`console.key_env`) to stop a race.")
         race.stop()
         await self.finished(race)
 

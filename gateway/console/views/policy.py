@@ -12,9 +12,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.console.access import Role
 from gateway.console.completion import PolicyCompleter
-from gateway.console.page import Action, BadQuery, Page, Sources, form_of
+from gateway.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in
 from gateway.console.policy_desk import NotApplied, PolicyDesk
 from gateway.console.render import json_of
 
@@ -63,11 +62,11 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         shown = await desk.policy(surface)
         found: dict[str, Any] = {}
         try:
-            if form.get("do") == "apply" and request.state.role is not Role.EDITOR:
-                found["refused"] = "This key may look, and may not change policies."
+            if form.get("do") == "apply" and not allowed(request, "policies.change", surface):
+                found["refused"] = f"You may look, and may not change policies of {surface}."
             elif form.get("do") == "apply":
                 found["done"] = await desk.apply(
-                    surface, text, how=form.get("how", ""), author=form.get("author", ""),
+                    surface, text, how=form.get("how", ""), author=person_in(request).author(form.get("author", "")),
                     message=form.get("message", ""), base=form.get("base", ""),
                 )  # fmt: skip
                 shown, form = await desk.policy(surface), {}
@@ -101,9 +100,9 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     yield Page("/policies", "policies.html", show_list, name="Policies", key="p")
     yield Page("/policies/{surface}", _TEMPLATE, show, script=_SCRIPT)
-    yield Action("/policies/{surface}", change)
-    yield Action("/policies/{surface}/check", check)
-    yield Action("/policies/{surface}/complete", complete)
+    yield Action("/policies/{surface}", change, "policies.check")
+    yield Action("/policies/{surface}/check", check, "policies.check")
+    yield Action("/policies/{surface}/complete", complete, "policies.check")
 
 
 def _edited(request: Request, shown: Mapping[str, Any], form: Mapping[str, str], **more: Any) -> Mapping[str, Any]:
@@ -114,5 +113,5 @@ def _edited(request: Request, shown: Mapping[str, Any], form: Mapping[str, str],
         "edited": form.get("text", shown["text"]),
         "base": form.get("base", shown["in_force"].get("version", shown["version"])),
         "given_message": form.get("message", ""), "given_author": form.get("author", ""),
-        "given_how": form.get("how", ""), "may_change": request.state.role is Role.EDITOR, **more,
+        "given_how": form.get("how", ""), "may_change": allowed(request, "policies.change", shown["surface"]), **more,
     }  # fmt: skip

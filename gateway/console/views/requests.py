@@ -17,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.archive.live import LiveArchive
-from gateway.console.access import Role
 from gateway.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Filter, filter_of
 from gateway.console.live import LiveUpdates
-from gateway.console.page import Action, BadQuery, Page, SeeOther, Sources, whole_in
+from gateway.console.page import Action, BadQuery, Page, SeeOther, Sources, allowed, whole_in
 from gateway.console.policy_desk import PolicyDesk
 from gateway.console.views.request import RequestView
 from gateway.telemetry.trace import recorded_between
@@ -100,11 +99,11 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
             "why": why,
             "alternative": asked,
             "open": whole_in(query.get("hop", "")),
-            "may_change": request.state.role is Role.EDITOR,
+            "may_change": allowed(request, "cache.purge", data["ledger"]["surface"]),
         }
 
     yield Page("/requests", "requests.html", show_list, name="Requests", key="r")
-    yield Action("/requests/live", live, methods=("GET",))
+    yield Action("/requests/live", live, "look", methods=("GET",))
     yield Page("/requests/{request_id:path}", "request.html", show)
 
 

@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from cache.store.base import Store
 from gateway.archive.live import LiveArchive
-from gateway.console.access import Role
-from gateway.console.page import Action, Page, Sources, form_of
+from gateway.console.page import Action, Page, Sources, allowed, form_of, person_in
 from gateway.console.policy_desk import NotApplied, PolicyDesk
 from gateway.registry.records import InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry
@@ -68,8 +67,10 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     desk = PolicyDesk(sources.archive, sources.store, sources.places)
 
     async def shown(request: Request, **more: Any) -> Mapping[str, Any]:
-        may = request.state.role is Role.EDITOR
-        return {"done": None, "refused": "", "may_change": may, **await view.data(), **more}
+        data = await view.data()
+        surfaces = [one["surface"] for one in data["trying"]]
+        may = [surface for surface in surfaces if allowed(request, "policies.change", surface)]
+        return {"done": None, "refused": "", "may_change": may, **data, **more}
 
     async def show(request: Request) -> Mapping[str, Any]:
         return await shown(request)
@@ -77,19 +78,19 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     async def change(request: Request) -> Response:
         """Take a candidate on, stop it or take it back, and show the page with what came of it."""
         form, surface = await form_of(request), request.path_params["surface"]
-        if request.state.role is not Role.EDITOR:
-            data = await shown(request, refused="This key may look, and may not change policies.")
+        if not allowed(request, "policies.change", surface):
+            data = await shown(request, refused=f"You may look, and may not change policies of {surface}.")
             return render.page(request, "rollout.html", data, status=403)
         try:
             done = await desk.change(
-                surface, form.get("do", ""), author=form.get("author", ""), message=form.get("message", ""),
-                revision=form.get("revision", ""),
+                surface, form.get("do", ""), author=person_in(request).author(form.get("author", "").strip()),
+                message=form.get("message", ""), revision=form.get("revision", ""),
             )  # fmt: skip
         except NotApplied as error:
             return render.page(request, "rollout.html", await shown(request, refused=str(error)), status=422)
         return render.page(request, "rollout.html", await shown(request, done=done))
 
-    yield Action("/rollout/{surface}", change)
+    yield Action("/rollout/{surface}", change, "policies.change")
     yield Page("/rollout", "rollout.html", show, name="Rollouts", key="o")
 
 

@@ -22,12 +22,13 @@ from gateway.archive.columns import REQUESTS
 from gateway.archive.folder import segment_path
 from gateway.archive.live import LiveArchive
 from gateway.config.launch import Launch
-from gateway.console.access import ConsoleAccess, Role
+from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.assets import STATIC
 from gateway.console.live import LiveUpdates
 from gateway.console.page import PolicyPlaces
 from gateway.console.views.policy import ROLLOUT
+from gateway.keys.roles import VIEWER, Person
 from gateway.registry.checks import seeds
 from gateway.registry.registry import PolicyRegistry
 from gateway.telemetry import names
@@ -60,7 +61,7 @@ async def console(
     folder: Path,
     store: RedisStore,
     requests: int,
-    keys: dict[Role, str] | None = None,
+    keys: dict[Person, str] | None = None,
     scripted: tuple[str, ...] = (),
     **ledger: Any,
 ) -> AsyncIterator[httpx2.AsyncClient]:
@@ -182,7 +183,7 @@ async def test_errors_say_what_to_do(store: RedisStore, tmp_path: Path) -> None:
 
 
 async def test_a_key_is_asked_for_and_opens_the_console(store: RedisStore, tmp_path: Path) -> None:
-    async with console(tmp_path, store, 1, {Role.VIEWER: "secret"}) as client:
+    async with console(tmp_path, store, 1, {VIEWER: "secret"}) as client:
         assert (await client.get("/requests.json")).status_code == 401
         turned = await client.get("/requests?surface=chat&since=all")
         assert turned.status_code == 303 and turned.headers["location"].startswith("/sign-in")
@@ -309,7 +310,7 @@ async def test_a_candidate_is_taken_on_stopped_and_taken_back_by_a_form(store: R
         state = await registry.surface("chat")
         assert state.rolling is None and state.live == shown["version"]
         assert [entry.message for entry in await registry.history("chat")][-1] == "why not"
-    async with console(tmp_path, store, 0, {Role.VIEWER: "view"}) as client:
+    async with console(tmp_path, store, 0, {VIEWER: "view"}) as client:
         client.headers["authorization"] = "Bearer view"
         assert (await client.post("/rollout/chat", data={"do": "pause", "message": "x"})).status_code == 403
 
@@ -338,7 +339,7 @@ async def test_forms_of_other_sites_and_viewers_change_nothing(store: RedisStore
         assert foreign.status_code == 403
         big = await client.post("/policies/chat", data={"text": "x" * (2 << 20)})
         assert big.status_code == 413
-    async with console(tmp_path, store, 0, {Role.VIEWER: "view"}) as client:
+    async with console(tmp_path, store, 0, {VIEWER: "view"}) as client:
         client.headers["authorization"] = "Bearer view"
         refused = await client.post("/policies/chat", data=form)
         assert refused.status_code == 422 and "may not change policies" in refused.text

@@ -13,8 +13,9 @@ from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.audit.entries import KEYS
-from gateway.console.access import ConsoleAccess, Role
+from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
+from gateway.keys.roles import EDITOR
 from tests.gateway.audit.test_trail import of_key
 from tests.gateway.console.test_app import console, in_registry, places
 from tests.gateway.telemetry.conftest import server, store
@@ -55,7 +56,7 @@ async def test_a_broken_trail_says_so(store: RedisStore, tmp_path: Path) -> None
 
 
 async def test_who_signs_in_is_entered(store: RedisStore, tmp_path: Path) -> None:
-    async with console(tmp_path, store, 0, {Role.EDITOR: "an-editors-key"}) as client:
+    async with console(tmp_path, store, 0, {EDITOR: "an-editors-key"}) as client:
         await client.post("/sign-in", data={"key": "wrong"})
         await client.post("/sign-in", data={"key": "an-editors-key"})
         entries = (await client.get("/audit.json?kind=login")).json()["entries"]

@@ -24,8 +24,8 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.caching.replay import hit_attributes
 from gateway.caching.wrong_hits import COMMENT, UNDONE
-from gateway.console.access import Role
 from gateway.console.views.caching import savings
+from gateway.keys.roles import VIEWER
 from gateway.telemetry import feedback, names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.hop_details import complete
@@ -239,7 +239,7 @@ async def test_a_hit_beside_an_attempt_that_lost_has_a_page(served: Served, tmp_
 
 async def test_viewers_may_look_and_remove_nothing(served: Served, tmp_path: Path) -> None:
     await served.asked("req-hit", SAME)
-    async with console(tmp_path, served.store, 1, {Role.VIEWER: "view"}) as client:
+    async with console(tmp_path, served.store, 1, {VIEWER: "view"}) as client:
         client.headers["authorization"] = "Bearer view"
         page = await client.get("/cache")
         assert page.status_code == 200 and "Newest hits by meaning" in page.text

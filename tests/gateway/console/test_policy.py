@@ -17,8 +17,9 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
-from gateway.console.access import ConsoleAccess, Role
+from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
+from gateway.keys.roles import VIEWER
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, CallAccount, encode
 from policies.loader import SHIPPED, read_policy
@@ -221,7 +222,7 @@ async def test_the_page_is_whole_without_scripts_and_small_with_them(store: Redi
 @pytest.mark.parametrize("do", ["check", "test"])
 async def test_viewers_may_check_and_test(store: RedisStore, tmp_path: Path, do: str) -> None:
     await in_registry(store, tmp_path)
-    async with console(tmp_path, store, 0, {Role.VIEWER: "view"}) as client:
+    async with console(tmp_path, store, 0, {VIEWER: "view"}) as client:
         client.headers["authorization"] = "Bearer view"
         text = (await client.get("/policies/extraction.json")).json()["text"]
         assert (await client.post("/policies/extraction", data={"text": text, "do": do})).status_code == 200

@@ -16,11 +16,12 @@ from starlette.requests import Request
 
 from gateway.config.identity import IdentityConfig
 from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_digest
-from gateway.console.access import ConsoleAccess, Role
+from gateway.console.access import ConsoleAccess
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
 from gateway.http.api import gatekeeper
 from gateway.keys.identities import Identities
+from gateway.keys.roles import EDITOR, NOBODY
 from gateway.request.access import Tenants, is_operator
 
 
@@ -104,7 +105,7 @@ def of_operator(key: str) -> object:
 
 
 def of_console(key: str) -> object:
-    return ConsoleAccess({Role.EDITOR: "right"}).role_of_key(key) is not Role.NOBODY
+    return asyncio.run(ConsoleAccess({EDITOR: "right"}).person_of_key(key)) is not NOBODY
 
 
 def of_reasoning(key: str) -> object:

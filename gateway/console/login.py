@@ -1,0 +1,122 @@
+"""Sign people in by their identity provider: OpenID Connect's authorization code flow, with PKCE, state and nonce.
+
+One try belongs to one browser, by a cookie: its state, nonce and verifier are kept here for TRY_S, and used once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from gateway.config.identity import LoginConfig
+from gateway.errors import Unauthorized
+from gateway.keys.identities import Identities
+from gateway.keys.roles import Person
+from gateway.keys.tokens import BadToken
+
+TRY_S: Final = 600
+_MOST: Final = 1000
+"""Most tries under way; the oldest goes first."""
+
+
+class LoginFailed(Exception):
+    """A person could not be signed in; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginTry:
+    """One try of a browser to sign in."""
+
+    state: str
+    nonce: str
+    verifier: str
+    to: str
+    until: float
+
+
+class Login:
+    """The console as a client of an identity provider."""
+
+    def __init__(self, config: LoginConfig, identities: Identities) -> None:
+        """`config.issuer` is one that `identities` know."""
+        self._config = config
+        self._identities = identities
+        self._issuer = identities.issuer(config.issuer)
+        self._back = f"{config.url.rstrip('/')}/sign-in/callback"
+        self._tries: OrderedDict[bytes, LoginTry] = OrderedDict()
+        self.name = urlsplit(config.issuer).hostname or config.issuer
+        """What the provider is called on the page."""
+        self.secure = config.url.startswith("https://")
+
+    async def begin(self, to: str) -> tuple[str, str]:
+        """Return where a browser is sent that wants to see `to`, and its cookie. Raises LoginFailed."""
+        from gateway.keys.issuer import IssuerUnavailable
+
+        try:
+            endpoint = await self._issuer.endpoint("authorization_endpoint")
+        except IssuerUnavailable as error:
+            raise LoginFailed(f"Nobody can sign in just now: {error}.") from None
+        cookie, one = secrets.token_urlsafe(32), _try(to)
+        self._tries[_digest(cookie)] = one
+        if len(self._tries) > _MOST:
+            self._tries.popitem(last=False)
+        challenge = base64.urlsafe_b64encode(_digest(one.verifier)).rstrip(b"=").decode()
+        asked = {
+            "response_type": "code", "client_id": self._config.client_id, "redirect_uri": self._back,
+            "scope": " ".join(self._config.scopes), "state": one.state, "nonce": one.nonce,
+            "code_challenge": challenge, "code_challenge_method": "S256",
+        }  # fmt: skip
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", cookie
+
+    async def finish(self, cookie: str, came: Mapping[str, str]) -> tuple[Person, str]:
+        """Return who signed in and what they wanted to see, by what the provider sent. Raises LoginFailed."""
+        one = self._tries.pop(_digest(cookie), None)
+        if one is None or one.until < time.monotonic():
+            raise LoginFailed("This sign-in was not begun in this browser, or took longer than ten minutes.")
+        if not hmac.compare_digest(one.state.encode(), came.get("state", "").encode("utf-8", "replace")):
+            raise LoginFailed("This sign-in is another one's (state).")
+        if came.get("iss", self._config.issuer) != self._config.issuer:
+            raise LoginFailed("This sign-in is another provider's (iss).")
+        if "error" in came or not came.get("code"):
+            raise LoginFailed(f"{self.name} let nobody in: {came.get('error', 'no code')[:100]}.")
+        return await self._person(came["code"], one), one.to
+
+    async def _person(self, code: str, one: LoginTry) -> Person:
+        """Return whose code it is. Raises LoginFailed."""
+        from gateway.keys.issuer import IssuerUnavailable
+
+        form = {
+            "grant_type": "authorization_code", "code": code, "redirect_uri": self._back, "code_verifier": one.verifier
+        }  # fmt: skip
+        client, secret = self._config.client_id, self._config.client_secret
+        try:
+            token = await self._issuer.exchanged(form, client, None if secret is None else secret.get_secret_value())
+            claims = await self._issuer.claims(token, (client,))
+            if not hmac.compare_digest(str(claims.get("nonce", "")).encode("utf-8", "replace"), one.nonce.encode()):
+                raise BadToken("it is of another sign-in (nonce)")
+            if claims.get("azp", client) != client:
+                raise BadToken("it was issued to another client (azp)")
+            return self._identities.person_of(self._issuer.config, claims)
+        except IssuerUnavailable as error:
+            raise LoginFailed(f"{error}.") from None
+        except BadToken as error:
+            raise LoginFailed(f"The id token of {self.name} is not accepted: {error}.") from None
+        except Unauthorized as error:
+            raise LoginFailed(error.message) from None
+
+
+def _try(to: str) -> LoginTry:
+    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    return LoginTry(state, nonce, verifier, to, time.monotonic() + TRY_S)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()
