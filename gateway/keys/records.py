@@ -10,8 +10,12 @@ Records are stored as JSON objects with these fields, under the digest of the ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
 
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.quotas.terms import NO_TERMS, OwnerKind, Terms
@@ -99,3 +103,75 @@ class Caller:
 
 ANYBODY: Final = Caller()
 """The caller of a gateway that requires no key."""
+
+
+def shown(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
+    """Return the record as JSON values, without what is empty or as by default."""
+    values = {one.name: getattr(record, one.name) for one in fields(record)}
+    plain = {name: value.plain() if isinstance(value, Terms) else value for name, value in values.items()}
+    return {name: value for name, value in plain.items() if value or name in _ALWAYS}
+
+
+def to_json(record: KeyRecord | OwnerRecord) -> bytes:
+    """Return the record as it is stored."""
+    return orjson.dumps(shown(record))
+
+
+def key_from(blob: bytes) -> KeyRecord:
+    """Return the key that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    return key_of(orjson.loads(blob))
+
+
+def key_of(values: dict[str, Any]) -> KeyRecord:
+    """Return the key of what `shown` returned, without what a newer version may say more. Raises as `key_from`."""
+    return KeyRecord(**_read(values, KeyRecord))
+
+
+def owner_from(blob: bytes) -> OwnerRecord:
+    """Return the owner that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    return owner_of(orjson.loads(blob))
+
+
+def owner_of(values: dict[str, Any]) -> OwnerRecord:
+    """Return the owner of what `shown` returned. Raises as `key_from`."""
+    return OwnerRecord(**_read(values, OwnerRecord))
+
+
+_ALWAYS: Final = frozenset({"id", "digest", "kind", "name", "tenant", "state", "revision"})
+_TERMS: Final = frozenset({"terms", "per_user", "per_session"})
+_LISTS: Final = frozenset({"surfaces", "tiers", "models"})
+_SHARED: Final = frozenset({"tenant", "team", "state", "default_surface", "created_by", "kind"})
+"""Texts that many records have in common: a worker holds each once."""
+
+
+def _read(values: dict[str, Any], kind: type[KeyRecord | OwnerRecord]) -> dict[str, Any]:
+    known = {name: values[name] for name in kind.__slots__ if name in values}
+    for name in known.keys() & _TERMS:
+        known[name] = _terms(orjson.dumps(known[name], option=orjson.OPT_SORT_KEYS))
+    for name in known.keys() & _LISTS:
+        known[name] = tuple(map(intern, known[name]))
+    for name in known.keys() & _SHARED:
+        known[name] = intern(known[name])
+    return known
+
+
+@lru_cache(1000)
+def _terms(blob: bytes) -> Terms:
+    """Return terms, the same object for the same text: most keys of a deployment have the terms of others."""
+    return Terms.model_validate(orjson.loads(blob))
+
+
+def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerRecord | None = None) -> Caller:
+    """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms."""
+    owners = [one for one in (team, tenant) if one is not None]
+    limited = [Limited("key", record.id, record.terms), *(Limited(one.kind, one.name, one.terms) for one in owners)]
+    every: tuple[KeyRecord | OwnerRecord, ...] = (record, *owners)
+    return Caller(
+        record.tenant,
+        record.team,
+        record.id,
+        record,
+        tuple(one for one in limited if one.terms),
+        tuple(one.per_user for one in every if one.per_user),
+        tuple(one.per_session for one in every if one.per_session),
+    )

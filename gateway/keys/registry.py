@@ -1,0 +1,370 @@
+"""Keep the registry of keys in the store: keys, teams and tenants, every change with its entry in the audit trail.
+
+All have one hash tag, so that a script can change them together:
+
+    tierline:{keys}:records    hash    digest of a key, hex -> KeyRecord
+    tierline:{keys}:ids        hash    id -> digest; of a key that was rotated, of the newest
+    tierline:{keys}:order      sorted set of ids by age, and `...:order:TEAM` of each team's
+    tierline:{keys}:owners     hash    team:NAME or tenant:NAME -> OwnerRecord
+    tierline:{keys}:revision   a number that every change raises; workers poll it
+    tierline:{keys}:changes    stream of the digests and owners that changed, its ids REVISION-0; the latest 100,000
+    tierline:{keys}:filter     Bloom filter of all digests, by which workers know what no key is
+    tierline:{keys}:audit      stream of the audit trail; never trimmed
+
+A change compares the `revision` of each record that it replaces. Nothing here expires, so a store that evicts keys
+without an expiry (`allkeys-*`) is not fit for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from cache.store.base import Command, Store, StoreUnavailable
+from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
+from gateway.keys.records import KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
+
+T = TypeVar("T")
+
+_HERE: Final = Path(__file__).parent
+_RECORDS: Final = b"tierline:{keys}:records"
+_IDS: Final = b"tierline:{keys}:ids"
+_ORDER: Final = b"tierline:{keys}:order"
+_OWNERS: Final = b"tierline:{keys}:owners"
+_REVISION: Final = b"tierline:{keys}:revision"
+_CHANGES: Final = b"tierline:{keys}:changes"
+_FILTER: Final = b"tierline:{keys}:filter"
+_CHANGE: Final = APPEND + (_HERE / "change.lua").read_bytes()
+_LOOKUP: Final = (_HERE / "lookup.lua").read_bytes()
+_NOT_ONE: Final = to_json(KeyRecord("", "", "default", team="none", created_by="tierline", metadata={"no": "key"}))
+
+_LIMIT_S: Final = 1.0
+_DURABLE_S: Final = 3.0
+"""How long a change may wait until the store has it on disk; one that syncs once a second takes up to two."""
+_PAGE: Final = 500
+_AT_ONCE: Final = 200
+"""Most records that one script changes: it holds the store up for a few milliseconds."""
+
+
+class KeysRefused(Exception):
+    """A change or a question that the registry refuses. The message says why, and what to do."""
+
+
+class KeysConflict(KeysRefused):
+    """A record has changed since it was read."""
+
+
+class Why(NamedTuple):
+    """Who makes a change, why, and what it comes by."""
+
+    by: str
+    message: str = ""
+    how: How = "cli"
+    action: str = ""
+    """What it is called in the audit trail, where the operation does not say that."""
+
+
+class Found(NamedTuple):
+    """A key with its owners; None for those without a record."""
+
+    record: KeyRecord
+    team: OwnerRecord | None
+    tenant: OwnerRecord | None
+
+
+class Page(NamedTuple):
+    """Some keys, the newest first, and the id after which the next page begins; '' for none."""
+
+    keys: list[KeyRecord]
+    older: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChanges:
+    """What changed since a revision. `revision` is the newest one; 0 where there is no registry."""
+
+    revision: int
+    digests: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    """Such as `team:web`."""
+    whole: bool = True
+    """Whether these are all changes since then; if not, nothing that was read before may be relied on."""
+
+
+Change = tuple[KeyRecord | OwnerRecord | None, KeyRecord | OwnerRecord | None]
+"""A record before and after; None before a new one, and after one is removed."""
+
+
+class KeyRegistry:
+    """Operations on the registry. Each raises StoreUnavailable; those that change it KeysRefused or KeysConflict too.
+
+    With `durable`, a change waits until the store has it on disk, if that has an append-only file; `on_disk` says
+    afterwards whether it has. It holds up the connection meanwhile, so a worker's own store is not to be used so.
+    """
+
+    def __init__(self, store: Store, *, durable: bool = False) -> None:
+        self._store = store
+        self._durable = durable
+        self.on_disk: bool | None = None
+        """Whether the latest change is on the store's disk; None where nobody waited for that."""
+
+    async def create(self, record: KeyRecord, why: Why) -> KeyRecord:
+        """Store a new key."""
+        record = replace(record, revision=1, created=record.created or time.time(), created_by=why.by)
+        await self._change([(None, record)], "create", why)
+        return record
+
+    async def rotate(self, key: KeyRecord, digest: str, grace_s: float, why: Why) -> KeyRecord:
+        """Give a key a new digest under the same id; the old one is valid for `grace_s` more. Return the new record."""
+        if key.state != "active":
+            raise KeysRefused(f"{key.id} is {key.state}; only an active key can be rotated")
+        now = time.time()
+        ends = now + grace_s if key.expires is None else min(key.expires, now + grace_s)
+        new = replace(key, digest=digest, created=now, created_by=why.by, replaces=key.digest, revision=1)
+        if new.expires is not None and new.expires <= now:
+            raise KeysRefused(f"{key.id} has expired; give it another end first (`tierline keys update --expires`)")
+        old = replace(key, expires=ends, revision=key.revision + 1)
+        await self._change([(key, old), (None, new)], "rotate", why)
+        return new
+
+    async def update(self, key: KeyRecord, why: Why, **fields: Any) -> KeyRecord:
+        """Change fields of a key, and of the one before it while that is valid too. Return the key as it is now."""
+        if key.state == "revoked":
+            raise KeysRefused(f"{key.id} is revoked, and stays so; create another")
+        after = replace(key, **fields, revision=key.revision + 1)
+        changes: list[Change] = [(key, after)]
+        shared = {name: value for name, value in fields.items() if name != "expires"}
+        before, now = key, time.time()
+        while before.replaces and (found := await self.by_digest(before.replaces)) is not None:
+            before = found
+            if before.expires is None or before.expires > now:
+                changes.append((before, replace(before, **shared, revision=before.revision + 1)))
+        await self._change(changes, "update", why)
+        return after
+
+    async def put_owner(self, before: OwnerRecord | None, owner: OwnerRecord, why: Why) -> OwnerRecord:
+        """Store the terms of a team or a tenant in place of those `before`."""
+        owner = replace(owner, revision=1 if before is None else before.revision + 1)
+        await self._change([(before, owner)], "create" if before is None else "update", why)
+        return owner
+
+    async def remove_owner(self, owner: OwnerRecord, why: Why) -> None:
+        """Remove the record of a team or a tenant: it has no terms of its own then. Its keys stay."""
+        await self._change([(owner, None)], "remove", why)
+
+    async def restore(self, records: Sequence[KeyRecord | OwnerRecord], why: Why) -> int:
+        """Store records as they are, but for those that are there already; return how many were not."""
+        new = 0
+        for start in range(0, len(records), _AT_ONCE):
+            some = records[start : start + _AT_ONCE]
+            names = [_name(one).encode() for one in some]
+            hashes = [_RECORDS if isinstance(one, KeyRecord) else _OWNERS for one in some]
+            asked = [Command((b"HEXISTS", where, name)) for where, name in zip(hashes, names, strict=True)]
+            there = await self._ask(*asked)
+            missing = [(None, one) for one, is_there in zip(some, there, strict=True) if not is_there]
+            if missing:
+                await self._change(missing, "import", why)
+            new += len(missing)
+        return new
+
+    async def find(self, name: str) -> KeyRecord:
+        """Return the key with this id, or the only one with this name. Raises KeysRefused."""
+        (digest,) = await self._ask(Command((b"HGET", _IDS, name.encode())))
+        if digest is not None and (found := await self.by_digest(digest.decode())) is not None:
+            return found
+        named = [] if name.startswith("k_") else [key async for key in self.keys() if key.name == name]
+        if len(named) == 1:
+            return named[0]
+        many = ", ".join(key.id for key in named[:5])
+        raise KeysRefused(
+            f"several keys are called {name!r}: {many}; name one by its id" if named
+            else f"there is no key {name!r}; `tierline keys list` shows those that there are"
+        )  # fmt: skip
+
+    async def by_digest(self, digest: str) -> KeyRecord | None:
+        """Return the key of a digest, in hex."""
+        (blob,) = await self._ask(Command((b"HGET", _RECORDS, digest.encode())))
+        return None if blob is None else _read(key_from, blob)
+
+    async def by_digests(self, digests: Sequence[str]) -> Mapping[str, KeyRecord]:
+        """Return the keys that are there, by their digests."""
+        if not digests:
+            return {}
+        (blobs,) = await self._ask(Command((b"HMGET", _RECORDS, *map(str.encode, digests))))
+        return {one.digest: one for one in (_read(key_from, blob) for blob in blobs if blob)}
+
+    async def page(
+        self, after: str = "", most: int = 100, *, team: str = "", wanted: Callable[[KeyRecord], bool] | None = None
+    ) -> Page:
+        """Return the keys of all or of one team that are `wanted`, after the one with this id, newest first."""
+        order = _ORDER + (b":" + team.encode() if team else b"")
+        start = 0
+        if after:
+            (rank,) = await self._ask(Command((b"ZREVRANK", order, after.encode())))
+            if rank is None:
+                raise KeysRefused(f"there is no key {after!r} to go on after")
+            start = rank + 1
+        keys: list[KeyRecord] = []
+        while True:
+            count = max(most + 1, _PAGE if wanted else 0)
+            (ids,) = await self._ask(Command((b"ZREVRANGE", order, b"%d" % start, b"%d" % (start + count - 1))))
+            if not ids:
+                return Page(keys, "")
+            (digests,) = await self._ask(Command((b"HMGET", _IDS, *ids)))
+            found = await self.by_digests([digest.decode() for digest in digests if digest])
+            for digest in digests:
+                key = found.get(digest.decode()) if digest else None
+                if key is None or (wanted is not None and not wanted(key)):
+                    continue
+                if len(keys) == most:
+                    return Page(keys, keys[-1].id)
+                keys.append(key)
+            start += len(ids)
+
+    async def keys(self, *, team: str = "") -> AsyncIterator[KeyRecord]:
+        """Yield all keys, newest first; of one that was rotated the newest record."""
+        page = Page([], "")
+        while True:
+            page = await self.page(page.older, _PAGE, team=team)
+            for key in page.keys:
+                yield key
+            if not page.older:
+                return
+
+    async def records(self) -> AsyncIterator[KeyRecord]:
+        """Yield every record of a key, also those that were replaced, in no order."""
+        cursor = b"0"
+        while True:
+            (reply,) = await self._ask(Command((b"HSCAN", _RECORDS, cursor, b"COUNT", b"500")))
+            cursor, flat = reply
+            for blob in flat[1::2]:
+                yield _read(key_from, blob)
+            if cursor == b"0":
+                return
+
+    async def owners(self) -> list[OwnerRecord]:
+        """Return all teams and tenants that have a record, by kind and name."""
+        (fields,) = await self._ask(Command((b"HGETALL", _OWNERS)))
+        blobs = fields.values() if isinstance(fields, Mapping) else fields[1::2]
+        return sorted((_read(owner_from, blob) for blob in blobs), key=lambda one: (one.kind, one.name))
+
+    async def owner(self, kind: Literal["team", "tenant"], name: str) -> OwnerRecord | None:
+        """Return the record of a team or a tenant; None if it has none."""
+        (blob,) = await self._ask(Command((b"HGET", _OWNERS, f"{kind}:{name}".encode())))
+        return None if blob is None else _read(owner_from, blob)
+
+    async def lookup(self, digest: str) -> Found | None:
+        """Return the key of a digest with its owners, in one round trip.
+
+        What is done for a key that is not there is the same as for one that is, so that the time does not tell.
+        """
+        words = (b"EVAL", _LOOKUP, b"2", _RECORDS, _OWNERS, digest.encode(), _NOT_ONE)
+        ((there, record, team, tenant),) = await self._ask(Command(words))
+        owners = [_read(owner_from, blob) if blob else None for blob in (team, tenant)]
+        found = Found(_read(key_from, record), *owners)
+        return found if there else None
+
+    async def changes(self, since: int) -> KeyChanges:
+        """Return what changed since a revision, in one round trip."""
+        start = b"(%d-0" % since
+        newest, entries = await self._ask(
+            Command((b"GET", _REVISION)), Command((b"XRANGE", _CHANGES, start, b"+", b"COUNT", b"%d" % _PAGE))
+        )
+        revision = int(newest or 0)
+        reached = since
+        digests: list[str] = []
+        owners: list[str] = []
+        for id_, fields in entries:
+            number = int(id_.partition(b"-")[0])
+            if number != reached + 1:
+                return KeyChanges(revision, whole=False)
+            reached = number
+            (digests if fields[0] == b"key" else owners).append(fields[1].decode())
+        if (reached < revision and len(entries) < _PAGE) or reached == since != revision:
+            return KeyChanges(revision, whole=False)
+        return KeyChanges(reached, tuple(digests), tuple(owners))
+
+    async def filter(self) -> bytes:
+        """Return the Bloom filter of all digests; see `gateway.keys.known_keys`."""
+        (blob,) = await self._ask(Command((b"GET", _FILTER)))
+        return blob or b""
+
+    async def _change(self, changes: Sequence[Change], action: str, why: Why) -> None:
+        """Make changes and their audit entries in one script. Raises KeysConflict."""
+        words: list[bytes] = [why.how.encode()]
+        for before, after in changes:
+            words += _words(before, after, why.action or action, why)
+        keys = (_RECORDS, _IDS, _ORDER, _OWNERS, _REVISION, _CHANGES, _FILTER, KEYS.encode())
+        commands = [Command((b"EVAL", _CHANGE, b"8", *keys, *words))]
+        if self._durable and await self._appends():
+            commands.append(Command((b"WAITAOF", b"1", b"0", b"%d" % (_DURABLE_S * 1000))))
+        reply, *waited = await self._store.ask(commands, _LIMIT_S + _DURABLE_S * len(commands[1:]))
+        self.on_disk = waited[0][0] > 0 if waited else False if self._durable else None
+        if not isinstance(reply, int):
+            number, now = reply
+            subject = changes[number][0] or changes[number][1]
+            what = subject.id if isinstance(subject, KeyRecord) else f"{subject.kind} {subject.name}" if subject else ""
+            is_now = "it is there already" if not changes[number][0] and now else "look at it again"
+            raise KeysConflict(f"{what} was changed meanwhile: {is_now if now else 'it is gone'}")
+
+    async def _appends(self) -> bool:
+        """Return whether the store keeps an append-only file."""
+        try:
+            (text,) = await self._ask(Command((b"INFO", b"persistence")))
+        except StoreUnavailable:
+            return False
+        return b"aof_enabled:1" in text and self._store.state().nodes <= 1
+
+    async def _ask(self, *commands: Command) -> list[Any]:
+        return await self._store.ask(commands, _LIMIT_S)
+
+
+def _name(record: KeyRecord | OwnerRecord) -> str:
+    return record.digest if isinstance(record, KeyRecord) else f"{record.kind}:{record.name}"
+
+
+def _words(
+    before: KeyRecord | OwnerRecord | None, after: KeyRecord | OwnerRecord | None, action: str, why: Why
+) -> list[bytes]:
+    """Return what the script is told of one change."""
+    record = after or before
+    assert record is not None  # noqa: S101  (a change has one of the two)
+    is_key = isinstance(record, KeyRecord)
+    kind: Kind = "key" if isinstance(record, KeyRecord) else record.kind
+    subject, team = (record.id, record.team) if isinstance(record, KeyRecord) else ("", "")
+    old, new = (_audited(one) for one in (before, after))
+    said = {name for name in (*old, *new) if old.get(name) != new.get(name)}
+    entry = TrailEntry(
+        time.time(), why.by, kind, subject or getattr(record, "name", ""), action, why.message,
+        {name: value for name, value in old.items() if name in said},
+        {name: value for name, value in new.items() if name in said},
+    )  # fmt: skip
+    # The old record of a rotation only gets an end, which the entry of the new one is about.
+    told = b"" if action == "rotate" and before is not None else entry.change()
+    return [
+        b"key" if is_key else b"owner",
+        _name(record).encode(),
+        b"%d" % (0 if before is None else before.revision),
+        b"" if after is None else to_json(after),
+        subject.encode(),
+        team.encode(),
+        told,
+    ]
+
+
+def _audited(record: KeyRecord | OwnerRecord | None) -> dict[str, Any]:
+    """Return what the audit trail says of a record: not its digest, nor what only counts."""
+    if record is None:
+        return {}
+    left_out = ("digest", "replaces", "revision", "created", "created_by", "kind", "id")
+    return {name: value for name, value in shown(record).items() if name not in left_out}
+
+
+def _read(unpack: Callable[[bytes], T], blob: bytes) -> T:
+    try:
+        return unpack(blob)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreUnavailable("error", f"the registry holds a key that cannot be read: {error}") from None

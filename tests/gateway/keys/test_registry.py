@@ -1,0 +1,155 @@
+"""The registry of keys in a real store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from cache.store.base import Command
+from cache.store.redis_store import RedisStore
+from gateway.audit.entries import TrailEntry
+from gateway.audit.trail import AuditTrail
+from gateway.keys.minting import CONTEXT, digest_of, new_key
+from gateway.keys.records import KeyRecord, OwnerRecord, caller_of
+from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Page
+from gateway.quotas.terms import Terms
+from tests.gateway.keys.conftest import WHY, minted
+
+
+async def audited(store: RedisStore) -> list[TrailEntry]:
+    return [entry async for entry in AuditTrail(store).newest()]
+
+
+async def test_a_key_is_found_by_its_digest_with_the_terms_of_its_owners(registry: KeyRegistry) -> None:
+    """Whom it stands for has the limits of key, team and tenant, those that have any."""
+    terms = Terms.model_validate({"requests_per_minute": 60, "budgets": [{"usd": 25, "zone": "Europe/Berlin"}]})
+    await registry.put_owner(None, OwnerRecord("team", "web", terms, per_user=Terms(concurrent=2)), WHY)
+    key, record = minted(team="web", terms=Terms(concurrent=8), surfaces=("chat",), metadata={"app": "ide"})
+    record = await registry.create(record, WHY)
+    found = await registry.lookup(digest_of(key.encode(), CONTEXT).hex())
+    assert found is not None
+    assert found.record == record
+    assert (record.created_by, record.revision) == ("ada", 1)
+    assert found.tenant is None
+    caller = caller_of(*found)
+    assert [(one.kind, one.name) for one in caller.limited] == [("key", record.id), ("team", "web")]
+    assert caller.limited[1].terms == terms
+    assert caller.per_user == (Terms(concurrent=2),)
+    assert await registry.lookup("00" * 32) is None
+
+
+async def test_every_change_is_in_the_trail_and_never_a_key_or_digest(registry: KeyRegistry, store: RedisStore) -> None:
+    """An entry says what was changed; the key and its digest stand in none."""
+    key, record = minted(name="ide")
+    record = await registry.create(record, WHY)
+    record = await registry.update(record, WHY._replace(action="disable"), state="disabled")
+    entries = await audited(store)
+    assert [(one.action, one.subject, one.kind) for one in entries] == [
+        ("disable", record.id, "key"),
+        ("create", record.id, "key"),
+    ]
+    assert entries[0].words == "state: active -> disabled"
+    assert key not in str(entries)
+    assert record.digest not in str(entries)
+
+
+async def test_a_rotated_key_keeps_its_id_and_the_old_one_is_valid_for_the_grace(
+    registry: KeyRegistry, store: RedisStore
+) -> None:
+    """What is changed in the grace is changed for both; the trail says it once."""
+    _, old = minted(name="ide")
+    old = await registry.create(old, WHY)
+    digest = digest_of(new_key().encode(), CONTEXT).hex()
+    new = await registry.rotate(old, digest, 3600.0, WHY)
+    assert (new.id, new.digest, new.replaces, new.expires) == (old.id, digest, old.digest, None)
+    before = await registry.by_digest(old.digest)
+    assert before is not None
+    assert before.expires == pytest.approx(time.time() + 3600, abs=60)
+    assert await registry.find(old.id) == new
+    assert [one.action for one in await audited(store)] == ["rotate", "create"]
+    await registry.update(new, WHY._replace(action="revoke"), state="revoked")
+    for one in (old.digest, digest):
+        found = await registry.by_digest(one)
+        assert found is not None
+        assert found.state == "revoked"
+    with pytest.raises(KeysRefused, match="revoked"):
+        await registry.rotate(await registry.find(old.id), "11" * 32, 1.0, WHY)
+
+
+async def test_of_two_changes_of_one_record_one_is_refused(registry: KeyRegistry, store: RedisStore) -> None:
+    """It changes nothing, and leaves no entry."""
+    _, record = minted()
+    record = await registry.create(record, WHY)
+    await registry.update(record, WHY, name="one")
+    with pytest.raises(KeysConflict, match="changed meanwhile"):
+        await registry.update(record, WHY, name="other")
+    assert (await registry.find(record.id)).name == "one"
+    with pytest.raises(KeysConflict, match="there already"):
+        await registry.create(record, WHY)
+    assert len(await audited(store)) == 2
+
+
+async def test_keys_are_listed_in_pages_the_newest_first(registry: KeyRegistry) -> None:
+    """Of all, of one team, and of what is wanted; a key that moves to another team is listed there."""
+    made = [await registry.create(minted(name=f"n{i}", team="web" if i % 2 else "ops")[1], WHY) for i in range(7)]
+
+    async def listed(**how: object) -> list[str]:
+        names, page = [], Page([], "")
+        while True:
+            page = await registry.page(page.older, 2, **how)  # type: ignore[arg-type]
+            names += [key.name for key in page.keys]
+            if not page.older:
+                return names
+
+    assert await listed() == [f"n{i}" for i in reversed(range(7))]
+    assert await listed(team="web") == ["n5", "n3", "n1"]
+    await registry.update(made[0], WHY, team="web")
+    assert await listed(team="web") == ["n5", "n3", "n1", "n0"]
+    assert await listed(wanted=lambda key: key.name in ("n0", "n6", "n2")) == ["n6", "n2", "n0"]
+    assert (await registry.find("n3")).id == made[3].id
+    with pytest.raises(KeysRefused, match="no key 'n9'"):
+        await registry.find("n9")
+
+
+async def test_a_follower_is_told_what_changed_since_a_revision(registry: KeyRegistry, store: RedisStore) -> None:
+    """In one round trip; after a loss it is told that it knows nothing."""
+    assert (await registry.changes(0)).revision == 0
+    _, record = minted()
+    record = await registry.create(record, WHY)
+    first = await registry.changes(0)
+    assert not first.whole
+    since = first.revision
+    assert await registry.changes(since) == replace(first, whole=True)
+    await registry.put_owner(None, OwnerRecord("team", "web", Terms(concurrent=1)), WHY)
+    await registry.update(record, WHY, name="x")
+    told = await registry.changes(since)
+    assert (told.revision, told.digests, told.owners) == (since + 2, (record.digest,), ("team:web",))
+    for other in (since - 5, since + 100):
+        assert not (await registry.changes(other)).whole
+    await store.delete("tierline:{keys}:revision")
+    assert (await registry.changes(since + 2)).revision == 0
+
+
+async def test_a_change_waits_for_the_disk_of_a_store_that_has_one(store: RedisStore) -> None:
+    """Where the server can, and it says so."""
+    registry = KeyRegistry(store, durable=True)
+    await registry.create(minted()[1], WHY)
+    assert registry.on_disk is True
+
+
+async def test_records_are_restored_once_whatever_is_there_already(registry: KeyRegistry, store: RedisStore) -> None:
+    """An export comes back as it was, with keys that were rotated, and changes nothing that is there."""
+    _, record = minted()
+    old = await registry.create(record, WHY)
+    await registry.rotate(old, "ab" * 32, 60.0, WHY)
+    records: list[KeyRecord | OwnerRecord] = [one async for one in registry.records()]
+    records.append(OwnerRecord("team", "web", Terms(concurrent=1)))
+    assert await registry.restore(records, WHY) == 1
+    assert await registry.restore(records, WHY) == 0
+    assert [one.name for one in await registry.owners()] == ["web"]
+    await store.ask([Command((b"FLUSHALL",))])
+    for order in (records, records[::-1]):
+        await registry.restore(order, WHY)
+        assert (await registry.find(record.id)).digest == "ab" * 32
