@@ -47,7 +47,8 @@ from gateway.keys.identities import Identities
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
-from gateway.request.access import LoopbackGuard, Tenants
+from gateway.request.access import LoopbackGuard
+from gateway.request.callers import Callers
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.session_caps import SessionCounts
 from gateway.steps import Steps
@@ -143,13 +144,14 @@ def build(
         metrics.shadow_ended,
         keep=deployment.telemetry.keep,
     )
+    identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
         gate=gate,
         guard=LoopbackGuard(deployment),
-        tenants=Tenants(deployment.tenants),
-        identities=Identities(deployment.identity, deployment.roles, deployment.embedding.state),
+        callers=Callers(deployment.tenants, deployment.teams, required=deployment.keys.required, identities=identities),
+        identities=identities,
         policies=policies,
         sessions=SessionCounts(store, metrics.session_capped),
         exact_cache=ExactLookup(cache, gate),
@@ -292,7 +294,7 @@ def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, ju
         cosine_weight=cosine_weight,
         audits=audits,
         index=deployment.store.index,
-        teams=deployment.teams,
+        teams=deployment.team_of,
         caps=caps,
         largest=deployment.cache.largest,
     )

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.keys.identities import Identities
-    from gateway.request.access import LoopbackGuard, Tenants
+    from gateway.request.access import LoopbackGuard
+    from gateway.request.callers import Callers
     from gateway.request.load_shedding import LoadShedder
     from gateway.request.session_caps import SessionCounts
     from gateway.telemetry.metrics import Metrics
@@ -57,7 +58,7 @@ class Steps(AnswerSteps):
     """Unix seconds."""
     gate: LoadShedder
     guard: LoopbackGuard
-    tenants: Tenants
+    callers: Callers
     identities: Identities
     policies: Policies
     sessions: SessionCounts

@@ -23,6 +23,7 @@ from gateway import errors
 from gateway.backends.base import BackendError
 from gateway.config import loader
 from gateway.config.schema import Deployment
+from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from policies.caching import CACHE_VALUES
 from policies.loader import DEFAULTS
@@ -100,6 +101,9 @@ def fields(model: type[Section], prefix: str = "", skipped: frozenset[str] = fro
     for name, field in model.model_fields.items():
         if name in skipped:
             continue
+        if field.annotation is Terms:  # its keys have rows of their own, once
+            found[prefix + name] = field
+            continue
         inner = list(sections_in(field.annotation))
         if not any(field.annotation is section for _, section in inner):
             found[prefix + name] = field
@@ -109,7 +113,9 @@ def fields(model: type[Section], prefix: str = "", skipped: frozenset[str] = fro
 
 
 POLICY_FIELDS = fields(Rules)
-CONFIG_FIELDS = fields(Deployment, skipped=loader._RESOLVED_KEYS | loader._SECRET_KEYS)
+CONFIG_FIELDS = fields(Deployment, skipped=loader._RESOLVED_KEYS | (loader._SECRET_KEYS - {"keys"})) | fields(
+    Terms, "TERMS."
+)
 REFERENCES = [
     *(("policies/README.md", key, field) for key, field in POLICY_FIELDS.items()),
     *(("deploy/README.md", key, field) for key, field in CONFIG_FIELDS.items()),

@@ -148,7 +148,7 @@ def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> tu
     vectors where it serves embeddings, and those of a candidate policy; a team is one more owner of scopes.
     """
     tenants = max(1, len(deployment.tenants))
-    owners = tenants + len(set(deployment.teams.values()))
+    owners = tenants + len(set(deployment.team_of.values()))
     vectors = sum(policy.endpoints.embeddings.service is not None for policy in policies.by_surface.values())
     scopes = max(1, len(policies.by_surface) + vectors + len(policies.rolling))
     return (

@@ -26,6 +26,7 @@ from gateway.config.addresses import check_http_url, check_store_url, is_loopbac
 from gateway.config.alerts import AlertsConfig
 from gateway.config.hooks import hook_of
 from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
+from gateway.config.keys import KeysConfig, OwnerTerms
 from gateway.config.prices import Dollars, Price
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
@@ -666,7 +667,7 @@ def key_digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-class TenantConfig(Section):
+class TenantConfig(OwnerTerms):
     """One tenant. Its keys come from environment variables and files (one key per line), never from the config."""
 
     team: Name | None = None
@@ -834,6 +835,8 @@ class Deployment(Section):
     cache: CacheConfig = CacheConfig()
     responses: ResponsesConfig = ResponsesConfig()
     tenants: Mapping[Name, TenantConfig] = {}
+    teams: Mapping[Name, OwnerTerms] = {}
+    keys: KeysConfig = KeysConfig()
     alerts: AlertsConfig = AlertsConfig()
     identity: IdentityConfig = IdentityConfig()
     roles: tuple[RoleConfig, ...] = ()
@@ -882,7 +885,7 @@ class Deployment(Section):
         return self
 
     @property
-    def teams(self) -> dict[str, str]:
+    def team_of(self) -> dict[str, str]:
         """Team by tenant name; tenants without a team are left out."""
         return {name: tenant.team for name, tenant in self.tenants.items() if tenant.team is not None}
 
@@ -911,7 +914,7 @@ class Deployment(Section):
     @property
     def shares_backends(self) -> bool:
         """Whether several tenants share the backends, whose prompt caches may then hold other tenants' prompts."""
-        return len(self.tenants) > 1
+        return len(self.tenants) > 1 or self.keys.required
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -920,8 +923,8 @@ class Deployment(Section):
 
     @property
     def keyless(self) -> bool:
-        """Whether requests need no key, because there are no tenants."""
-        return not self.tenants
+        """Whether requests need no key, because there are no tenants and `keys.required` is not set."""
+        return not self.tenants and not self.keys.required
 
     @property
     def wants_local_model(self) -> bool:

@@ -26,6 +26,7 @@ from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, beside_fastapi, document, documents
 from gateway.http.routes import admin, audit, conversations, feedback, kept_responses, models, policies, token_counts
 from gateway.keys.identities import Identities
+from gateway.keys.records import Caller
 from gateway.keys.roles import ADMIN, Person
 from gateway.keys.tokens import is_token
 from gateway.registry.registry import RegistryError
@@ -43,7 +44,14 @@ def public_api(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its document has the hot ones, too."""
     routers = [models.router, token_counts.router, kept_responses.router, conversations.router, feedback.router]
     described, keyed = beside_fastapi(), not steps.deployment.keyless
-    api = _api(steps, "Tierline", routers, described, lambda request: _tenant(steps, request), keyed=keyed)
+    api = _api(
+        steps,
+        "Tierline",
+        routers,
+        described,
+        lambda request: steps.callers.of(known_headers(request.scope["headers"])),
+        keyed=keyed,
+    )
     api.state.typed, api.state.sheds = steps.guard.active, True
     api.state.feedback_turns = feedback.Turns()
     return api
@@ -84,8 +92,8 @@ def gatekeeper(admin: Admin, identities: Identities) -> Callable[[Request], Awai
     return admitted
 
 
-async def _tenant(steps: Steps, request: Request) -> str:
-    return steps.tenants.of(known_headers(request.scope["headers"]))
+async def _caller(steps: Steps, request: Request) -> Caller:
+    return await steps.callers.of(known_headers(request.scope["headers"]))
 
 
 def _api(

@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from gateway.errors import Forbidden, InvalidRequest
 from gateway.http.messages import read_body
+from gateway.keys.records import Caller
 from gateway.keys.roles import ACTIONS, Person, may, may_some
 from gateway.request.options import known_headers
 from gateway.steps import Steps
@@ -35,9 +36,9 @@ async def _steps(request: Request) -> Steps:
 
 
 async def _sender(request: Request) -> str:
-    """Return who asks, as the application's `admit` says. Raises Unauthorized."""
-    sender: str = await request.app.state.admit(request)
-    return sender
+    """Return the tenant of who asks, as the application's `admit` says. Raises Unauthorized."""
+    caller: Caller = await request.app.state.admit(request)
+    return caller.tenant
 
 
 def needs(action: str) -> Any:

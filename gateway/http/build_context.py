@@ -13,6 +13,7 @@ from gateway.cascade.conversations import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
+from gateway.keys.records import ANYBODY, Caller
 from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
@@ -42,6 +43,7 @@ def build_context(
     large: bool = False,
     native: Native | None = None,
     instead: Policy | None = None,
+    caller: Caller = ANYBODY,
 ) -> RequestContext:
     """Return the context of a checked body, the translation of `native` if there is one.
 
@@ -102,6 +104,7 @@ def build_context(
         large=large,
         native=native,
         ttft_deadline=first_due,
+        caller=caller,
         conversation=conversation,
     )
 

@@ -31,13 +31,14 @@ from gateway.http.messages import (
 )
 from gateway.http.translated_events import translated
 from gateway.http.tried_policy import TRY, tried_policy
+from gateway.keys.records import ANYBODY
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import QUIET_S, is_sign_of_life
 from gateway.request.shortened import with_shorter_input
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
-from gateway.telemetry.trace import NO_CALLER, Trace, parse_caller
+from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
 
 if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
@@ -63,9 +64,11 @@ class BaseExchange:
         self.send = send
         self.headers = known_headers(scope["headers"])
         self.client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
-        caller = parse_caller(self.headers) if b"traceparent" in self.headers else NO_CALLER
-        self.trace = Trace(names.REQUEST, caller, steps.telemetry.sampled_below)
+        parent = parse_parent(self.headers) if b"traceparent" in self.headers else NO_PARENT
+        self.trace = Trace(names.REQUEST, parent, steps.telemetry.sampled_below)
         self.ledger = Ledger(request_id_of(self.headers))
+        self.caller = ANYBODY
+        """Who sends the request, once `admit` knows it."""
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""
 
@@ -110,12 +113,13 @@ class BaseExchange:
             self.close()
             steps.write_behind.finish(self.trace, self.ledger, self.reply)
 
-    def admit(self) -> None:
-        """Check the load, the sender and the key, and note the tenant. Raises ApiError."""
-        steps, headers = self.steps, self.headers
+    async def admit(self) -> None:
+        """Check the load, the sender and the key, and note the caller. Raises ApiError."""
+        steps, headers, ledger = self.steps, self.headers, self.ledger
         steps.gate.check()
         steps.guard.check(headers)
-        self.ledger.tenant = steps.tenants.of(headers)
+        self.caller = caller = steps.callers.known(headers) or await steps.callers.find(headers)
+        ledger.tenant, ledger.team, ledger.key = caller.tenant, caller.team, caller.key
 
     def explained(self) -> list[Header]:
         """Return the headers that tell how the request was answered."""
@@ -186,7 +190,7 @@ class Exchange(BaseExchange):
     async def answer(self) -> Reply:
         """Read the request, give it to the pipeline, and return the pipeline's reply."""
         steps, headers = self.steps, self.headers
-        self.admit()
+        await self.admit()
         raw = await read_body(self.receive, headers, steps.deployment.limits.body, steps.gate, typed=steps.guard.active)
         native = None
         if self._dialect is None:
@@ -200,9 +204,18 @@ class Exchange(BaseExchange):
         self.ledger.requested_model = body["model"]
         tried = None
         if TRY in headers:
-            tried, self.ledger.arm = await tried_policy(steps, headers, self.ledger.tenant, body["model"]), PLAYGROUND
+            tried, self.ledger.arm = await tried_policy(steps, headers, self.caller, body["model"]), PLAYGROUND
         request = build_context(
-            steps, headers, body, self.trace, self.ledger, self.client, large=large, native=native, instead=tried
+            steps,
+            headers,
+            body,
+            self.trace,
+            self.ledger,
+            self.client,
+            large=large,
+            native=native,
+            instead=tried,
+            caller=self.caller,
         )
         if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
             request = await steps.sessions.enter(request, caps)

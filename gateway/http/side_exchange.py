@@ -34,9 +34,9 @@ class SideExchange(BaseExchange):
         """The options in the request's headers, once `accept` has read them."""
         self._started = False
 
-    def accept(self) -> None:
+    async def accept(self) -> None:
         """Check the load, the sender and the key, and read the options. Raises ApiError."""
-        self.admit()
+        await self.admit()
         self.options = read_options(self.headers)
 
     def policy(self, model: str | None = None) -> Policy:

@@ -20,6 +20,7 @@ from gateway.http.build_context import policy_of
 from gateway.request.options import TIER_PREFIX, read_options
 
 if TYPE_CHECKING:
+    from gateway.keys.records import Caller
     from gateway.steps import Steps
     from policies.model import Policy
 
@@ -28,11 +29,11 @@ _NAME: Final = TRY.decode()
 _VERSION: Final = re.compile(r"[0-9a-f]{4,64}")
 
 
-async def tried_policy(steps: Steps, headers: dict[bytes, bytes], tenant: str, model: str) -> Policy:
+async def tried_policy(steps: Steps, headers: dict[bytes, bytes], caller: Caller, model: str) -> Policy:
     """Return the policy that the header names of the surface that the request chooses. Raises ApiError."""
-    tenants = steps.deployment.tenants
-    if tenants and not tenants[tenant].may_try:
-        message = f"Tenant {tenant!r} may not choose policy versions: its `may_try` in the config is not true."
+    if caller.record is not None and not caller.record.may_try:
+        whose = f"Key {caller.key!r}" if caller.key else f"Tenant {caller.tenant!r}"
+        message = f"{whose} may not choose policy versions: its `may_try` is not true."
         raise Forbidden(message, code="try_not_allowed", param=_NAME)
     wanted = headers[TRY].decode("latin-1").strip().lower()
     pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None

@@ -1,4 +1,4 @@
-"""Authenticate requests: find the tenant of a key, and protect a gateway without keys from web pages."""
+"""Read the key of a request, check an operator's, and protect a gateway without keys from web pages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Final
 from pydantic import SecretStr
 
 from gateway.config.addresses import is_loopback
-from gateway.config.schema import DEFAULT_TENANT, Deployment, TenantConfig, key_digest
-from gateway.errors import Forbidden, Unauthorized
+from gateway.config.schema import Deployment, key_digest
+from gateway.errors import Forbidden
 
 _BEARER: Final = b"bearer "
 _TO_ALLOW: Final = "access.hosts in its config allows further names, and with tenants any name is accepted"
 _MOST_HOSTS: Final = 64
-_NOBODY: Final = (bytes(32), "")
-"""Compared with an unknown key, so that checking it takes as long as checking a known one."""
 
 
 def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
@@ -32,27 +30,6 @@ def in_tenants_space(tenant: str, name: str) -> str:
     """Return a client's name for something at a provider as one that no other tenant's can be equal to."""
     named = b"%d:%s%s" % (len(tenant), tenant.encode(), name.encode("utf-8", "surrogatepass"))
     return f"tl-{sha256(named).hexdigest()[:32]}"
-
-
-class Tenants:
-    """Find the tenant of a request's key. Only the SHA-256 of each key is kept; without tenants all are `default`.
-
-    A check takes one hash and one lookup, for any number of tenants and for known and unknown keys alike.
-    """
-
-    def __init__(self, tenants: Mapping[str, TenantConfig]) -> None:
-        self._by_digest = {digest: (digest, name) for name, tenant in tenants.items() for digest in tenant.key_digests}
-        self._open = not tenants
-
-    def of(self, headers: Mapping[bytes, bytes]) -> str:
-        """Return the tenant of a request. Raises Unauthorized if its key is missing or unknown."""
-        if self._open:
-            return DEFAULT_TENANT
-        digest = key_digest(bearer_key(headers))
-        expected, tenant = self._by_digest.get(digest, _NOBODY)
-        if not hmac.compare_digest(expected, digest):
-            raise Unauthorized("The API key is missing or unknown. Send it as 'Authorization: Bearer KEY'.")
-        return tenant
 
 
 class LoopbackGuard:

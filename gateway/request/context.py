@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gateway.keys.records import ANYBODY, Caller
 from policies.value_type import value_type
 from routing.cascade import Left
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules
@@ -56,6 +57,7 @@ class RequestContext:
     """The request's own form, if its client does not speak chat completions; `body` is its translation then."""
     ttft_deadline: float | None = None
     """Deadline of a stream's first token, in `time.monotonic()` seconds; None if neither policy nor client sets one."""
+    caller: Caller = ANYBODY
     conversation: KnownConversation | None = None
     """What is remembered of its conversation's turns before; None if that is nothing, or would change nothing."""
 

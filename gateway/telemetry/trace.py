@@ -129,7 +129,7 @@ class Hop:
         return ((self.end_ns or time.perf_counter_ns()) - self.start_ns) / 1e9
 
 
-class Caller(NamedTuple):
+class RemoteParent(NamedTuple):
     """What a client's trace headers say: its trace, its span, its flags, and `tracestate` as it came."""
 
     trace_id: int
@@ -138,7 +138,7 @@ class Caller(NamedTuple):
     tracestate: str = ""
 
 
-NO_CALLER: Final = Caller(0, 0)
+NO_PARENT: Final = RemoteParent(0, 0)
 
 
 class Trace:
@@ -169,7 +169,7 @@ class Trace:
         "ttft_s",
     )
 
-    def __init__(self, name: str, caller: Caller = NO_CALLER, sampled_below: int = EVERY_TRACE) -> None:
+    def __init__(self, name: str, caller: RemoteParent = NO_PARENT, sampled_below: int = EVERY_TRACE) -> None:
         self.started_unix_ns = time.time_ns()
         drawn = _ids.getrandbits(TRACE_RANDOM_BITS + 64)
         trace_id, self.parent_id, flags, self.tracestate = caller
@@ -248,19 +248,19 @@ _LONGEST = 128
 _STATE = re.compile(rb"[\t -~]{1,8192}")
 
 
-def parse_caller(headers: Mapping[bytes, bytes]) -> Caller:
-    """Return what a client's trace headers say; NO_CALLER if there is no valid `traceparent`.
+def parse_parent(headers: Mapping[bytes, bytes]) -> RemoteParent:
+    """Return what a client's trace headers say; NO_PARENT if there is no valid `traceparent`.
 
     Strictly by W3C Trace Context level 1. A request with an invalid header gets a new trace id, as without one.
     """
     traceparent, tracestate = headers.get(b"traceparent"), headers.get(b"tracestate")
     if traceparent is None or len(traceparent) > _LONGEST or (match := _FORM.fullmatch(traceparent)) is None:
-        return NO_CALLER
+        return NO_PARENT
     version, trace_id, parent_id, flags, more = match.groups()
     if version == b"00" and more is not None:
-        return NO_CALLER
+        return NO_PARENT
     trace, parent = int(trace_id, 16), int(parent_id, 16)
     if not trace or not parent:
-        return NO_CALLER
+        return NO_PARENT
     state = tracestate.decode() if tracestate is not None and _STATE.fullmatch(tracestate) else ""
-    return Caller(trace, parent, int(flags, 16), state)
+    return RemoteParent(trace, parent, int(flags, 16), state)

@@ -21,7 +21,7 @@ from typing import Final
 import httpx2
 
 from gateway.config.schema import TenantConfig, key_digest
-from gateway.request.access import Tenants
+from gateway.request.callers import Callers
 from policies.loader import SHIPPED
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.bench.rig import cpu_s
@@ -40,9 +40,9 @@ _NOWHERE = "http://127.0.0.1:9/v1"
 
 def lookup_us(count: int) -> float:
     """CPU microseconds until it is known whom a key stands for, over the keys of `count` tenants in turn."""
-    tenants = Tenants({f"tenant-{n}": TenantConfig(key_digests=(key_digest(b"key-%d" % n),)) for n in range(count)})
+    tenants = Callers({f"tenant-{n}": TenantConfig(key_digests=(key_digest(b"key-%d" % n),)) for n in range(count)})
     requests = cycle([{b"authorization": b"Bearer key-%d" % n} for n in range(count)])
-    each = timeit.repeat(lambda: tenants.of(next(requests)), timer=time.thread_time, number=1000, repeat=20)
+    each = timeit.repeat(lambda: tenants.known(next(requests)), timer=time.thread_time, number=1000, repeat=20)
     return min(each) / 1000 * 1e6
 
 

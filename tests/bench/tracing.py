@@ -31,7 +31,7 @@ from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger, encode
 from gateway.telemetry.sampling import HEAD, bound_of
-from gateway.telemetry.trace import NO_CALLER, Trace
+from gateway.telemetry.trace import NO_PARENT, Trace
 from tests.bench.command import bench_parser
 from tests.support.app import in_process
 from tests.support.store import local_store
@@ -123,7 +123,7 @@ def replay(trace: Trace, only: Callable[[str], bool]) -> Callable[[], None]:
     """
     described = {name: value for hop in trace.hops for name, value in hop.attributes.items() if name in _DESCRIBED}
     values: list[Any] = []
-    lines = ["def once():", " trace = Trace(REQUEST, NO_CALLER, BELOW)", " attributes = trace.root.attributes"]
+    lines = ["def once():", " trace = Trace(REQUEST, NO_PARENT, BELOW)", " attributes = trace.root.attributes"]
     for number, hop in enumerate(trace.hops):
         if number:
             lines += [f" hop = trace.begin({hop.name!r})", " attributes = hop.attributes"]
@@ -141,7 +141,7 @@ def replay(trace: Trace, only: Callable[[str], bool]) -> Callable[[], None]:
         lines.append(" hop.end()" if number else " trace.root.end()")
     lines += [" trace.deadline_s = 20.0", " trace.ttft_s = 10.0", " QUEUE.append((trace, None))", " EVENT.set()"]
     scope = {
-        "Trace": Trace, "REQUEST": names.REQUEST, "NO_CALLER": NO_CALLER, "BELOW": bound_of(0.1), "VALUES": values,
+        "Trace": Trace, "REQUEST": names.REQUEST, "NO_PARENT": NO_PARENT, "BELOW": bound_of(0.1), "VALUES": values,
         "DESCRIBED": {name: value for name, value in described.items() if only(name)},
         "QUEUE": deque[Any](maxlen=64), "EVENT": asyncio.Event(),
     }  # fmt: skip

@@ -107,7 +107,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the page, and the form that takes a wrong hit back."""
     view = CacheView(sources.archive, sources.store)
     deployment = sources.places.deployment
-    wrong = WrongHits(sources.store, deployment.teams, keep=deployment.telemetry.keep)
+    wrong = WrongHits(sources.store, deployment.team_of, keep=deployment.telemetry.keep)
 
     async def show(request: Request) -> Mapping[str, Any]:
         span = request.query_params.get("since", "1h")

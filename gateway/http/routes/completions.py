@@ -80,7 +80,7 @@ class TextCompletions:
         try:
             self._steps.gate.check()
             self._steps.guard.check(headers)
-            self._steps.tenants.of(headers)
+            await self._steps.callers.of(headers)
             limit, gate = self._steps.deployment.limits.body, self._steps.gate
             raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active)
             given.body, given.large = await self._bodies.read_object(raw)

@@ -104,7 +104,7 @@ class _Embedding(SideExchange):
         self._route = route
 
     async def answer(self) -> None:
-        self.accept()
+        await self.accept()
         limits = self.steps.deployment.limits
         raw = await read_body(self.receive, self.headers, limits.body, self.steps.gate, typed=self.steps.guard.active)
         body, large = await self._route.bodies.read_object(raw, tokens=True)

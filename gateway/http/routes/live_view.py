@@ -126,7 +126,7 @@ async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
         message = f"Name the request's tenant, one of {', '.join(steps.deployment.tenants)}, or send its key."
         raise InvalidRequest(message, code="missing_required_parameter", param="tenant")
     else:
-        ledger.tenant = steps.tenants.of(headers)
+        ledger.tenant = (await steps.callers.of(headers)).tenant
     raw = await off_loop(partial(orjson.dumps, asked.body))
     body, large = await ChatBodies(steps.deployment.limits).read(raw)
     trace = Trace(names.REQUEST)

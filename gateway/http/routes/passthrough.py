@@ -110,7 +110,7 @@ class _PassedRequest(SideExchange):
         self.ledger.cost_unknown = True  # services state no price for what is passed on
 
     async def answer(self) -> None:
-        self.accept()
+        await self.accept()
         method, path, query = self.scope["method"], self.scope["path"], self.scope["query_string"].decode("latin-1")
         if method not in METHODS:
             raise MethodNotAllowed(

@@ -47,7 +47,7 @@ class ResponseSockets:
         try:
             self._steps.gate.check()
             self._steps.guard.check(headers)
-            self._steps.tenants.of(headers)
+            await self._steps.callers.of(headers)
         except ApiError as refused:
 
             async def reply(message: Any) -> None:

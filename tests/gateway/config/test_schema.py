@@ -497,7 +497,7 @@ def test_a_tenant_may_have_a_team(load: Load) -> None:
     """The config says who is in which team, and who is in none; without tenants nobody is in one."""
     text = CONFIG + "tenants: {acme: {key_env: A, team: red}, zeta: {key_env: Z}}\n"
     deployment = load(text, {"A": "key-of-a", "Z": "key-of-z"})
-    assert deployment.teams == {"acme": "red"}
+    assert deployment.team_of == {"acme": "red"}
     assert deployment.teamless == ("zeta",)
     assert load().teamless == ("default",)
 

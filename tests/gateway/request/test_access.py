@@ -22,12 +22,13 @@ from gateway.errors import Unauthorized
 from gateway.http.api import gatekeeper
 from gateway.keys.identities import Identities
 from gateway.keys.roles import EDITOR, NOBODY
-from gateway.request.access import Tenants, is_operator
+from gateway.request.access import is_operator
+from gateway.request.callers import Callers
 
 
-def many(count: int) -> Tenants:
+def many(count: int) -> Callers:
     """So many tenants; the key of number 7 is `key-7`."""
-    return Tenants({f"tenant-{n}": tenant(f"key-{n}") for n in range(count)})
+    return Callers({f"tenant-{n}": tenant(f"key-{n}") for n in range(count)})
 
 
 def tenant(*keys: str) -> TenantConfig:
@@ -40,24 +41,25 @@ def sent(key: str) -> dict[bytes, bytes]:
 
 def test_every_key_stands_for_its_tenant_and_no_other_for_any() -> None:
     """The scheme may be written in any case; a key that is longer, shorter or empty is nobody's."""
-    tenants = Tenants({"acme": tenant("a", "b"), "other": tenant("o")})
-    assert [tenants.of(sent(key)) for key in ("a", "b", "o")] == ["acme", "acme", "other"]
-    assert tenants.of({b"authorization": b"bearer o"}) == "other"
+    tenants = Callers({"acme": tenant("a", "b"), "other": tenant("o")})
+    found = [tenants.known(sent(key)) for key in ("a", "b", "o")]
+    assert [one and one.tenant for one in found] == ["acme", "acme", "other"]
+    assert tenants.known({b"authorization": b"bearer o"}) == tenants.known(sent("o"))
     for wrong in ("", "A", "aa", "a b", "ab"):
         with pytest.raises(Unauthorized):
-            tenants.of(sent(wrong))
+            tenants.known(sent(wrong))
     with pytest.raises(Unauthorized):
-        tenants.of({})
+        tenants.known({})
 
 
 def test_what_a_key_costs_does_not_grow_with_the_tenants() -> None:
     """Among 2,000 tenants a key, known or not, is looked up as fast as among two."""
     few, lots = many(2), many(2000)
 
-    def cost(tenants: Tenants, key: str) -> float:
+    def cost(tenants: Callers, key: str) -> float:
         def look() -> None:
             with contextlib.suppress(Unauthorized):
-                tenants.of(headers)
+                tenants.known(headers)
 
         headers = sent(key)
         return min(timeit.repeat(look, number=50, repeat=20))
@@ -90,7 +92,7 @@ def is_refused(check: Callable[[str], object], key: str) -> bool:
 
 
 def of_tenants(key: str) -> object:
-    return Tenants({"acme": tenant("right")}).of(sent(key))
+    return Callers({"acme": tenant("right")}).known(sent(key))
 
 
 def of_admin(key: str) -> object:

@@ -6,12 +6,12 @@ from typing import Any
 
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Caller, Hop, Trace
+from gateway.telemetry.trace import Hop, RemoteParent, Trace
 
 
 def escalated(request_id: str = "req-1", **ledger: Any) -> tuple[Trace, Ledger]:
     """A streamed request that missed both caches, was not trusted to the local tier's answer, and went to hosted."""
-    trace = Trace(names.REQUEST, Caller(0xABC, 0xDEF))
+    trace = Trace(names.REQUEST, RemoteParent(0xABC, 0xDEF))
     _hop(trace, names.CACHE_EXACT, {names.CACHE_OUTCOME: "miss"})
     _hop(trace, names.EMBED, {names.GEN_AI_REQUEST_MODEL: "static-256"})
     nearest = {names.NEIGHBOUR: "e41", names.SIMILARITY: 0.8123, names.MIN_SIMILARITY: 0.92}

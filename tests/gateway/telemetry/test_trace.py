@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.telemetry.trace import NO_CALLER, Caller, Trace, parse_caller
+from gateway.telemetry.trace import NO_PARENT, RemoteParent, Trace, parse_parent
 
 
 def _trace(*spans: tuple[str, int, int]) -> Trace:
@@ -38,19 +38,21 @@ _GOOD = b"00-" + _TRACE + b"-" + _PARENT + b"-01"
 
 def test_a_valid_header_gives_both_ids() -> None:
     """The trace id and the parent id of a valid header come back as numbers."""
-    assert parse_caller({b"traceparent": _GOOD}) == Caller(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, 1)
+    assert parse_parent({b"traceparent": _GOOD}) == RemoteParent(
+        0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, 1
+    )
 
 
 def test_our_own_header_is_read_back() -> None:
     """What a trace sends to a backend parses to that trace and that hop."""
     trace = Trace("request")
-    read = parse_caller({b"traceparent": trace.traceparent(trace.root).encode()})
+    read = parse_parent({b"traceparent": trace.traceparent(trace.root).encode()})
     assert (read.trace_id, read.parent_id) == (trace.trace_id, trace.span_id(trace.root))
 
 
 def test_a_later_version_may_say_more() -> None:
     """A version after 00 is read as far as it is known."""
-    assert parse_caller({b"traceparent": b"cc" + _GOOD[2:] + b"-what-the-future-holds"}) != NO_CALLER
+    assert parse_parent({b"traceparent": b"cc" + _GOOD[2:] + b"-what-the-future-holds"}) != NO_PARENT
 
 
 @pytest.mark.parametrize(
@@ -76,4 +78,4 @@ def test_a_later_version_may_say_more() -> None:
 )
 def test_anything_else_is_as_good_as_absent(header: bytes | None) -> None:
     """A header that is not exactly right is ignored, however long or odd it is."""
-    assert parse_caller({} if header is None else {b"traceparent": header}) == NO_CALLER
+    assert parse_parent({} if header is None else {b"traceparent": header}) == NO_PARENT

@@ -11,7 +11,7 @@ from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import Limits, TelemetryConfig, TenantConfig, key_digest
 from gateway.http.api import public_api
-from gateway.request.access import Tenants
+from gateway.request.callers import Callers
 from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
@@ -48,7 +48,7 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     steps = SimpleNamespace(
         store=store,
         gate=LoadShedder(10),
-        tenants=Tenants(tenants),
+        callers=Callers(tenants),
         deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts), limits=Limits(), keyless=False),
         guard=SimpleNamespace(active=False),
         telemetry=Telemetry(store, keep=0, exporter=None, metrics=Metrics()),
