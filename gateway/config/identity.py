@@ -8,10 +8,10 @@ roles: [...]                 which claims give which role
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from gateway.config.addresses import check_http_url, is_loopback
 from gateway.quotas.terms import NO_TERMS, Terms
@@ -87,10 +87,8 @@ class IdentityConfig(Section):
     @field_validator("issuers")
     @classmethod
     def _differ(cls, issuers: tuple[IssuerConfig, ...]) -> tuple[IssuerConfig, ...]:
-        names = [one.issuer for one in issuers]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"{name} is listed twice; keep one, with several names under audience")
+        if len({one.issuer for one in issuers}) < len(issuers):
+            raise ValueError("one is listed twice; keep one, with several names under audience")
         return issuers
 
     def find(self, issuer: str) -> IssuerConfig | None:
@@ -111,19 +109,12 @@ class RoleConfig(Section):
     teams: Annotated[tuple[_Name, ...], Field(min_length=1)] | None = None
     """Teams of a key admin; None for all."""
 
-    @field_validator("surfaces")
-    @classmethod
-    def _of_editors(cls, surfaces: tuple[str, ...] | None, info: Any) -> tuple[str, ...] | None:
-        if surfaces is not None and info.data.get("role") != "editor":
-            raise ValueError("surfaces limit an editor; leave them out")
-        return surfaces
-
-    @field_validator("teams")
-    @classmethod
-    def _of_key_admins(cls, teams: tuple[str, ...] | None, info: Any) -> tuple[str, ...] | None:
-        if teams is not None and info.data.get("role") != "key_admin":
-            raise ValueError("teams limit a key_admin; leave them out")
-        return teams
+    @model_validator(mode="after")
+    def _limited_by_its_kind(self) -> Self:
+        for name, role in (("surfaces", "editor"), ("teams", "key_admin")):
+            if getattr(self, name) is not None and self.role != role:
+                raise ValueError(f"{name} limit the role {role}; leave them out")
+        return self
 
 
 class LoginConfig(Section):
@@ -138,11 +129,5 @@ class LoginConfig(Section):
     """Set by whoever serves the console."""
     url: _Url
     """Where people reach the console; the provider sends them back to `URL/sign-in/callback`."""
-    scopes: _Some = ("openid", "profile", "email")
-
-    @field_validator("scopes")
-    @classmethod
-    def _openid(cls, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        if "openid" not in scopes:
-            raise ValueError("without openid there is no id token; add it")
-        return scopes
+    scopes: _Some = ("profile", "email")
+    """What is asked for beside `openid`."""

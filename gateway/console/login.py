@@ -71,7 +71,7 @@ class Login:
         challenge = base64.urlsafe_b64encode(_digest(one.verifier)).rstrip(b"=").decode()
         asked = {
             "response_type": "code", "client_id": self._config.client_id, "redirect_uri": self._back,
-            "scope": " ".join(self._config.scopes), "state": one.state, "nonce": one.nonce,
+            "scope": " ".join(dict.fromkeys(("openid", *self._config.scopes))), "state": one.state, "nonce": one.nonce,
             "code_challenge": challenge, "code_challenge_method": "S256",
         }  # fmt: skip
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", cookie

@@ -18,7 +18,7 @@ from gateway.console.access import COOKIE, LOGIN_S, SESSION_S, ConsoleAccess
 from gateway.console.login import TRY_S, Login, LoginFailed
 from gateway.console.page import form_of
 from gateway.console.render import Renderer
-from gateway.errors import Overloaded, RateLimited
+from gateway.errors import Headers, Overloaded, RateLimited
 from gateway.keys.roles import NOBODY, Person
 
 log = logging.getLogger("tierline.console")
@@ -57,10 +57,7 @@ class SignIn:
         try:
             person = await self._access.person_of_key(key, address_of(request))
         except (RateLimited, Overloaded) as refused:
-            data = {"status": refused.status, "title": NOT_LOOKED_AT, "text": refused.message}
-            page = self._render.page(request, "error.html", data, status=refused.status)
-            page.headers.update({name.decode(): value.decode() for name, value in refused.headers})
-            return page
+            return self._page(request, to, refused.message, refused.status, refused.headers)
         if person is NOBODY:
             return self._page(request, to, "That is not a key of this console.", 401)
         return await self._entered(request, person, RedirectResponse(to, 303))
@@ -94,21 +91,14 @@ class SignIn:
 
     async def _entered(self, request: Request, person: Person, reply: Response) -> Response:
         """Begin a person's session with a reply."""
-        entry = TrailEntry(
-            time.time(), person.name, "login", "console", "sign-in", f"from {address_of(request)}", how="console"
-        )
+        came = f"from {address_of(request)}"
+        entry = TrailEntry(time.time(), person.name, "login", "console", "sign-in", came, how="console")
         try:
             await self._trail.append(entry)
         except StoreUnavailable as down:
-            log.warning("audit: %s: sign-in %s could not be entered (%s)", person.name, entry.message, down)
-        reply.set_cookie(
-            COOKIE,
-            self._access.session(person),
-            max_age=LOGIN_S if person.id else SESSION_S,
-            httponly=True,
-            samesite="strict",
-            secure=self._secure(request),
-        )
+            log.warning("audit: %s: sign-in %s could not be entered (%s)", person.name, came, down)
+        life, secure = LOGIN_S if person.id else SESSION_S, self._secure(request)
+        reply.set_cookie(COOKIE, self._access.session(person), life, httponly=True, samesite="strict", secure=secure)
         return reply
 
     async def _sign_out(self, request: Request) -> Response:
@@ -117,14 +107,12 @@ class SignIn:
         reply.delete_cookie(COOKIE)
         return reply
 
-    def _page(self, request: Request, to: str, wrong: str = "", status: int = 200) -> Response:
+    def _page(self, request: Request, to: str, wrong: str = "", status: int = 200, headers: Headers = ()) -> Response:
         login = None if self._login is None else self._login.name
-        return self._render.page(
-            request,
-            "sign_in.html",
-            {"to": to, "wrong": wrong, "login": login, "keys": self._access.has_keys},
-            status=status,
-        )
+        data = {"to": to, "wrong": wrong, "login": login, "keys": self._access.has_keys}
+        page = self._render.page(request, "sign_in.html", data, status=status)
+        page.headers.update({name.decode(): value.decode() for name, value in headers})
+        return page
 
     def _secure(self, request: Request) -> bool:
         return request.url.scheme == "https" or (self._login is not None and self._login.secure)

@@ -54,7 +54,7 @@ async def readyz(request: Request) -> JSONResponse:
     steps: Steps = request.app.state.steps
     report = readiness(steps)
     status_code = 503 if report["status"] in ("unavailable", "draining") else 200
-    if not is_operator(known_headers(request.scope["headers"]), steps.deployment):
+    if not await is_operator(known_headers(request.scope["headers"]), steps.deployment, steps.identities):
         report = {"status": report["status"]}
     return JSONResponse(report, status_code=status_code)
 
@@ -62,10 +62,10 @@ async def readyz(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Return the Prometheus text for all workers. Raises Unauthorized without the admin key where it is needed."""
     steps: Steps = request.app.state.steps
-    if not is_operator(known_headers(request.scope["headers"]), steps.deployment):
+    if not await is_operator(known_headers(request.scope["headers"]), steps.deployment, steps.identities):
         raise Unauthorized(
-            "Metrics cover all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
-            "or set access.public_metrics in the config."
+            "Metrics cover all tenants. Send the admin's key (the config's `admin`), or a token of who has a role, as "
+            "'Authorization: Bearer KEY', or set access.public_metrics in the config."
         )
     parts: list[bytes] = []
     for part in steps.metrics.render_slices():

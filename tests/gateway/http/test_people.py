@@ -36,6 +36,9 @@ ROLES = [
 ]
 
 
+ENV = {"ADMIN_KEY": "the-admin-key", "ACME_KEY": "key-of-acme"}
+
+
 @pytest.fixture
 def provider() -> Iterator[IdentityProvider]:
     with IdentityProvider() as running:
@@ -53,9 +56,7 @@ async def admin_port(
         "embedding": {"state": str(folder / "state")},
     }  # fmt: skip
     with Upstream() as upstream:
-        app = in_process(
-            folder, upstream.url, store_url=store_url, settings=settings, env={"ADMIN_KEY": "the-admin-key"}
-        )
+        app = in_process(folder, upstream.url, store_url=store_url, settings=settings, env=ENV)
         async with app as running:
             transport = httpx2.ASGITransport(app=App(running.steps))
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8788") as client:
@@ -131,6 +132,16 @@ async def test_a_change_has_the_name_that_the_provider_gives(
         assert refused.status_code == 403 and "surface chat" in refused.json()["error"]["message"]
     by = [change["by"] for change in await history_of(PolicyRegistry(store), "chat")]
     assert "ada@acme.example" in by and "somebody else" in by and len(by) == 3
+
+
+async def test_a_role_reads_the_metrics_of_all_tenants(tmp_path: Path, provider: IdentityProvider) -> None:
+    tenants = {"acme": {"key_env": "ACME_KEY"}}
+    async with admin_port(tmp_path, provider, tenants=tenants) as client:
+        for token, status in (
+            (provider.token(groups=["staff"]), 200), (provider.token(groups=["others"]), 401),
+            (provider.token(groups=["staff"], aud="another"), 401), ("the-admin-key", 200), ("key-of-acme", 401),
+        ):  # fmt: skip
+            assert (await client.get("http://localhost/metrics", headers=sent(token))).status_code == status
 
 
 async def test_every_route_is_an_action_of_the_table(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def of_admin(key: str) -> object:
 
 
 def of_operator(key: str) -> object:
-    return is_operator(sent(key), Deployment.model_construct(**DEPLOYED))
+    return asyncio.run(is_operator(sent(key), Deployment.model_construct(**DEPLOYED), Identities(IdentityConfig())))
 
 
 def of_console(key: str) -> object:
