@@ -1,7 +1,7 @@
 """Find who sends a token (JWT): the key record that it stands for, and the person with their roles.
 
 A verified token is remembered by its SHA-256 until it ends, REMEMBERED_S at most, so that one whose signing key was
-withdrawn is looked at again.
+withdrawn is looked at again; its caller for CALLER_S, since the terms of its team may change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.config.identity import NAME, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Overloaded, Unauthorized, retry_after
-from gateway.keys.records import KeyRecord
+from gateway.keys.records import Caller, KeyRecord
 from gateway.keys.roles import Grant, Person
 from gateway.keys.tokens import BadToken, claim, issuer_in, texts
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from gateway.keys.issuer import Issuer
 
 REMEMBERED_S: Final = 600.0
+CALLER_S: Final = 0.5
 _MOST: Final = 10_000
 """Most tokens that are remembered; the one that was used longest ago goes first."""
+_NOBODY: Final = (0.0, None)
 _NAME: Final = re.compile(NAME)
 _LONGEST: Final = 120
 """Characters of a person's name that are kept."""
@@ -41,6 +43,7 @@ class Identities:
         self._roles = roles
         self._issuers: dict[str, Issuer] = {}
         self._verified: OrderedDict[bytes, tuple[float, IssuerConfig, Mapping[str, Any]]] = OrderedDict()
+        self._callers: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
         if config.issuers:
             from gateway.keys.issuer import Issuer
 
@@ -53,6 +56,21 @@ class Identities:
     def issuer(self, name: str) -> Issuer:
         """Return an issuer that the config lists."""
         return self._issuers[name]
+
+    def known(self, token: bytes) -> Caller | None:
+        """Return whose a token is, if `keep` was told a moment ago: one hash and one lookup."""
+        until, caller = self._callers.get(hashlib.sha256(token).digest(), _NOBODY)
+        return caller if until > time.time() else None
+
+    def keep(self, token: bytes, caller: Caller) -> None:
+        """Remember whose a token is that `record` was asked of."""
+        until = time.time() + CALLER_S
+        ends = until if caller.record is None or caller.record.expires is None else caller.record.expires
+        digest = hashlib.sha256(token).digest()
+        self._callers[digest] = min(until, ends), caller
+        self._callers.move_to_end(digest)
+        if len(self._callers) > _MOST:
+            self._callers.popitem(last=False)
 
     async def record(self, token: bytes) -> KeyRecord:
         """Return the key that a token stands for; it ends with the token. Raises Unauthorized and Overloaded."""

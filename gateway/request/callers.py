@@ -67,7 +67,7 @@ class Callers:
         """
         self._tenants, self._teams = tenants, teams
         self._keys = keys
-        self._identities = identities
+        self._identities = identities or None
         self._by_digest = {
             digest: (digest, caller)
             for name, one in tenants.items()
@@ -81,8 +81,8 @@ class Callers:
         key = bearer_key(headers)
         if key[:3] == PREFIX and self._keys is not None:
             return self._keys.known(key)
-        if self._identities and is_token(key):
-            return None
+        if self._identities is not None and is_token(key):
+            return self._identities.known(key)
         if self._anybody is not None:
             return self._anybody
         digest = key_digest(key)
@@ -99,7 +99,9 @@ class Callers:
         if self._identities is None:
             raise Unauthorized(_REFUSED)
         record = await self._identities.record(key)
-        return self.configured(record) if self._keys is None else await self._keys.of_record(record)
+        caller = self.configured(record) if self._keys is None else await self._keys.of_record(record)
+        self._identities.keep(key, caller)
+        return caller
 
     async def of(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Return the caller of a request, known or found. Raises Unauthorized, and Overloaded in trouble."""

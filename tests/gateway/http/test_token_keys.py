@@ -1,0 +1,102 @@
+"""A company's tokens as keys of a gateway, on its sockets: who pays, what is refused, and what a request costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.keys import identities as module
+from gateway.request.callers import Callers
+from tests.support.app import in_process
+from tests.support.identity_provider import IdentityProvider
+from tests.support.upstream import Upstream
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as running:
+        yield running
+
+
+def settings(folder: Path, provider: IdentityProvider, **more: Any) -> dict[str, Any]:
+    issuer = {
+        "issuer": provider.issuer, "audience": provider.AUDIENCE, "claims": {"tenant": "org", "team": "groups"},
+        "limits": {"requests_per_minute": 60},
+    }  # fmt: skip
+    teams = {"web": {"limits": {"concurrent": 9}}}
+    state = {"embedding": {"state": str(folder / "state")}}
+    return {"identity": {"issuers": [issuer]}, "teams": teams, **state, **more}
+
+
+def sent(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"])
+async def test_a_token_is_a_key_of_every_api(
+    upstream: Upstream, tmp_path: Path, provider: IdentityProvider, path: str
+) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/responses": {"model": "chat", "input": "hello"}, "/v1/messages": {**CHAT, "max_tokens": 9},
+        "/v1/completions": {"model": "chat", "prompt": "hello"},
+    }  # fmt: skip
+    tenants = {"tenants": {"other": {"key_env": "OTHER_KEY"}}}
+    async with in_process(
+        tmp_path, upstream.url, settings=settings(tmp_path, provider, **tenants), env={"OTHER_KEY": "key-of-other"}
+    ) as app:
+        body = bodies.get(path, CHAT)
+        claims = {"org": "acme", "groups": ["web"]}
+        for token, status in (
+            (provider.token(**claims), 200), (provider.token(**claims, aud="another"), 401),
+            (provider.token(groups=["web"]), 401), ("key-of-other", 200), ("eyJhbGciOiJub25lIn0.e30.", 401), ("", 401),
+        ):  # fmt: skip
+            reply = await app.client.post(path, json=body, headers=sent(token))
+            assert reply.status_code == status, reply.text
+        in_header = {"x-api-key": provider.token(**claims)}
+        assert (await app.client.post(path, json=body, headers=in_header)).status_code == 200
+
+
+async def test_limits_of_the_subject_and_its_team_are_found(
+    upstream: Upstream, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
+        token = provider.token(org="acme", groups=["web"]).encode()
+        caller = await app.steps.callers.of({b"authorization": b"Bearer " + token})
+        assert (caller.tenant, caller.team) == ("acme", "web") and caller.key.startswith("u_")
+        assert [(one.kind, one.name) for one in caller.limited] == [("key", caller.key), ("team", "web")]
+        assert caller.limited[0].terms.requests_per_minute == 60
+
+
+async def test_a_token_costs_one_lookup_while_it_is_known(
+    upstream: Upstream, tmp_path: Path, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found with no await, until it ends; what its team may is read again after half a second."""
+    async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
+        callers: Callers = app.steps.callers
+        headers = {b"authorization": b"Bearer " + provider.token(org="acme", groups=["web"]).encode()}
+        assert callers.known(headers) is None
+        found = await callers.find(headers)
+        assert callers.known(headers) is found
+        now = time.time()
+        monkeypatch.setattr(module.time, "time", lambda: now + 1)
+        assert callers.known(headers) is None
+        assert (await callers.find(headers)).key == found.key
+        monkeypatch.setattr(module.time, "time", lambda: now + 340)
+        with pytest.raises(module.Unauthorized):
+            await callers.of(headers)
+
+
+async def test_an_issuer_that_is_away_is_503_and_not_401(
+    upstream: Upstream, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    provider.refuse()
+    async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
+        reply = await app.ask(headers=sent(provider.token(org="acme", groups=["web"])))
+        assert reply.status_code == 503 and reply.json()["error"]["code"] == "issuer_unavailable"
+        assert (await app.ask()).status_code == 200, "where none is demanded, who sends no key is served"
