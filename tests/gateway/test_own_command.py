@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 
 import pytest
 
 from gateway import own_command
+from tests.support.garbage import leaving_nothing
 
 
 def test_a_command_that_nobody_waits_for_any_more_leaves_no_open_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped worker or a client that leaves cancels the wait: the process is killed, waited for and closed."""
     left: list[str] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda raised: left.append(repr(raised.exc_value)))
     ended: list[asyncio.subprocess.Process] = []
 
     async def wait() -> None:
@@ -31,8 +30,9 @@ def test_a_command_that_nobody_waits_for_any_more_leaves_no_open_pipe(monkeypatc
             await asyncio.sleep(0.005)
         assert not waiting.done()  # and asyncio.run cancels what is left
 
-    asyncio.run(main())
-    assert ended[0].returncode is not None
-    ended.clear()
-    gc.collect()
+    with leaving_nothing():
+        monkeypatch.setattr(sys, "unraisablehook", lambda raised: left.append(repr(raised.exc_value)))
+        asyncio.run(main())
+        assert ended[0].returncode is not None
+        ended.clear()
     assert left == []

@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.loop_thread import LoopThread
 from tests.support.seeded import JSON, seeded
 from tests.support.wait import until
 
@@ -54,8 +55,7 @@ class Account:
         self.release = threading.Event()
         """Lets a stream at `/v1/audio/speech` go on after its first part."""
         self.port = 0
-        self._loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="account", daemon=True)
+        self._thread = LoopThread("account")
         self._runner: web.AppRunner | None = None
 
     def __enter__(self) -> Account:
@@ -66,9 +66,7 @@ class Account:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.release.set()
         self._run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
+        self._thread.stop()
 
     @property
     def url(self) -> str:
@@ -87,7 +85,7 @@ class Account:
         return self.calls
 
     def _run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        self._thread.run(work)
 
     async def _listen(self) -> None:
         app = web.Application(client_max_size=1 << 30)

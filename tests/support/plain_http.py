@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
+
+from tests.support.loop_thread import LoopThread
 
 _EVENTS = "text/event-stream"
 
@@ -41,8 +42,7 @@ class PlainServer:
 
     def __init__(self, reply: Callable[[str, bytes], PlainReply]) -> None:
         self._reply = reply
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="plain-server", daemon=True)
+        self._thread = LoopThread("plain-server")
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self.port = 0
@@ -51,14 +51,12 @@ class PlainServer:
 
     def __enter__(self) -> PlainServer:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        self._thread.run(self._listen())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
+        self._thread.run(self._close())
+        self._thread.stop()
 
     @property
     def url(self) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from typing import Any
 from gateway.backends.script import Fault, ToolCall, error_reply
 from gateway.backends.script import ModelReply as Reply
 from tests.support.connection import Connection, Received
+from tests.support.loop_thread import LoopThread
 from tests.support.wait import until
 
 __all__ = ["Fault", "Received", "Reply", "ToolCall", "Upstream", "error_reply"]
@@ -64,8 +64,7 @@ class Upstream:
         self._queue: deque[Reply] = deque()
         self._rules: list[Rule] = []
         self._open: set[Connection] = set()
-        self._loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()  # whatever the loop of the test is
-        self._thread = threading.Thread(target=self._loop.run_forever, name="upstream", daemon=True)
+        self._thread = LoopThread("upstream")
         self._server: asyncio.Server | None = None
         self._placeholder: socket.socket | None = None
 
@@ -76,9 +75,7 @@ class Upstream:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
+        self._thread.stop()
 
     @property
     def url(self) -> str:
@@ -136,7 +133,7 @@ class Upstream:
     # Below: on the loop's thread.
 
     def _run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        self._thread.run(work)
 
     async def _reset(self) -> None:
         await self._drop(lambda connection: connection.busy)
@@ -149,7 +146,7 @@ class Upstream:
 
     async def _listen(self) -> None:
         self._free()
-        self._server = await self._loop.create_server(
+        self._server = await asyncio.get_running_loop().create_server(
             lambda: Connection(self), self._host, self._port, reuse_address=True, backlog=1024
         )
         self._port = self._server.sockets[0].getsockname()[1]

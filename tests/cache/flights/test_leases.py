@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 import time
 
@@ -13,6 +12,7 @@ from cache.scopes.shelf import Caps, put
 from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
 from cache.store.delayed_writes import DelayedWrites
 from cache.store.redis_store import RedisStore
+from tests.support.garbage import leaving_nothing
 from tests.support.store import UNHURRIED, local_store
 
 
@@ -125,15 +125,14 @@ async def test_a_lease_is_renewed_for_as_long_as_its_flight_takes(store: RedisSt
     assert await store.get(f"{key}:l") is None
 
 
-@pytest.mark.filterwarnings("error")
 async def test_a_renewal_that_is_closed_before_it_began_leaves_nothing_behind() -> None:
     """The timer may fire in the turn of the loop in which the worker closes."""
-    leases = Leases(NoStore(), DelayedWrites(NoStore()))
-    made = flight(name())
-    leases._claimed(made, held := _lease_of(made), held.holder, written=False)
-    leases._renew()
-    await leases.aclose()
-    gc.collect()
+    with leaving_nothing():
+        leases = Leases(NoStore(), DelayedWrites(NoStore()))
+        made = flight(name())
+        leases._claimed(made, held := _lease_of(made), held.holder, written=False)
+        leases._renew()
+        await leases.aclose()
 
 
 async def test_a_look_that_may_have_taken_the_lease_gives_it_up(store: RedisStore) -> None:

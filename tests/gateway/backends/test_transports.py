@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import random
 import ssl
 import time
@@ -21,6 +20,7 @@ from gateway.backends import http1_transport
 from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.httpx2_transport import Httpx2Transport
+from tests.support.garbage import leaving_nothing
 from tests.support.raw_upstream import RawUpstream, never_connects, raw_upstream
 from tests.support.tls import make_certificate, self_signed_server, tls_front
 from tests.support.upstream import Fault, Reply, Upstream
@@ -683,15 +683,16 @@ async def test_a_read_both_cancelled_and_closed_is_silent(
     make: Make, upstream: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A read that nobody waits for any more, of a reply that breaks or is closed, leaves no stray error behind."""
-    for fault in (Fault.HANG_AFTER_HEADERS, Fault.CLOSE_AFTER_HEADERS):
-        upstream.default = Reply(fault=fault)
-        response = await send(await make(upstream.url), ASK_STREAM)
-        with pytest.raises((TimeoutError, Unreachable)):
-            async with asyncio.timeout(0.02):
-                await response.chunk()
-        response.close()
-        await asyncio.sleep(0.02)
-    gc.collect()
+    with leaving_nothing():
+        caplog.clear()
+        for fault in (Fault.HANG_AFTER_HEADERS, Fault.CLOSE_AFTER_HEADERS):
+            upstream.default = Reply(fault=fault)
+            response = await send(await make(upstream.url), ASK_STREAM)
+            with pytest.raises((TimeoutError, Unreachable)):
+                async with asyncio.timeout(0.02):
+                    await response.chunk()
+            response.close()
+            await asyncio.sleep(0.02)
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
