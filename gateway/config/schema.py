@@ -914,7 +914,7 @@ class Deployment(Section):
     @property
     def shares_backends(self) -> bool:
         """Whether several tenants share the backends, whose prompt caches may then hold other tenants' prompts."""
-        return len(self.tenants) > 1 or self.keys.required
+        return len(self.tenants) > 1 or self.keys.required or bool(self.identity.issuers)
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -100,3 +100,13 @@ async def test_an_issuer_that_is_away_is_503_and_not_401(
         reply = await app.ask(headers=sent(provider.token(org="acme", groups=["web"])))
         assert reply.status_code == 503 and reply.json()["error"]["code"] == "issuer_unavailable"
         assert (await app.ask()).status_code == 200, "where none is demanded, who sends no key is served"
+
+
+async def test_tenants_of_tokens_do_not_share_what_a_service_keeps(
+    upstream: Upstream, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """With issuers there are several tenants, whether the config lists any or not."""
+    async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
+        assert app.steps.deployment.shares_backends
+    async with in_process(tmp_path, upstream.url) as app:
+        assert not app.steps.deployment.shares_backends
