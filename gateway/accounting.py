@@ -5,18 +5,22 @@ that the backend reported or, marked as estimated, from our own count; the attem
 When the reply is out, `Finalizer` reads the trace's hops and completes the ledger: the account of each call, wasted
 cost, and the objectives met. These come from the surface's policy (`slo`): the limit of a quantile is checked for each
 request, and over many requests the share that meets it should reach the quantile.
+
+What of it the request's key pays is in `gateway/quotas/payers.toml`.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
-from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
+from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
 from policies.quantities import OF_STAGES
 from routing.load.budgets import SpendBudget
 
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
     from gateway.tiers import Tier
     from policies.model import Policy, Slo
 
+PAYERS: Final[Sequence[Mapping[str, str]]] = tomllib.loads(
+    Path(__file__).with_name("quotas").joinpath("payers.toml").read_text("utf-8")
+)["call"]
+"""Who pays for what: `what` it is, the `payer` (`key`, `operator` or `nobody`), and the name of its `hop`, if any."""
+_PAID: Final = frozenset(row["hop"] for row in PAYERS if row["payer"] == "key")
 _STORED_USAGE: Final = re.compile(rb'"(prompt|completion)_tokens":(\d{1,15})')
 _USAGE_BYTES: Final = 1024
 
@@ -184,7 +193,16 @@ class _Terms:
 class Finalizer:
     """Complete ledgers, with the prices and objectives of the policies in force."""
 
-    def __init__(self, policies: Policies, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets) -> None:
+    def __init__(
+        self,
+        policies: Policies,
+        tiers: Mapping[str, Tier],
+        hedge_budgets: HedgeBudgets,
+        ceiling_usd: float = 0.0,
+    ) -> None:
+        """`ceiling_usd` is what each call of unknown price is charged as."""
+        self._ceiling_usd = ceiling_usd
+        self._prices = {one.config.name: one.config.price for tier in tiers.values() for one in tier.endpoints}
         self._policies = policies
         self._hedge_budgets = hedge_budgets
         self._tiers = tiers
@@ -192,7 +210,13 @@ class Finalizer:
 
     def close(self, trace: Trace, ledger: Ledger) -> None:
         """Fill in the ledger's remaining fields. The trace's root has ended; status, times and costs are final."""
-        ledger.calls = calls = _read(trace, ledger)
+        ledger.calls = calls = _read(trace, ledger, self._ceiling_usd)
+        if ledger.served == () and ledger.answer_tokens_in is not None:  # stored, or shared: nothing of it was called
+            price, used = (
+                self._prices.get(ledger.backend),
+                Usage(ledger.answer_tokens_in, ledger.answer_tokens_out or 0),
+            )
+            ledger.list_usd = 0.0 if price is None else price.of(used)
         if calls:
             _note_waste(ledger, calls)
             self._hedge_budgets.book(ledger)
@@ -231,11 +255,17 @@ class Finalizer:
         return next((config.price for config in configs if config.configured), None)
 
 
-def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
-    """Return the calls of a trace, and copy model versions, queue times and routing choices into the ledger."""
+def _read(trace: Trace, ledger: Ledger, ceiling_usd: float) -> list[CallAccount]:
+    """Return the calls of a trace, and copy model versions, queue times and routing choices into the ledger.
+
+    The charge of the key, too; a call of unknown price counts as `ceiling_usd`.
+    """
     calls: list[CallAccount] = []
+    charged_usd = 0.0
     for hop in trace.hops:
         attributes = hop.attributes
+        if hop.name in _PAID:
+            charged_usd += ceiling_usd if names.COST_UNKNOWN in attributes else attributes.get(names.COST, 0.0)
         if hop.name == names.ATTEMPT:
             call = _account(hop, ledger.served, trace.root)
             calls.append(call)
@@ -258,6 +288,7 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
             ledger.embedder = attributes.get(names.EMBEDDER) or ""
         elif hop.name == names.HOP_SHED:
             ledger.queue_ms += attributes.get(names.QUEUE) or 0.0
+    ledger.charged_usd = 0.0 if ledger.arm == SHADOW else round(charged_usd, 9)
     return calls
 
 

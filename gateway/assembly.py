@@ -144,6 +144,8 @@ def build(
         metrics.shadow_ended,
         keep=deployment.telemetry.keep,
     )
+    unknown = deployment.keys.unknown_price
+    ceiling_usd = 0.0 if unknown == "refuse" else unknown.ceiling
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
     return Steps(
         deployment=deployment,
@@ -160,7 +162,9 @@ def build(
         semantic_cache=SemanticLookup(cache),
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, verifiers),
-        write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
+        write_behind=WriteBehind(
+            cache, telemetry, Finalizer(policies, tiers, hedge_budgets, ceiling_usd), comparer, shadows
+        ),
         kept_responses=kept_responses,
         conversations=Conversations(kept_responses, store),
         background=BackgroundRuns(kept_responses, store, deployment.responses.background),

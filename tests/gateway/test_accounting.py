@@ -1,17 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pytest
 
-from gateway.accounting import Finalizer, HedgeBudgets, charge, cost, replayed, settle
+from gateway.accounting import PAYERS, Finalizer, HedgeBudgets, charge, cost, replayed, settle
 from gateway.chat.usage import Usage
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger, is_good
+from gateway.telemetry.ledger import SHADOW, Ledger, is_good
 from gateway.telemetry.trace import Hop, Trace
 from gateway.tiers import Tier
 from policies.model import Policy
@@ -97,6 +98,7 @@ def _books(
     version: str = "1111111",
     ladder: tuple[str, ...] = ("local", "hosted"),
     candidate: Policy | None = None,
+    ceiling_usd: float = 0.0,
 ) -> Finalizer:
     """Books over tiers local and hosted; hosted has a backend for each price, unconfigured where it is None."""
     policy = Policy.model_validate(
@@ -111,13 +113,15 @@ def _books(
     )
     rolling = {} if candidate is None else {"chat": SimpleNamespace(policy=candidate)}
     watcher = SimpleNamespace(current=SimpleNamespace(by_surface={"chat": policy}, rolling=rolling))
-    configs = [SimpleNamespace(configured=price is not None, price=price) for price in prices or (LARGE,)]
-    local = [SimpleNamespace(configured=True, price=Price(input=0.5, output=1))]
+    configs = [SimpleNamespace(name="hosted", configured=one is not None, price=one) for one in prices or (LARGE,)]
+        SimpleNamespace(name="hosted", configured=price is not None, price=price) for price in prices or (LARGE,)
+    ]
+    local = [SimpleNamespace(name="local", configured=True, price=Price(input=0.5, output=1))]
     tiers = {
         name: SimpleNamespace(endpoints=[SimpleNamespace(config=config) for config in found])
         for name, found in (("local", local), ("hosted", configs))
     }
-    return Finalizer(cast(PolicyReloader, watcher), cast("dict[str, Tier]", tiers), HedgeBudgets({}))
+    return Finalizer(cast(PolicyReloader, watcher), cast("dict[str, Tier]", tiers), HedgeBudgets({}), ceiling_usd)
 
 
 def test_every_call_has_its_account() -> None:
@@ -145,6 +149,47 @@ def test_tokens_of_a_prompt_cache_are_in_the_account() -> None:
     settle(request.ledger, 2)
     calls = request.closed(_books()).calls
     assert [(call.tokens_cached, call.tokens_cache_write) for call in calls] == [(60, 30), (0, 0)]
+
+
+def test_a_key_pays_for_what_its_request_caused() -> None:
+    """Drafts and samples that nobody read too, but no judge; a call of unknown price counts as the ceiling."""
+    request = Finished()
+    request.attempt("hosted", price=LARGE, usage=Usage(100, 10))
+    for hop in (names.SAMPLE, names.JUDGE):
+        charge(request.ledger, request.trace.begin(hop, {names.BACKEND: "hosted"}), LARGE, Usage(100, 10))
+    unknown = request.trace.begin(names.ATTEMPT, {names.ATTEMPT_NUMBER: 2})
+    charge(request.ledger, unknown, None, Usage(5, 5))
+    settle(request.ledger, 2)
+    ledger = request.closed(_books(ceiling_usd=0.25))
+    assert ledger.cost_usd == pytest.approx(3 * 350e-6)
+    assert ledger.charged_usd == pytest.approx(2 * 350e-6 + 0.25)
+    assert ledger.list_usd == 0
+
+
+def test_a_hit_costs_nothing_and_has_its_list_price_beside() -> None:
+    """That of the backend which gave the answer; an attempt that had begun meanwhile is paid for."""
+    request = Finished(path="cache-semantic", backend="hosted")
+    request.attempt("hosted", price=LARGE, usage=Usage(100, 0), SPECULATIVE=True)
+    replayed(request.ledger, b'{"usage":{"prompt_tokens":9,"completion_tokens":4}}')
+    ledger = request.closed(_books())
+    assert (ledger.charged_usd, ledger.list_usd) == (pytest.approx(250e-6), pytest.approx((9 * 2.5 + 4 * 10) / 1e6))
+
+
+def test_a_shadow_is_the_operators() -> None:
+    """No key pays for a request that is run again under another policy."""
+    request = Finished(arm=SHADOW)
+    request.attempt("hosted", price=LARGE, usage=Usage(100, 10))
+    settle(request.ledger, 1)
+    assert request.closed(_books()).charged_usd == 0
+
+
+def test_the_readme_says_who_pays_as_the_code_has_it() -> None:
+    """Row by row, and every hop of a call has one."""
+    text = Path("gateway/README.md").read_text()
+    assert text.count("| call | who pays |") == 1
+    table = text.partition("| call | who pays |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == [f"| {row['what']} | {row['payer']} |" for row in PAYERS]
+    assert {row["hop"] for row in PAYERS if "hop" in row} == {names.ATTEMPT, names.SAMPLE, names.JUDGE}
 
 
 def test_calls_add_up_to_the_request() -> None:

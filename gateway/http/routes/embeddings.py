@@ -145,6 +145,11 @@ class _Embedding(SideExchange):
             found[i] = one
         ledger.path = "direct" if missing else "cache-exact"
         vectors = [one for one in found if one is not None]
+        if endpoint.service is not None and (
+            price := self.steps.deployment.services[endpoint.service].prices.get(model)
+        ):
+            stored = sum(one.tokens for one in vectors) - sum(one.tokens for one in made)
+            ledger.list_usd = Price(input=price).of(Usage(stored, 0))
         ledger.answer_tokens_in, ledger.answer_tokens_out = sum(one.tokens for one in vectors), 0
         write = partial(_reply, vectors, model, request.base64, _cut(self.steps, policy, request))
         size = sum(len(one.vector) for one in vectors)
