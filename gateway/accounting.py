@@ -212,9 +212,9 @@ class Finalizer:
         """Fill in the ledger's remaining fields. The trace's root has ended; status, times and costs are final."""
         ledger.calls = calls = _read(trace, ledger, self._ceiling_usd)
         if ledger.served == () and ledger.answer_tokens_in is not None:  # stored, or shared: nothing of it was called
-            price, used = (
-                self._prices.get(ledger.backend),
+            used, price = (
                 Usage(ledger.answer_tokens_in, ledger.answer_tokens_out or 0),
+                self._prices.get(ledger.backend),
             )
             ledger.list_usd = 0.0 if price is None else price.of(used)
         if calls:

@@ -114,8 +114,6 @@ def _books(
     rolling = {} if candidate is None else {"chat": SimpleNamespace(policy=candidate)}
     watcher = SimpleNamespace(current=SimpleNamespace(by_surface={"chat": policy}, rolling=rolling))
     configs = [SimpleNamespace(name="hosted", configured=one is not None, price=one) for one in prices or (LARGE,)]
-        SimpleNamespace(name="hosted", configured=price is not None, price=price) for price in prices or (LARGE,)
-    ]
     local = [SimpleNamespace(name="local", configured=True, price=Price(input=0.5, output=1))]
     tiers = {
         name: SimpleNamespace(endpoints=[SimpleNamespace(config=config) for config in found])
