@@ -544,6 +544,16 @@ def test_an_identity_needs_its_extra(load: Load, monkeypatch: pytest.MonkeyPatch
     assert f"auth.kind: {kind} needs {package}, which is not installed: pip install 'tierline[{kind}]'" in problem
 
 
+def test_tokens_need_their_extra(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway without issuers does without the library."""
+    issuers = "identity: {issuers: [{issuer: https://login.example.com, audience: tierline}]}\n"
+    assert load(CONFIG + issuers).identity.issuers
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    (problem,) = problems_of(load, CONFIG + issuers)
+    assert "joserfc, which is not installed: pip install 'tierline[identity]'" in problem
+    assert not load(CONFIG).identity.issuers
+
+
 def test_a_service_is_not_signed(load: Load) -> None:
     """AWS's signatures cover whole bodies, and a service's are passed on in parts."""
     (problem,) = problems_of(load, CONFIG + "services: {a: {base_url: https://a.example/v1, auth: {kind: aws}}}\n")

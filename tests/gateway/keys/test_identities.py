@@ -8,6 +8,8 @@ import hashlib
 import hmac
 import json
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -395,6 +397,16 @@ def test_a_discovery_document_of_another_issuer_is_not_believed(provider: Identi
     known = identities(provider, issuer=f"{provider.issuer}/")
     with pytest.raises(Overloaded, match="its discovery document is of"):
         record(known, provider.token(iss=f"{provider.issuer}/"))
+
+
+def test_without_issuers_no_library_is_imported() -> None:
+    """What serving, the admin API and the console import does without joserfc and what it brings."""
+    script = (
+        "import sys; import gateway.console.login, gateway.request.callers; "
+        "from gateway.keys.identities import Identities; from gateway.config.identity import IdentityConfig; "
+        "assert not Identities(IdentityConfig()); sys.exit('joserfc' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_an_issuer_over_plain_http_is_refused() -> None:
