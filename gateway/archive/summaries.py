@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.archive.segments import ReadSegments
-from gateway.telemetry.ledger import SHADOW, UNCOUNTED
+from gateway.telemetry.ledger import ADJUSTMENT, SHADOW, UNCOUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,24 @@ class Summary:
     """Whether it has the requests alone that figures count; else those of the playground, which lists show, too."""
 
 
+_SHOWN: Final = f"coalesce(arm, '') NOT IN ('{SHADOW}', '{ADJUSTMENT}')"
+
+
 def rows_of_files(segments: ReadSegments, files: Sequence[Path], from_ms: int | None = None) -> str:
-    """Return the SQL of the requests in some segments, without shadows, from an entry's time on."""
+    """Return the SQL of the requests in some segments, without shadows and adjustments, from an entry's time on."""
     bound = "" if from_ms is None else f" AND entry_ms >= {from_ms}"
     shape = "SELECT started AS started_s, * EXCLUDE (started) FROM"
     # A table without rows: files of an older version lack columns that queries name.
     parts = [f"{shape} requests_hot WHERE false"]
-    parts += [f"{shape} {read} WHERE arm IS DISTINCT FROM '{SHADOW}'{bound}" for read in segments.reads(files)]
+    parts += [f"{shape} {read} WHERE {_SHOWN}{bound}" for read in segments.reads(files)]
     return " UNION ALL BY NAME ".join(parts)
 
 
 def rows_in_memory(from_ms: int | None = None) -> str:
-    """Return the SQL of the requests in no segment, without shadows, from an entry's time on."""
+    """Return the SQL of the requests in no segment, without shadows and adjustments, from an entry's time on."""
     bound = "" if from_ms is None else f" AND entry_ms >= {from_ms}"
     shape = "SELECT started AS started_s, * EXCLUDE (started) FROM requests_hot"
-    return f"{shape} WHERE arm IS DISTINCT FROM '{SHADOW}'{bound}"
+    return f"{shape} WHERE {_SHOWN}{bound}"
 
 
 def counted(rows: str) -> str:
@@ -99,7 +102,20 @@ class LogBins:
         return f"SELECT {columns}, [{', '.join(chosen)}] AS quantiles FROM ({ranked}) GROUP BY {columns}"
 
 
-VALUES_OF: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
+VALUES_OF: Final = (
+    "surface",
+    "path",
+    "tier",
+    "backend",
+    "model",
+    "policy",
+    "tenant",
+    "team",
+    "key",
+    "kind",
+    "arm",
+    "error",
+)
 """Columns of which it is known what values the requests of a segment have."""
 VALUES: Final = Summary(
     "value_sets",

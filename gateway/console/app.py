@@ -55,6 +55,7 @@ from gateway.console.views import (
     requests,
     rollout,
     surface,
+    usage,
     whatif,
 )
 from gateway.errors import Headers, Overloaded, RateLimited
@@ -88,6 +89,7 @@ _VIEWS: Final[tuple[View, ...]] = (
     quality.pages,
     caching.pages,
     money.pages,
+    usage.pages,
     audit.pages,
     playground.pages,
 )

@@ -12,7 +12,21 @@ from gateway.console.page import BadQuery
 from gateway.telemetry import names
 from policies.quantities import milliseconds
 
-_TEXTS: Final = ("surface", "path", "tier", "backend", "model", "policy", "tenant", "kind", "arm", "error")
+_TEXTS: Final = (
+    "surface",
+    "path",
+    "tier",
+    "backend",
+    "model",
+    "policy",
+    "tenant",
+    "team",
+    "key",
+    "user",
+    "kind",
+    "arm",
+    "error",
+)
 """Filters that compare a column with a text; a leading `!` turns one round."""
 _SPANS: Final = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
 _FLAGS: Final = {
@@ -92,7 +106,7 @@ class Filter:
         values: dict[str, Any] = {}
         for name, value in self.texts.items():
             negated = value.startswith("!")
-            parts.append(f"{name} {'IS DISTINCT FROM' if negated else '='} ${name}")
+            parts.append(f'"{name}" {"IS DISTINCT FROM" if negated else "="} ${name}')
             values[name] = value.removeprefix("!")
         parts += [f"({_FLAGS[flag][1]})" for flag in self.flags]
         if self.since:

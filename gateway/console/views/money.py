@@ -30,7 +30,7 @@ from gateway.telemetry.ledger import PLAYGROUND
 from routing.decision_basis import BasisError, DecisionBasis
 
 BY: Final = ("surface", "tenant", "tier", "model", "path", "policy")
-"""Columns by which money is shown. API keys are not recorded, so `tenant` is the finest owner."""
+"""Columns by which money is shown; that of keys and teams is on the page Usage."""
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
 BARS: Final = 48
 _LISTED: Final = 60

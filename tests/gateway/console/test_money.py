@@ -144,7 +144,7 @@ async def test_every_column_and_empty_state_has_a_page(store: RedisStore, tmp_pa
     async with console(tmp_path, store, traffic(30)) as client:
         for by in BY:
             assert (await client.get(f"/money?by={by}&since=1h")).status_code == 200
-        assert "API keys are not recorded" in (await client.get("/money?by=tenant")).text
+        assert '<a href="/usage">Usage</a>' in (await client.get("/money?by=tenant")).text
         assert "No request fits these filters" in (await client.get("/money?surface=nowhere")).text
         for query in ("by=key", "since=2h", "since=all", "is=wasted", "backend=b"):
             assert (await client.get(f"/money?{query}")).status_code == 400

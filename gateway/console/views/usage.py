@@ -1,0 +1,265 @@
+"""Usage: what each key, team and tenant has spent, of which budget, what is reserved, and where it goes.
+
+Spent is this month's (UTC), by the ledger, as `tierline usage` has it. A budget's own figures are those of its counter
+in the store, which requests are held to, in its own window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from cache.store.base import Store, StoreUnavailable
+from gateway.archive.live import LiveArchive
+from gateway.archive.summaries import Summary
+from gateway.console.live import LiveUpdates
+from gateway.console.page import Action, BadQuery, Page, Sources, allowed, person_in
+from gateway.console.spending_forecast import MOST_DAYS, SpendingForecast, forecast
+from gateway.quotas.standing import BudgetStanding, budgets_in_use
+from gateway.quotas.terms import NANO
+
+BY: Final = ("key", "team", "tenant")
+_LISTED: Final = 100
+_LATEST: Final = 20
+_SLOT_MS: Final = 1800 * 1000
+_DOES: Final = "usage.see"
+_ALL: Final = "*"
+_USED: Final = Summary(
+    f"usage_{_SLOT_MS}",
+    f"""SELECT coalesce(tenant, '') AS tenant, coalesce(team, '') AS team, coalesce("key", '') AS "key",
+    entry_ms - entry_ms % {_SLOT_MS} AS slot_ms, count(*) AS requests, sum(tokens_in + tokens_out) AS tokens,
+    sum(coalesce(charged_usd, cost_usd)) AS spent, coalesce(sum(list_usd), 0) AS list,
+    count(*) FILTER (coalesce(cost_unknown, false)) AS unpriced, min(started_s) AS first_s, max(started_s) AS last_s
+FROM rows GROUP BY ALL""",
+    _SLOT_MS,
+    (MOST_DAYS + 33) * 86400.0,
+    figures=False,
+)
+_SUMS: Final = f"""
+SELECT "{{by}}" AS name, any_value(team) AS team, any_value(tenant) AS tenant, sum(requests)::BIGINT AS requests,
+    sum(tokens)::BIGINT AS tokens, sum(spent) AS spent, sum(list) AS list, sum(unpriced)::BIGINT AS unpriced,
+    max(last_s) AS last_s
+FROM {_USED.name} WHERE {{where}} GROUP BY name ORDER BY spent DESC, requests DESC, name
+"""
+_HOURS: Final = f"""
+SELECT "{{by}}" AS name, slot_ms // 3600000 AS hour, sum(spent) AS spent, min(first_s) AS first_s
+FROM {_USED.name} WHERE list_contains($names, "{{by}}") GROUP BY ALL
+"""
+_COLUMNS: Final = (
+    "entry_ms, started_s, request_id, tenant, team, key, surface, tier, path, status, charged_usd, cost_usd, list_usd, "
+    "cost_unknown, tokens_in, tokens_out"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerBudget:
+    """One budget of an owner in its present window, in US dollars, with where it goes."""
+
+    window: str
+    spent: float
+    limit: float
+    reserved: float
+    ends_s: float | None
+    forecast: SpendingForecast | None
+    """None where it is not known: of end users and sessions, and of what does not end."""
+
+    @property
+    def share(self) -> float:
+        """Share that is spent."""
+        return self.spent / self.limit if self.limit else float(self.spent > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerUsage:
+    """What one owner has used this month."""
+
+    name: str
+    requests: int
+    tokens: int
+    spent: float
+    list: float
+    unpriced: int
+    last_s: float | None
+    month: SpendingForecast
+    budgets: tuple[OwnerBudget, ...]
+
+
+def pages(sources: Sources) -> Iterator[Page | Action]:
+    """Yield the page, the stream of its updates, and its table as CSV."""
+    view = UsageView(sources.archive, sources.store)
+
+    async def part(key: str) -> str:
+        by, _, teams = key.partition(" ")
+        return sources.render.part("usage_live.html", await view.data(by, None if teams == _ALL else teams.split(",")))
+
+    updates = LiveUpdates(sources.archive, part)
+
+    async def show(request: Request) -> Mapping[str, Any]:
+        return await view.data(_by(request), _teams(request))
+
+    async def live(request: Request) -> Response:
+        teams = _teams(request)
+        key = f"{_by(request)} {_ALL if teams is None else ','.join(teams)}"
+        return StreamingResponse(updates.updates(key), media_type="text/event-stream")
+
+    async def table(request: Request) -> Response:
+        by = _by(request)
+        data = await view.data(by, _teams(request))
+        name = f"usage-by-{by}.csv"
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(_csv(by, data["rows"]), media_type="text/csv", headers=headers)
+
+    yield Page("/usage", "usage.html", show, name="Usage", key="u", does=_DOES)
+    yield Action("/usage/live", live, _DOES, methods=("GET",))
+    yield Action("/usage.csv", table, _DOES, methods=("GET",))
+
+
+def _by(request: Request) -> str:
+    by = request.query_params.get("by", "key")
+    if by not in BY:
+        raise BadQuery(f"by={by} is nothing that usage is shown by; there are {', '.join(BY)}")
+    return by
+
+
+def _teams(request: Request) -> list[str] | None:
+    """Return the teams that the person who asks may see; None for all."""
+    if allowed(request, _DOES):
+        return None
+    person = person_in(request)
+    granted = {team for grant in person.grants for team in grant.only}
+    return sorted(team for team in {*granted, *person.teams} if allowed(request, _DOES, team))
+
+
+class UsageView:
+    """Make the page, by a summary that the archive keeps."""
+
+    def __init__(self, archive: LiveArchive, store: Store) -> None:
+        self._archive = archive
+        self._store = store
+        archive.keep(_USED)
+
+    async def data(self, by: str, teams: Sequence[str] | None = None, now_s: float | None = None) -> dict[str, Any]:
+        """Return this month's usage by a column of BY, of the requests of some teams, or all; newest requests too."""
+        began = time.perf_counter()
+        now = time.time() if now_s is None else now_s
+        start, end = _month(now)
+        where, values = "true", {}
+        if teams is not None:
+            where, values = "list_contains($teams, team)", {"teams": list(teams)}
+        sums, latest, budgets = await asyncio.gather(
+            self._ask(_SUMS.format(by=by, where=where), values, start),
+            self._archive.newest(_COLUMNS, where, values, _LATEST),
+            self._budgets(now),
+        )
+        of_owner: dict[str, list[BudgetStanding]] = {}
+        for one in budgets or ():
+            if one.state.kind == by:
+                of_owner.setdefault(one.state.name, []).append(one)
+        shown = [row["name"] for row in sums]
+        if teams is None or by == "team":
+            shown += [name for name in of_owner if name not in shown and (teams is None or name in teams)]
+        rows_of = {row["name"]: row for row in sums}
+        hours = await self._hours(by, shown[:_LISTED], min(start, now - (MOST_DAYS + 1) * 86400))
+        rows = [
+            _owner(name, rows_of.get(name), of_owner.get(name, ()), hours.get(name, ({}, now)), now, end)
+            for name in shown[:_LISTED]
+        ]
+        return {
+            "by": by,
+            "columns": BY if teams is None else BY[:2],
+            "month": datetime.fromtimestamp(start, UTC).strftime("%B %Y"),
+            "rows": rows,
+            "more": len(shown) - len(rows),
+            "total": {
+                name: math.fsum(row[name] for row in sums)
+                for name in ("requests", "tokens", "spent", "list", "unpriced")
+            },
+            "budgets_known": budgets is not None,
+            "latest": latest,
+            "query_ms": (time.perf_counter() - began) * 1000,
+        }
+
+    async def _budgets(self, now: float) -> list[BudgetStanding] | None:
+        """Return the budgets that are in use; None if the store does not answer."""
+        try:
+            return await budgets_in_use(self._store, now)
+        except StoreUnavailable:
+            return None
+
+    async def _hours(self, by: str, names: Sequence[str], oldest: float) -> dict[str, tuple[dict[int, float], float]]:
+        """Return what some owners spent in each hour since 1970, and when the first request of each was."""
+        found: dict[str, tuple[dict[int, float], float]] = {}
+        for row in await self._ask(_HOURS.format(by=by), {"names": list(names)}, oldest):
+            hours, first = found.get(row["name"], ({}, math.inf))
+            hours[int(row["hour"])] = float(row["spent"] or 0)
+            found[row["name"]] = hours, min(first, row["first_s"])
+        return found
+
+    async def _ask(self, sql: str, values: Mapping[str, Any], oldest: float) -> list[dict[str, Any]]:
+        from_ms = int(oldest * 1000) // _SLOT_MS * _SLOT_MS
+        return await self._archive.ask(sql, values, from_ms=from_ms, summaries=(_USED,))
+
+
+def _owner(
+    name: str,
+    row: Mapping[str, Any] | None,
+    budgets: Sequence[BudgetStanding],
+    history: tuple[Mapping[int, float], float],
+    now: float,
+    end: float,
+) -> OwnerUsage:
+    hours, first = history
+    spent = 0.0 if row is None else float(row["spent"] or 0)
+    own = [
+        OwnerBudget(
+            one.state.window,
+            one.state.spent / NANO,
+            one.state.limit / NANO,
+            one.reserved / NANO,
+            one.state.ends,
+            None if one.state.ends is None else forecast(hours, first, now, one.state.ends, one.state.spent / NANO),
+        )
+        for one in budgets
+    ]
+    return OwnerUsage(
+        name or "none",
+        0 if row is None else row["requests"],
+        0 if row is None else row["tokens"],
+        spent,
+        0.0 if row is None else float(row["list"] or 0),
+        0 if row is None else row["unpriced"],
+        None if row is None else row["last_s"],
+        forecast(hours, first, now, end, spent),
+        tuple(own),
+    )
+
+
+def _month(now: float) -> tuple[float, float]:
+    """Return when the month (UTC) began and ends, in Unix seconds."""
+    start = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return start.timestamp(), (start + timedelta(days=32)).replace(day=1).timestamp()
+
+
+def _csv(by: str, rows: Sequence[OwnerUsage]) -> str:
+    """Return a line for each budget of each owner, and for each owner without one."""
+    text = io.StringIO()
+    out = csv.writer(text)
+    budget = ("window", "budget_spent_usd", "budget_usd", "reserved_usd", "share")
+    out.writerow((by, "requests", "tokens", "charged_usd", "hits_at_list_usd", "of_unknown_price", *budget))
+    for row in rows:
+        name = f"'{row.name}" if row.name[:1] in "=+-@" else row.name  # else a spreadsheet computes it
+        first = (name, row.requests, row.tokens, row.spent, row.list, row.unpriced)
+        for one in row.budgets or (None,):
+            rest = ("",) * 5 if one is None else (one.window, one.spent, one.limit, one.reserved, one.share)
+            out.writerow((*first, *rest))
+    return text.getvalue()
