@@ -11,7 +11,7 @@ import orjson
 from cache.store.base import Store, StoreUnavailable
 from gateway.telemetry import feedback, label
 from gateway.telemetry.feedback import Feedback, Key
-from gateway.telemetry.ledger import TRACES, is_record
+from gateway.telemetry.ledger import TRACES, is_adjustment, is_record
 
 _PAGE: Final = 50  # about 200 kB
 _TRIES: Final = 3
@@ -27,7 +27,7 @@ async def newest(store: Store) -> AsyncIterator[bytes]:
 async def newest_entries(store: Store) -> AsyncIterator[tuple[str, bytes]]:
     """Yield every stored record with its place in the stream, newest first. Raises StoreUnavailable."""
     async for entry_id, blob in _entries(store, TRACES):
-        if is_record(blob):
+        if is_record(blob) and not is_adjustment(blob):
             yield entry_id, blob
 
 

@@ -12,6 +12,7 @@ import orjson
 from gateway.archive.columns import LEDGER, TABLES
 from gateway.cli.commands import CommandError
 from gateway.telemetry import reader
+from gateway.telemetry.ledger import ADJUSTMENT
 from policies.quantities import period
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def _in_files(folder: Path, where: str, **values: Any) -> Iterator[tuple[tuple[i
     with opened(folder) as database:
         place = _NEWEST
         while True:
-            bound = f"({where}) AND (entry_ms, entry_seq) < ({place[0]}, {place[1]})"
+            own = f"({where}) AND arm IS DISTINCT FROM '{ADJUSTMENT}'"
+            bound = f"{own} AND (entry_ms, entry_seq) < ({place[0]}, {place[1]})"
             # The places alone first: the other columns are then read of those, not of all rows that are looked at.
             order = "ORDER BY entry_ms DESC, entry_seq DESC"
             sql = f"SELECT entry_ms, entry_seq FROM requests_all WHERE {bound} {order} LIMIT {_PAGE}"  # noqa: S608

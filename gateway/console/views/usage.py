@@ -25,7 +25,7 @@ from gateway.archive.summaries import Summary
 from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, Sources, allowed, person_in
 from gateway.console.spending_forecast import MOST_DAYS, SpendingForecast, forecast
-from gateway.quotas.standing import BudgetStanding, budgets_in_use
+from gateway.keys.budgets import BudgetStanding, OwnerBudgets
 from gateway.quotas.terms import NANO
 
 BY: Final = ("key", "team", "tenant")
@@ -145,7 +145,7 @@ class UsageView:
 
     def __init__(self, archive: LiveArchive, store: Store) -> None:
         self._archive = archive
-        self._store = store
+        self._budgets_of = OwnerBudgets(store)
         archive.keep(_USED)
 
     async def data(self, by: str, teams: Sequence[str] | None = None, now_s: float | None = None) -> dict[str, Any]:
@@ -159,12 +159,12 @@ class UsageView:
         sums, latest, budgets = await asyncio.gather(
             self._ask(_SUMS.format(by=by, where=where), values, start),
             self._archive.newest(_COLUMNS, where, values, _LATEST),
-            self._budgets(now),
+            self._budgets(),
         )
         of_owner: dict[str, list[BudgetStanding]] = {}
         for one in budgets or ():
-            if one.state.kind == by:
-                of_owner.setdefault(one.state.name, []).append(one)
+            if one.account.kind == by:
+                of_owner.setdefault(one.account.owner, []).append(one)
         shown = [row["name"] for row in sums]
         if teams is None or by == "team":
             shown += [name for name in of_owner if name not in shown and (teams is None or name in teams)]
@@ -189,10 +189,10 @@ class UsageView:
             "query_ms": (time.perf_counter() - began) * 1000,
         }
 
-    async def _budgets(self, now: float) -> list[BudgetStanding] | None:
+    async def _budgets(self) -> list[BudgetStanding] | None:
         """Return the budgets that are in use; None if the store does not answer."""
         try:
-            return await budgets_in_use(self._store, now)
+            return await self._budgets_of.in_use()
         except StoreUnavailable:
             return None
 
@@ -222,12 +222,12 @@ def _owner(
     spent = 0.0 if row is None else float(row["spent"] or 0)
     own = [
         OwnerBudget(
-            one.state.window,
-            one.state.spent / NANO,
-            one.state.limit / NANO,
+            one.account.window.name if one.account.window else "",
+            one.spent / NANO,
+            one.account.limit / NANO,
             one.reserved / NANO,
-            one.state.ends,
-            None if one.state.ends is None else forecast(hours, first, now, one.state.ends, one.state.spent / NANO),
+            one.ends,
+            None if one.ends is None else forecast(hours, first, now, one.ends, one.spent / NANO),
         )
         for one in budgets
     ]

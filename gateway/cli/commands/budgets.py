@@ -1,0 +1,112 @@
+"""Run `tierline budgets show | reset | topup`: how budgets stand, and an operator's changes of what counts as spent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, cast, get_args
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
+from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, terms_in
+from gateway.keys.registry import KeysRefused, Why
+from gateway.quotas.terms import NANO, OwnerKind, Per
+from gateway.report import NONE, WIDE, Report, printable, show, table
+from policies.quantities import dollars, percent
+
+_SLACK: Final = 10.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `budgets` to the command line."""
+    actions = add_command(subparsers, "budgets").add_subparsers(dest="action", metavar="ACTION", required=True)
+    shown = add_command(actions, "budgets show")
+    shown.add_argument("owner", type=_owner, nargs="?", metavar="OWNER")
+    for action in ("reset", "topup"):
+        parser = add_command(actions, f"budgets {action}")
+        parser.add_argument("owner", type=_owner, metavar="OWNER")
+        if action == "reset":
+            parser.add_argument("--to", type=_dollars, default=0.0, metavar="USD")
+        else:
+            parser.add_argument("usd", type=_dollars, metavar="USD")
+        parser.add_argument("--per", choices=get_args(Per))
+        parser.add_argument("-m", "--message", required=True, metavar="WHY", help="why, for the audit trail")
+        parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
+    for parser in actions.choices.values():
+        add_json_flag(parser)
+        add_store_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action. Raises CommandError and ConfigError."""
+    try:
+        budgets = asyncio.run(_run(args))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except (KeysRefused, ValueError) as refused:
+        raise CommandError(str(refused)) from None
+    show(_report(budgets), as_json=args.json)
+    return Exit.OK
+
+
+async def _run(args: argparse.Namespace) -> Sequence[BudgetStanding]:
+    configured = {}
+    if args.config:
+        from gateway.config.loader import load_deployment  # slow to import
+
+        configured = terms_in(load_deployment(args.config))
+    store = RedisStore.from_url(store_url(args), slack=_SLACK)
+    try:
+        budgets = OwnerBudgets(store, configured)
+        if args.action == "show":
+            return await (budgets.in_use() if args.owner is None else budgets.of(args.owner))
+        why = Why(args.author or getpass.getuser(), args.message)
+        if args.action == "reset":
+            return await budgets.reset(args.owner, args.to, args.per, why)
+        return await budgets.top_up(args.owner, args.usd, args.per, why)
+    finally:
+        await store.aclose()
+
+
+def _owner(text: str) -> Owned:
+    kind, colon, name = text.partition(":")
+    if not colon:
+        kind, name = "key", text
+    if kind not in get_args(OwnerKind) or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no owner; write the id of a key, team:NAME or tenant:NAME")
+    return cast(OwnerKind, kind), name
+
+
+def _dollars(text: str) -> float:
+    try:
+        usd = float(text.removeprefix("$"))
+    except ValueError:
+        usd = -1.0
+    if not 0 <= usd < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of US dollars, such as 25 or 0.5")
+    return usd
+
+
+def _report(budgets: Sequence[BudgetStanding]) -> Report:
+    rows = table("owner", "window", "budget", "spent", "share", "reserved", "ends (UTC)", left=2)
+    for one in budgets:
+        account = one.account
+        ends = NONE if one.ends is None else datetime.fromtimestamp(one.ends, UTC).strftime("%Y-%m-%d %H:%M")
+        rows.add_row(
+            printable(f"{account.kind}:{account.owner}"),
+            account.window.name if account.window else NONE,
+            dollars(account.limit / NANO),
+            dollars(one.spent / NANO),
+            percent(one.spent / account.limit) if account.limit else NONE,
+            dollars(one.reserved / NANO),
+            ends,
+        )
+    lines = [rows] if budgets else ["No budget was spent from in a window that runs now."]
+    return Report({"budgets": [one.shown() for one in budgets]}, lines, width=WIDE)

@@ -1,0 +1,213 @@
+"""Say how the budgets of owners stand, and change what counts as spent: an operator's reset or top-up.
+
+A reset makes the counter of a budget what the operator says, and a top-up takes an amount off it, in the window that
+runs now. Both are one script: the record in the stream of the ledger (arm `adjustment`), its charge, which may be
+negative, on the counter, and the entry in the audit trail. So the counter stays the sum of its records.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from urllib.parse import unquote
+
+from cache.store.base import Command, Store
+from gateway.audit.entries import APPEND, BUDGETS, TrailEntry
+from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
+from gateway.quotas.accounts import ENDLESS, Account, OwnerAccounts, window_of
+from gateway.quotas.alerts import MARK
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import NANO, NO_TERMS, Budget, OwnerKind, Per, Terms
+from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.ledger import ADJUSTMENT, TRACES, Ledger, encode
+from gateway.telemetry.trace import Trace
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
+
+_ADJUST: Final = APPEND + Path(__file__).with_name("adjust.lua").read_bytes()
+_IN_USE: Final = b"{tierline:traces}:quotas"
+_LIMIT_S: Final = 1.0
+_PAGE: Final = 500
+_TRIES: Final = 20
+_NAME: Final = re.compile(
+    r"(key|team|tenant|user|session):([^/]+)/usd/(?:(total)|(\d{4}-\d\d-\d\d|\d{4}-W\d\d|\d{4}-\d\d)@(.+))"
+)
+Owned = tuple[OwnerKind, str]
+"""Kind and name of an owner."""
+
+
+class BudgetStanding(NamedTuple):
+    """A budget in the window that runs now. Money is in nanodollars."""
+
+    account: Account
+    spent: int
+    reserved: int
+    """What workers hold for requests under way."""
+
+    @property
+    def ends(self) -> float | None:
+        """When the window ends, in Unix seconds; None if it does not."""
+        window = self.account.window
+        return None if window is None or window.ends == ENDLESS else window.ends
+
+    def shown(self) -> dict[str, Any]:
+        """Return the budget as JSON values, in US dollars."""
+        limit = self.account.limit
+        return {
+            "account": self.account.name,
+            "owner": {"kind": self.account.kind, "name": self.account.owner},
+            "window": self.account.window.name if self.account.window else "",
+            "ends": self.ends,
+            "limit_usd": limit / NANO,
+            "spent_usd": self.spent / NANO,
+            "reserved_usd": self.reserved / NANO,
+            "share": self.spent / limit if limit else None,
+        }
+
+
+class OwnerBudgets:
+    """Operations on budgets. Each raises StoreUnavailable; those on one owner's KeysRefused too."""
+
+    def __init__(
+        self,
+        store: Store,
+        configured: Mapping[Owned, Terms] = MappingProxyType({}),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`configured` are the terms that the config gives teams and tenants (see `terms_in`)."""
+        self._store = store
+        self._registry = KeyRegistry(store)
+        self._configured = configured
+        self._clock = clock
+
+    async def of(self, owner: Owned, per: Per | None = None) -> list[BudgetStanding]:
+        """Return an owner's budgets, or the one of one kind of window."""
+        accounts = OwnerAccounts(*owner, await self._terms(owner)).money(self._clock())
+        chosen = [one for one in accounts if per in (None, one.budget and one.budget.per)]
+        if not chosen:
+            kind, name = owner
+            raise KeysRefused(
+                f"{kind} {name} has no budget{f' per {per}' if per else ''}; `tierline budgets show` lists those in use"
+            )
+        return [_standing(account, fields) for account, fields in zip(chosen, await self._fields(chosen), strict=True)]
+
+    async def in_use(self) -> list[BudgetStanding]:
+        """Return the budgets that requests were counted against in windows that run now, the most spent first."""
+        now = self._clock()
+        [names] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
+        accounts = [one for name in names if (one := account_named(name.decode(), now)) is not None]
+        found = []
+        for account, fields in zip(accounts, await self._fields(accounts), strict=True):
+            if (limit := fields.get(b"limit")) is not None:
+                found.append(_standing(Account(account.kind, account.owner, "usd", int(limit), account.window), fields))
+        return sorted(found, key=lambda one: -(one.spent / one.account.limit if one.account.limit else 1.0))
+
+    async def reset(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
+        """Have so much of an owner's budgets, or of the one of a kind of window, count as spent."""
+        return [await self._adjust(one, "reset", lambda _: round(usd * NANO), why) for one in await self.of(owner, per)]
+
+    async def top_up(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
+        """Take an amount off what counts as spent, so that as much more may be spent in this window."""
+        chosen = await self.of(owner, per)
+        if len(chosen) > 1:
+            windows = ", ".join(one.account.budget.per for one in chosen if one.account.budget)
+            raise KeysRefused(f"there are budgets per {windows}; say by --per which of them gets more")
+        return [await self._adjust(one, "topup", lambda spent: spent - round(usd * NANO), why) for one in chosen]
+
+    async def _adjust(self, one: BudgetStanding, what: str, change: Callable[[int], int], why: Why) -> BudgetStanding:
+        account = one.account
+        for _ in range(_TRIES):
+            after = change(one.spent)
+            entry = TrailEntry(
+                self._clock(), why.by, "budget", account.name, what, why.message,
+                {"spent_usd": one.spent / NANO}, {"spent_usd": after / NANO},
+            )  # fmt: skip
+            forget = one.ends + 86400 if one.ends is not None else ENDLESS
+            words = (
+                b"%d" % one.spent, b"%d" % (after - one.spent), _record(account, what, after - one.spent, why),
+                entry.change(), why.how.encode(), account.name.encode(), b"%f" % forget,
+            )  # fmt: skip
+            keys = (TRACES, f"{ACCOUNT_PREFIX}{account.name}", f"{MARK}{account.name}", BUDGETS)
+            command = Command((b"EVAL", _ADJUST, b"5", *(key.encode() for key in keys), _IN_USE, *words))
+            [done] = await self._store.ask([command], _LIMIT_S)
+            if done:
+                return one._replace(spent=after)
+            [fields] = await self._fields([account])  # a request was charged meanwhile
+            one = _standing(account, fields)
+        raise KeysConflict(f"{account.name} is charged all the time; try again")
+
+    async def _terms(self, owner: Owned) -> Terms:
+        kind, name = owner
+        if kind == "key":
+            return (await self._registry.find(name)).terms
+        if kind not in ("team", "tenant"):
+            raise KeysRefused(f"budgets of a {kind} are those that a key, a team or a tenant gives all of theirs")
+        record = await self._registry.owner(cast(Any, kind), name)
+        return self._configured.get(owner, NO_TERMS) if record is None else record.terms
+
+    async def _fields(self, accounts: Sequence[Account]) -> list[Mapping[bytes, bytes]]:
+        """Return what the store has of accounts, in their order."""
+        found: list[Mapping[bytes, bytes]] = []
+        for start in range(0, len(accounts), _PAGE):
+            some = accounts[start : start + _PAGE]
+            replies = await self._store.ask(
+                [Command((b"HGETALL", f"{ACCOUNT_PREFIX}{one.name}".encode())) for one in some], _LIMIT_S
+            )
+            found += [
+                reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+                for reply in replies
+            ]
+        return found
+
+
+def account_named(name: str, now: float) -> Account | None:
+    """Return the account of money of this name, without its limit; None if its window does not run now."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    kind, owner, total, day, zone = match.groups()
+    per: Per = "total" if total else "week" if "W" in day else "month" if len(day) == 7 else "day"
+    try:
+        window = window_of(Budget(usd=0, per=per, zone=zone or "UTC"), now)
+    except ValueError:  # no time zone
+        return None
+    account = Account(cast(OwnerKind, kind), unquote(owner), "usd", 0, window)
+    return account if account.name == name else None
+
+
+def terms_in(deployment: Deployment) -> dict[Owned, Terms]:
+    """Return the terms that a config gives its teams and tenants."""
+    tenants: Iterable[tuple[Owned, Terms]] = (
+        (("tenant", name), one.limits) for name, one in deployment.tenants.items()
+    )
+    teams: Iterable[tuple[Owned, Terms]] = ((("team", name), one.limits) for name, one in deployment.teams.items())
+    return {**dict(tenants), **dict(teams)}
+
+
+def _standing(account: Account, fields: Mapping[bytes, bytes]) -> BudgetStanding:
+    reserved = sum(int(value.split()[0]) for name, value in fields.items() if name not in (b"spent", b"limit"))
+    return BudgetStanding(account, int(fields.get(b"spent", 0)), reserved)
+
+
+def _record(account: Account, what: str, charge: int, why: Why) -> bytes:
+    """Return the record of an adjustment."""
+    trace = Trace(ADJUSTMENT)
+    trace.root.attributes.update({"author": why.by, "reason": why.message})
+    trace.root.end()
+    owner: dict[str, Any] = {account.kind: account.owner}
+    ledger = Ledger(
+        f"adj_{secrets.token_hex(12)}",
+        **owner,
+        path=what,
+        arm=ADJUSTMENT,
+        status=200,
+        charged_usd=charge / NANO,
+        accounts=(account.name,),
+    )
+    return encode(trace, ledger, DecisionRecorder({}))

@@ -1,0 +1,168 @@
+"""An operator's reset and top-up: counter, ledger and audit trail change together, over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cache.store.base import Command
+from cache.store.redis_store import RedisStore
+from gateway.archive.live import LiveArchive
+from gateway.archive.usage import UsageQuery, usage_of
+from gateway.audit.entries import BUDGETS
+from gateway.audit.trail import AuditTrail, TrailFilter
+from gateway.cli.main import main
+from gateway.keys.budgets import OwnerBudgets, account_named
+from gateway.keys.records import KeyRecord
+from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.quotas.alerts import MARK
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import Terms
+from gateway.telemetry import reader
+from tests.support.store import UNHURRIED, LocalStore, local_store
+
+NOW = datetime(2026, 11, 26, 15, tzinfo=UTC).timestamp()
+MONTH = "key:k_1/usd/2026-11@UTC"
+WHY = Why("ann", "test traffic")
+
+
+@pytest.fixture
+def server() -> AsyncIterator[LocalStore]:
+    with local_store() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
+    opened = RedisStore.from_url(server.url, slack=UNHURRIED)
+    terms = Terms.model_validate({"budgets": [{"usd": 25}, {"usd": 5, "per": "day"}]})
+    await KeyRegistry(opened).create(KeyRecord("k_1", "ab" * 32, "acme", terms=terms), WHY)
+    yield opened
+    await opened.aclose()
+
+
+async def spend(store: RedisStore, account: str, nanodollars: int, limit: int = 25 * 10**9, lease: int = 0) -> None:
+    """Have the store count so much as spent, as its scripts do."""
+    key = f"{ACCOUNT_PREFIX}{account}".encode()
+    fields = [b"limit", b"%d" % limit, *([b"worker", b"%d 99" % lease] if lease else [])]
+    await store.ask([Command((b"HINCRBY", key, b"spent", b"%d" % nanodollars)), Command((b"HSET", key, *fields))])
+    await store.ask([Command((b"ZADD", b"{tierline:traces}:quotas", b"9999999999", account.encode()))])
+
+
+async def spent(store: RedisStore, account: str) -> int:
+    [value] = await store.ask([Command((b"HGET", f"{ACCOUNT_PREFIX}{account}".encode(), b"spent"))])
+    return int(value or 0)
+
+
+def budgets(store: RedisStore, now: float = NOW) -> OwnerBudgets:
+    return OwnerBudgets(store, {("team", "web"): Terms.model_validate({"budgets": [{"usd": 100}]})}, lambda: now)
+
+
+async def test_a_reset_is_in_counter_ledger_and_trail(store: RedisStore, tmp_path: Path) -> None:
+    """The counter is what the operator says; the ledger's sum is the counter's; alerts begin anew; nobody's list of
+    requests has a line more."""
+    await spend(store, MONTH, 24_500_000_001)
+    await store.ask([Command((b"SET", f"{MARK}{MONTH}".encode(), b"25000000000 800"))])
+    [month] = await budgets(store).reset(("key", "k_1"), 2.0, "month", WHY)
+    assert month.spent == await spent(store, MONTH) == 2_000_000_000
+    assert await store.get(f"{MARK}{MONTH}") is None
+    archive = LiveArchive(tmp_path, store)
+    await archive.catch_up()
+    found = await usage_of(archive, UsageQuery(0, 1e12))
+    assert [line["entry"] for line in found["lines"]] == ["reset"] and found["total"]["requests"] == 0
+    [entry] = found["adjustments"]
+    assert entry["usd"] == pytest.approx(-22.500000001, abs=1e-12) and entry["account"] == MONTH
+    assert (entry["author"], entry["reason"], entry["entry"]) == ("ann", "test traffic", "reset")
+    assert await archive.newest("request_id", "true", {}, 5) == []
+    await archive.aclose()
+    assert await reader.latest(store, 5) == []
+    [change] = (await AuditTrail(store).page(TrailFilter("budget"), "", 5))["entries"]
+    said = [change[name] for name in ("by", "action", "subject", "stream", "message")]
+    assert said == ["ann", "reset", MONTH, BUDGETS, "test traffic"]
+    assert change["before"] == {"spent_usd": 24.500000001} and change["after"] == {"spent_usd": 2.0}
+
+
+async def test_a_top_up_adds_to_one_window(store: RedisStore) -> None:
+    """Also before anything is spent; with two budgets it must say which; another owner's counter stays."""
+    with pytest.raises(KeysRefused, match="say by --per"):
+        await budgets(store).top_up(("key", "k_1"), 10, None, WHY)
+    [day] = await budgets(store).top_up(("key", "k_1"), 10, "day", WHY)
+    assert day.account.name == "key:k_1/usd/2026-11-26@UTC" and day.spent == -10 * 10**9
+    assert await spent(store, MONTH) == 0
+    [team] = await budgets(store).top_up(("team", "web"), 1, None, WHY)
+    assert team.account.name == "team:web/usd/2026-11@UTC"
+    with pytest.raises(KeysRefused, match="team ops has no budget"):
+        await budgets(store).top_up(("team", "ops"), 1, None, WHY)
+    with pytest.raises(KeysRefused, match="there is no key 'k_2'"):
+        await budgets(store).reset(("key", "k_2"), 0, None, WHY)
+
+
+async def test_charges_that_come_meanwhile_are_kept(store: RedisStore) -> None:
+    """Resets and charges at the same time: the counter is the sum of all, and each reset saw what it replaced."""
+
+    async def charge() -> None:
+        for _ in range(100):
+            await spend(store, MONTH, 1_000_000)
+
+    [_, *done] = await asyncio.gather(
+        charge(), *(budgets(store).top_up(("key", "k_1"), 1, "month", WHY) for _ in range(5))
+    )
+    assert len(done) == 5 and await spent(store, MONTH) == 100_000_000 - 5 * 10**9
+
+
+async def test_budgets_in_use_are_those_of_running_windows(store: RedisStore) -> None:
+    """The most spent first, with what workers hold; past windows, other units and odd names are none."""
+    await spend(store, MONTH, 5 * 10**9, lease=10**9)
+    await spend(store, "team:a%2Fb/usd/total", 9 * 10**9, 10 * 10**9)
+    for other in ("key:k_1/usd/2026-10@UTC", "key:k_1/usd/2026-W01@UTC", "key:k_1/tokens", "odd"):
+        await spend(store, other, 1)
+    found = [
+        (one.account.kind, one.account.owner, one.spent, one.account.limit, one.reserved)
+        for one in await budgets(store).in_use()
+    ]
+    assert found == [("team", "a/b", 9 * 10**9, 10 * 10**9, 0), ("key", "k_1", 5 * 10**9, 25 * 10**9, 10**9)]
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "runs"),
+    [
+        ("key:k/usd/2026-11-27@Asia/Tokyo", NOW, True),
+        ("key:k/usd/2026-11-26@Asia/Tokyo", NOW, False),
+        ("key:k/usd/2026-W48@Europe/Berlin", NOW, True),
+        ("key:k/usd/total", 0.0, True),
+        ("key:k/usd/2026-11@Nowhere/Land", NOW, False),
+    ],
+)
+def test_windows_are_those_of_their_zone(name: str, at: float, runs: bool) -> None:
+    """Which the name says."""
+    assert (account_named(name, at) is not None) is runs
+
+
+async def test_the_command_shows_and_changes(
+    server: LocalStore, store: RedisStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`tierline budgets`, with the budgets of a config's teams, and what it refuses."""
+    config = tmp_path / "tierline.yaml"
+    config.write_text("tiers: [{name: a, backends: [{kind: scripted, script: [{reply: {text: Hello.}}]}]}]\n"
+                      "teams: {web: {limits: {budgets: [{usd: 100}]}}}\n")  # fmt: skip
+
+    async def run(*words: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(main, ["budgets", *words, "--store", server.url])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    code, out = await run(
+        "topup", "team:web", "7.5", "-m", "release", "--author", "bo", "--config", str(config), "--json"
+    )
+    assert code == 0 and orjson.loads(out)["budgets"][0]["spent_usd"] == -7.5
+    code, out = await run("show", "k_1")
+    assert code == 0 and out.count("key:k_1") == 2 and "$25.00" in out
+    assert (await run("reset", "k_1", "--to", "3", "-m", "so"))[0] == 0
+    assert "$3.00" in (await run("show", "k_1"))[1]
+    code, out = await run("reset", "user:u1", "-m", "so")
+    assert code == 2 and "budgets of a user are those that a key" in out
