@@ -35,6 +35,8 @@ _IN_USE: Final = b"{tierline:traces}:quotas"
 _LIMIT_S: Final = 1.0
 _PAGE: Final = 500
 _TRIES: Final = 20
+_KEPT_S: Final = 86400
+"""How long a counter that was adjusted outlives its window at least."""
 _NAME: Final = re.compile(
     r"(key|team|tenant|user|session):([^/]+)/usd/(?:(total)|(\d{4}-\d\d-\d\d|\d{4}-W\d\d|\d{4}-\d\d)@(.+))"
 )
@@ -95,17 +97,23 @@ class OwnerBudgets:
             raise KeysRefused(
                 f"{kind} {name} has no budget{f' per {per}' if per else ''}; `tierline budgets show` lists those in use"
             )
-        return [_standing(account, fields) for account, fields in zip(chosen, await self._fields(chosen), strict=True)]
+        now = self._clock()
+        return [
+            _standing(account, fields, now) for account, fields in zip(chosen, await self._fields(chosen), strict=True)
+        ]
 
     async def in_use(self) -> list[BudgetStanding]:
         """Return the budgets that requests were counted against in windows that run now, the most spent first."""
         now = self._clock()
         [names] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
-        accounts = [one for name in names if (one := account_named(name.decode(), now)) is not None]
+        known = (name.decode().removeprefix(ACCOUNT_PREFIX) for name in names)
+        accounts = [one for name in known if (one := account_named(name, now)) is not None]
         found = []
         for account, fields in zip(accounts, await self._fields(accounts), strict=True):
             if (limit := fields.get(b"limit")) is not None:
-                found.append(_standing(Account(account.kind, account.owner, "usd", int(limit), account.window), fields))
+                found.append(
+                    _standing(Account(account.kind, account.owner, "usd", int(limit), account.window), fields, now)
+                )
         return sorted(found, key=lambda one: -(one.spent / one.account.limit if one.account.limit else 1.0))
 
     async def reset(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
@@ -128,10 +136,10 @@ class OwnerBudgets:
                 self._clock(), why.by, "budget", account.name, what, why.message,
                 {"spent_usd": one.spent / NANO}, {"spent_usd": after / NANO},
             )  # fmt: skip
-            forget = one.ends + 86400 if one.ends is not None else ENDLESS
+            forget_ms = "inf" if one.ends is None else f"{(one.ends + _KEPT_S) * 1000:.0f}"
             words = (
                 b"%d" % one.spent, b"%d" % (after - one.spent), _record(account, what, after - one.spent, why),
-                entry.change(), why.how.encode(), account.name.encode(), b"%f" % forget,
+                entry.change(), why.how.encode(), forget_ms.encode(),
             )  # fmt: skip
             keys = (TRACES, f"{ACCOUNT_PREFIX}{account.name}", f"{MARK}{account.name}", BUDGETS)
             command = Command((b"EVAL", _ADJUST, b"5", *(key.encode() for key in keys), _IN_USE, *words))
@@ -139,7 +147,7 @@ class OwnerBudgets:
             if done:
                 return one._replace(spent=after)
             [fields] = await self._fields([account])  # a request was charged meanwhile
-            one = _standing(account, fields)
+            one = _standing(account, fields, self._clock())
         raise KeysConflict(f"{account.name} is charged all the time; try again")
 
     async def _terms(self, owner: Owned) -> Terms:
@@ -190,8 +198,9 @@ def terms_in(deployment: Deployment) -> dict[Owned, Terms]:
     return {**dict(tenants), **dict(teams)}
 
 
-def _standing(account: Account, fields: Mapping[bytes, bytes]) -> BudgetStanding:
-    reserved = sum(int(value.split()[0]) for name, value in fields.items() if name not in (b"spent", b"limit"))
+def _standing(account: Account, fields: Mapping[bytes, bytes], now: float) -> BudgetStanding:
+    leases = [value.split() for name, value in fields.items() if name.startswith(b"w:")]
+    reserved = sum(int(amount) for amount, _, _, until_ms, *_ in leases if int(until_ms) > now * 1000)
     return BudgetStanding(account, int(fields.get(b"spent", 0)), reserved)
 
 

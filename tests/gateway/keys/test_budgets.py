@@ -49,9 +49,10 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
 async def spend(store: RedisStore, account: str, nanodollars: int, limit: int = 25 * 10**9, lease: int = 0) -> None:
     """Have the store count so much as spent, as its scripts do."""
     key = f"{ACCOUNT_PREFIX}{account}".encode()
-    fields = [b"limit", b"%d" % limit, *([b"worker", b"%d 99" % lease] if lease else [])]
+    fields = [b"limit", b"%d" % limit, *([b"w:a", b"%d 1 1 9999999999999 7 0" % lease] if lease else [])]
     await store.ask([Command((b"HINCRBY", key, b"spent", b"%d" % nanodollars)), Command((b"HSET", key, *fields))])
-    await store.ask([Command((b"ZADD", b"{tierline:traces}:quotas", b"9999999999", account.encode()))])
+    gone = Command((b"HSET", key, b"w:dead", b"5000000000 1 1 1000 7 0"))
+    await store.ask([gone, Command((b"ZADD", b"{tierline:traces}:quotas", b"9999999999999", key))])
 
 
 async def spent(store: RedisStore, account: str) -> int:
