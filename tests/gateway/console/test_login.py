@@ -49,7 +49,12 @@ async def console(
     folder: Path, store: RedisStore, provider: IdentityProvider, **more: Any
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A console whose people are the provider's, and a browser's client of it."""
-    issuer = {"issuer": provider.issuer, "audience": provider.AUDIENCE, "claims": {"team": "groups"}}
+    issuer = {
+        "issuer": provider.issuer,
+        "audience": provider.AUDIENCE,
+        "claims": {"team": "groups"},
+        "teams": {"llm-web": "web"},
+    }
     identities = Identities(
         IdentityConfig.model_validate({"issuers": [issuer]}), [RoleConfig.model_validate(role) for role in ROLES]
     )
@@ -125,6 +130,19 @@ async def test_each_role_sees_and_does_what_the_table_says(
             assert (await client.post("/rollout/search", data=change)).status_code == search, group
             assert (await client.post("/rollout/chat", data=change)).status_code == chat, group
             assert (await client.get("/")).status_code == (307 if page == 200 else 403)
+
+
+async def test_who_belongs_to_a_team_is_led_to_what_they_may_see(
+    store: RedisStore, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """With no role, they see what their team uses, and its pages alone stand in the navigation."""
+    provider.id_claims = {"groups": ["llm-web"]}
+    async with console(tmp_path, store, provider) as client:
+        await sign_in(client, provider)
+        first = await client.get("/")
+        assert first.status_code == 307 and first.headers["location"] != "/now"
+        page = await client.get(first.headers["location"])
+        assert page.status_code == 200 and 'href="/policies"' not in page.text
 
 
 async def test_a_script_sends_the_token_of_a_person(
