@@ -44,6 +44,10 @@ from gateway.config.hooks import hook_of
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig
 from gateway.keys.identities import Identities
+from gateway.keys.kept_keys import KeptKeys, file_in
+from gateway.keys.known_keys import KnownKeys, configured_owners
+from gateway.keys.minting import secret_of
+from gateway.keys.registry import KeyRegistry
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -146,13 +150,15 @@ def build(
     )
     unknown = deployment.keys.unknown_price
     ceiling_usd = 0.0 if unknown == "refuse" else unknown.ceiling
+    keys = _keys(deployment, store)
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
         gate=gate,
         guard=LoopbackGuard(deployment),
-        callers=Callers(deployment.tenants, deployment.teams, required=deployment.keys.required, identities=identities),
+        callers=Callers(deployment.tenants, required=deployment.keys.required, identities=identities, keys=keys),
+        keys=keys,
         identities=identities,
         policies=policies,
         sessions=SessionCounts(store, metrics.session_capped),
@@ -311,8 +317,8 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         # Makes the store's state available to /readyz from the start; a store that is down is degraded, not a failed
         # start.
         await steps.store.ping()
-    await steps.policies.start()
-    await steps.room.start()
+    for source in (steps.policies, steps.keys, steps.room):
+        await source.start()
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     await steps.cache.start()
     steps.telemetry.start()
@@ -343,7 +349,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
-        for memory in (steps.sessions, steps.histories):
+        for memory in (steps.sessions, steps.histories, steps.keys):
             await memory.aclose()
         await steps.background.aclose()
         await steps.kept_responses.aclose()
@@ -374,6 +380,12 @@ def _start_identities(steps: Steps) -> None:
 def _store(deployment: Deployment) -> Store:
     url = deployment.store.url
     return NoStore() if url is None else RedisStore.from_url(url)
+
+
+def _keys(deployment: Deployment, store: Store) -> KnownKeys:
+    url = deployment.store.url
+    kept = None if url is None else KeptKeys(file_in(deployment.embedding.state, url))
+    return KnownKeys(KeyRegistry(store), secret_of(), configured_owners(deployment.teams, deployment.tenants), kept)
 
 
 def _policies(deployment: Deployment, source: PolicySource, store: Store, metrics: Metrics) -> Policies:

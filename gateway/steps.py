@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.keys.identities import Identities
+    from gateway.keys.known_keys import KnownKeys
     from gateway.request.access import LoopbackGuard
     from gateway.request.callers import Callers
     from gateway.request.load_shedding import LoadShedder
@@ -59,6 +60,7 @@ class Steps(AnswerSteps):
     gate: LoadShedder
     guard: LoopbackGuard
     callers: Callers
+    keys: KnownKeys
     identities: Identities
     policies: Policies
     sessions: SessionCounts

@@ -1,4 +1,4 @@
--- KEYS: records, ids, order, owners, revision, changes, filter, audit. ARGV: how it came, then for each record
+-- KEYS: records, ids, order, owners, revision, changes, filter, audit, imported. ARGV: how it came, then for each record
 -- key | owner, its name, the revision expected, the record ('' to remove it), its id, its team, the audit entry.
 -- Returns the new revision; where another change came first the number of the record, and what it is now.
 for i = 2, #ARGV, 7 do
@@ -20,6 +20,7 @@ for i = 2, #ARGV, 7 do
       local now = redis.call('HGET', KEYS[2], id)
       if not now or cjson.decode(record).replaces == now then redis.call('HSET', KEYS[2], id, name) end
       redis.call('ZADD', KEYS[3], 'NX', revision, id)
+      if cjson.decode(record).imported then redis.call('SET', KEYS[9], '1') end
       for place = 1, 19, 6 do redis.call('SETBIT', KEYS[7], tonumber(string.sub(name, place, place + 5), 16), 1) end
     end
     local place = redis.call('ZSCORE', KEYS[3], id)

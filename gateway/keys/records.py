@@ -55,6 +55,8 @@ class KeyRecord:
     created_by: str = ""
     replaces: str = ""
     """Digest of the key that this one replaced; that one is valid until its own `expires`."""
+    imported: bool = False
+    """Whether it comes from another gateway: then `digest` is its plain SHA-256, and it need not begin with `tl_`."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     revision: int = 1
 

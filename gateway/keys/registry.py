@@ -9,6 +9,7 @@ All have one hash tag, so that a script can change them together:
     tierline:{keys}:revision   a number that every change raises; workers poll it
     tierline:{keys}:changes    stream of the digests and owners that changed, its ids REVISION-0; the latest 100,000
     tierline:{keys}:filter     Bloom filter of all digests, by which workers know what no key is
+    tierline:{keys}:imported   there once a key was imported that does not begin with `tl_`
     tierline:{keys}:audit      stream of the audit trail; never trimmed
 
 A change compares the `revision` of each record that it replaces. Nothing here expires, so a store that evicts keys
@@ -37,6 +38,7 @@ _OWNERS: Final = b"tierline:{keys}:owners"
 _REVISION: Final = b"tierline:{keys}:revision"
 _CHANGES: Final = b"tierline:{keys}:changes"
 _FILTER: Final = b"tierline:{keys}:filter"
+_IMPORTED: Final = b"tierline:{keys}:imported"
 _CHANGE: Final = APPEND + (_HERE / "change.lua").read_bytes()
 _LOOKUP: Final = (_HERE / "lookup.lua").read_bytes()
 _NOT_ONE: Final = to_json(KeyRecord("", "", "default", team="none", created_by="tierline", metadata={"no": "key"}))
@@ -58,7 +60,7 @@ class KeysConflict(KeysRefused):
 
 
 class Why(NamedTuple):
-    """Who makes a change, why, and what it comes by."""
+    """Who makes a change, why, and by what."""
 
     by: str
     message: str = ""
@@ -67,7 +69,7 @@ class Why(NamedTuple):
     """What it is called in the audit trail, where the operation does not say that."""
 
 
-class Found(NamedTuple):
+class FoundKey(NamedTuple):
     """A key with its owners; None for those without a record."""
 
     record: KeyRecord
@@ -75,7 +77,7 @@ class Found(NamedTuple):
     tenant: OwnerRecord | None
 
 
-class Page(NamedTuple):
+class KeyPage(NamedTuple):
     """Some keys, the newest first, and the id after which the next page begins; '' for none."""
 
     keys: list[KeyRecord]
@@ -156,19 +158,20 @@ class KeyRegistry:
         await self._change([(owner, None)], "remove", why)
 
     async def restore(self, records: Sequence[KeyRecord | OwnerRecord], why: Why) -> int:
-        """Store records as they are, but for those that are there already; return how many were not."""
-        new = 0
+        """Store records as they are, but for those that are there and not older; return how many were stored."""
+        done = 0
         for start in range(0, len(records), _AT_ONCE):
             some = records[start : start + _AT_ONCE]
-            names = [_name(one).encode() for one in some]
-            hashes = [_RECORDS if isinstance(one, KeyRecord) else _OWNERS for one in some]
-            asked = [Command((b"HEXISTS", where, name)) for where, name in zip(hashes, names, strict=True)]
-            there = await self._ask(*asked)
-            missing = [(None, one) for one, is_there in zip(some, there, strict=True) if not is_there]
-            if missing:
-                await self._change(missing, "import", why)
-            new += len(missing)
-        return new
+            there: dict[str, KeyRecord | OwnerRecord | None] = {
+                **await self.by_digests([one.digest for one in some if isinstance(one, KeyRecord)]),
+                **await self.some_owners([_name(one) for one in some if isinstance(one, OwnerRecord)]),
+            }
+            pairs: list[Change] = [(there.get(_name(one)), one) for one in some]
+            changes = [(old, new) for old, new in pairs if old is None or (new and old.revision < new.revision)]
+            if changes:
+                await self._change(changes, "import", why)
+            done += len(changes)
+        return done
 
     async def find(self, name: str) -> KeyRecord:
         """Return the key with this id, or the only one with this name. Raises KeysRefused."""
@@ -198,7 +201,7 @@ class KeyRegistry:
 
     async def page(
         self, after: str = "", most: int = 100, *, team: str = "", wanted: Callable[[KeyRecord], bool] | None = None
-    ) -> Page:
+    ) -> KeyPage:
         """Return the keys of all or of one team that are `wanted`, after the one with this id, newest first."""
         order = _ORDER + (b":" + team.encode() if team else b"")
         start = 0
@@ -212,7 +215,7 @@ class KeyRegistry:
             count = max(most + 1, _PAGE if wanted else 0)
             (ids,) = await self._ask(Command((b"ZREVRANGE", order, b"%d" % start, b"%d" % (start + count - 1))))
             if not ids:
-                return Page(keys, "")
+                return KeyPage(keys, "")
             (digests,) = await self._ask(Command((b"HMGET", _IDS, *ids)))
             found = await self.by_digests([digest.decode() for digest in digests if digest])
             for digest in digests:
@@ -220,13 +223,13 @@ class KeyRegistry:
                 if key is None or (wanted is not None and not wanted(key)):
                     continue
                 if len(keys) == most:
-                    return Page(keys, keys[-1].id)
+                    return KeyPage(keys, keys[-1].id)
                 keys.append(key)
             start += len(ids)
 
     async def keys(self, *, team: str = "") -> AsyncIterator[KeyRecord]:
         """Yield all keys, newest first; of one that was rotated the newest record."""
-        page = Page([], "")
+        page = KeyPage([], "")
         while True:
             page = await self.page(page.older, _PAGE, team=team)
             for key in page.keys:
@@ -251,12 +254,20 @@ class KeyRegistry:
         blobs = fields.values() if isinstance(fields, Mapping) else fields[1::2]
         return sorted((_read(owner_from, blob) for blob in blobs), key=lambda one: (one.kind, one.name))
 
+    async def some_owners(self, names: Sequence[str]) -> dict[str, OwnerRecord | None]:
+        """Return the records of teams and tenants such as `team:web`, None for those that have none."""
+        if not names:
+            return {}
+        (blobs,) = await self._ask(Command((b"HMGET", _OWNERS, *map(str.encode, names))))
+        read = [None if blob is None else _read(owner_from, blob) for blob in blobs]
+        return dict(zip(names, read, strict=True))
+
     async def owner(self, kind: Literal["team", "tenant"], name: str) -> OwnerRecord | None:
         """Return the record of a team or a tenant; None if it has none."""
         (blob,) = await self._ask(Command((b"HGET", _OWNERS, f"{kind}:{name}".encode())))
         return None if blob is None else _read(owner_from, blob)
 
-    async def lookup(self, digest: str) -> Found | None:
+    async def lookup(self, digest: str) -> FoundKey | None:
         """Return the key of a digest with its owners, in one round trip.
 
         What is done for a key that is not there is the same as for one that is, so that the time does not tell.
@@ -264,12 +275,12 @@ class KeyRegistry:
         words = (b"EVAL", _LOOKUP, b"2", _RECORDS, _OWNERS, digest.encode(), _NOT_ONE)
         ((there, record, team, tenant),) = await self._ask(Command(words))
         owners = [_read(owner_from, blob) if blob else None for blob in (team, tenant)]
-        found = Found(_read(key_from, record), *owners)
+        found = FoundKey(_read(key_from, record), *owners)
         return found if there else None
 
     async def changes(self, since: int) -> KeyChanges:
-        """Return what changed since a revision, in one round trip."""
-        start = b"(%d-0" % since
+        """Return what changed since a revision, -1 for none that is known, in one round trip."""
+        start = b"(%d-0" % max(since, 0)
         newest, entries = await self._ask(
             Command((b"GET", _REVISION)), Command((b"XRANGE", _CHANGES, start, b"+", b"COUNT", b"%d" % _PAGE))
         )
@@ -287,6 +298,16 @@ class KeyRegistry:
             return KeyChanges(revision, whole=False)
         return KeyChanges(reached, tuple(digests), tuple(owners))
 
+    async def has_imported(self) -> bool:
+        """Return whether any key was ever imported that does not begin with `tl_`."""
+        (there,) = await self._ask(Command((b"EXISTS", _IMPORTED)))
+        return bool(there)
+
+    async def revision(self) -> int:
+        """Return the registry's revision; 0 where there is none."""
+        (revision,) = await self._ask(Command((b"GET", _REVISION)))
+        return int(revision or 0)
+
     async def filter(self) -> bytes:
         """Return the Bloom filter of all digests; see `gateway.keys.known_keys`."""
         (blob,) = await self._ask(Command((b"GET", _FILTER)))
@@ -297,8 +318,8 @@ class KeyRegistry:
         words: list[bytes] = [why.how.encode()]
         for before, after in changes:
             words += _words(before, after, why.action or action, why)
-        keys = (_RECORDS, _IDS, _ORDER, _OWNERS, _REVISION, _CHANGES, _FILTER, KEYS.encode())
-        commands = [Command((b"EVAL", _CHANGE, b"8", *keys, *words))]
+        keys = (_RECORDS, _IDS, _ORDER, _OWNERS, _REVISION, _CHANGES, _FILTER, KEYS.encode(), _IMPORTED)
+        commands = [Command((b"EVAL", _CHANGE, b"9", *keys, *words))]
         if self._durable and await self._appends():
             commands.append(Command((b"WAITAOF", b"1", b"0", b"%d" % (_DURABLE_S * 1000))))
         reply, *waited = await self._store.ask(commands, _LIMIT_S + _DURABLE_S * len(commands[1:]))

@@ -87,7 +87,7 @@ class RegistryConflict(RegistryError):
         self.now = now
 
 
-class Why(TypedDict, total=False):
+class PolicyWhy(TypedDict, total=False):
     """Who makes a change, and why."""
 
     by: Required[str]
@@ -253,7 +253,7 @@ class PolicyRegistry:
         entry = _entry(state, "apply", version.version, before, version.author, version.message, now, details, document)
         return await self._change(state, revision, entry, version)
 
-    async def step(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
+    async def step(self, surface: str, revision: int, **why: Unpack[PolicyWhy]) -> InForce:
         """Take a candidate one step further: from evaluate or shadow to its first share, then to the next, then all."""
         state, rolling = await self._rolling(surface, revision)
         steps = (await self._rollout(state, rolling)).steps
@@ -264,13 +264,13 @@ class PolicyRegistry:
         further = Rolling(rolling.version, "canary", steps[step], step, _at(why), "", rolling.document)
         return await self._made(replace(state, rolling=further), "step", rolling.version, state.live, why)
 
-    async def promote(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
+    async def promote(self, surface: str, revision: int, **why: Unpack[PolicyWhy]) -> InForce:
         """Put the candidate in force for all."""
         state, rolling = await self._rolling(surface, revision)
         after = replace(state, live=rolling.version, document=rolling.document, rolling=None)
         return await self._made(after, "promote", rolling.version, state.live, why, changed=True)
 
-    async def pause(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
+    async def pause(self, surface: str, revision: int, **why: Unpack[PolicyWhy]) -> InForce:
         """Take no further step with the candidate; without one, freeze the surface against all but a rollback."""
         state = await self._at(surface, revision)
         if state.rolling is not None:
@@ -280,7 +280,7 @@ class PolicyRegistry:
             after, about = replace(state, frozen=True), state.live
         return await self._made(after, "pause", about, state.live, why)
 
-    async def resume(self, surface: str, revision: int, **why: Unpack[Why]) -> InForce:
+    async def resume(self, surface: str, revision: int, **why: Unpack[PolicyWhy]) -> InForce:
         """End a pause: the candidate's step begins anew, and a frozen surface takes changes again."""
         state = await self._at(surface, revision)
         rolling, why = state.rolling, _given(why)
@@ -292,7 +292,9 @@ class PolicyRegistry:
         about = state.live if rolling is None else rolling.version
         return await self._made(after, "resume", about, state.live, why)
 
-    async def rollback(self, surface: str, revision: int, *, to: Version | None = None, **why: Unpack[Why]) -> InForce:
+    async def rollback(
+        self, surface: str, revision: int, *, to: Version | None = None, **why: Unpack[PolicyWhy]
+    ) -> InForce:
         """Drop the candidate; without one, or with `to`, put that version or the one before in force again.
 
         A surface that was removed comes back.
@@ -308,7 +310,9 @@ class PolicyRegistry:
         after = replace(state, live=to.version, document=to.document, rolling=None)
         return await self._made(after, "rollback", to.version, state.live, why, changed=True)
 
-    async def remove(self, surface: str, revision: int, *, with_candidate: bool = False, **why: Unpack[Why]) -> InForce:
+    async def remove(
+        self, surface: str, revision: int, *, with_candidate: bool = False, **why: Unpack[PolicyWhy]
+    ) -> InForce:
         """Take a surface out of force: requests for it get a 404. Its versions and history stay; a rollback undoes it.
 
         It must not be a worker's default surface, nor the last one. A candidate is dropped `with_candidate` alone.
@@ -393,7 +397,7 @@ class PolicyRegistry:
         raise RegistryError(f"{state.surface} has had no other version in force; name one with --to")
 
     async def _made(
-        self, after: InForce, action: str, version: str, before: str, why: Why, *, changed: bool = False
+        self, after: InForce, action: str, version: str, before: str, why: PolicyWhy, *, changed: bool = False
     ) -> InForce:
         """Store what follows the state of this `revision`, with its audit entry; `changed`: it is in force since."""
         at, revision = _at(why), after.revision
@@ -422,15 +426,15 @@ class PolicyRegistry:
         return await self._store.ask(commands, _LIMIT_S)
 
 
-def _given(why: Why) -> Why:
+def _given(why: PolicyWhy) -> PolicyWhy:
     """Return the members that say something, with the time of the change."""
-    said: Why = {"by": why["by"], "message": why["message"], "now": _at(why)}
+    said: PolicyWhy = {"by": why["by"], "message": why["message"], "now": _at(why)}
     if details := why.get("details"):
         said["details"] = details
     return said
 
 
-def _at(why: Why) -> float:
+def _at(why: PolicyWhy) -> float:
     now = why.get("now")
     return time.time() if now is None else now
 

@@ -3,7 +3,7 @@
     no key                           `default`, where none is demanded
     begins with `tl_`                a key of the store, also where none is demanded: an unknown one is refused
     a token (JWT), with issuers      an identity, verified by its issuer's keys
-    anything else                    a tenant's key in the config
+    anything else                    a tenant's key in the config, else one that was imported into the store
 
 What a worker knows already is found with no `await`; the rest is looked up (`find`), once for all who wait for it.
 """
@@ -11,39 +11,24 @@ What a worker knows already is found with no `await`; the rest is looked up (`fi
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from gateway.config.schema import key_digest
 from gateway.errors import Unauthorized
-from gateway.keys.records import ANYBODY, Caller, KeyRecord, Limited, OwnerRecord
+from gateway.keys.held_keys import UNKNOWN
+from gateway.keys.minting import PREFIX
+from gateway.keys.records import ANYBODY, Caller, KeyRecord, OwnerRecord, caller_of
 from gateway.keys.tokens import is_token
 from gateway.request.access import bearer_key
 
 if TYPE_CHECKING:
-    from gateway.config.keys import OwnerTerms
     from gateway.config.schema import TenantConfig
     from gateway.keys.identities import Identities
+    from gateway.keys.known_keys import KnownKeys
 
-PREFIX: Final = b"tl_"
-"""What the keys of the store begin with."""
 _NOBODY: Final = (bytes(32), ANYBODY)
 """Compared with an unknown key, so that checking it takes as long as checking a known one."""
-_REFUSED: Final = "The API key is missing or unknown. Send it as 'Authorization: Bearer KEY'."
-
-
-class KeySource(Protocol):
-    """The keys of the store, as a worker knows them; `gateway.keys` implements it."""
-
-    def known(self, key: bytes) -> Caller | None:
-        """Return the caller of a key that is at hand and valid; None if it has to be found. Raises Unauthorized."""
-
-    async def find(self, key: bytes) -> Caller:
-        """Return the caller of a key. Raises Unauthorized; Overloaded where the store cannot say."""
-
-    async def of_record(self, record: KeyRecord) -> Caller:
-        """Return the caller of the record that an identity's token stands for. Raises Unauthorized."""
 
 
 class Callers:
@@ -55,83 +40,72 @@ class Callers:
     def __init__(
         self,
         tenants: Mapping[str, TenantConfig],
-        teams: Mapping[str, OwnerTerms] = MappingProxyType({}),
         *,
         required: bool = False,
         identities: Identities | None = None,
-        keys: KeySource | None = None,
+        keys: KnownKeys | None = None,
     ) -> None:
         """Prepare the callers of the config's tenants. `required`: also without tenants, who has no key is refused.
 
-        `keys` are those of the store; None where there is none.
+        `keys` are those of the store, and know the terms of teams and tenants; None for neither.
         """
-        self._tenants, self._teams = tenants, teams
+        self._tenants = tenants
         self._keys = keys
         self._identities = identities or None
+        self._by_digest: dict[bytes, tuple[bytes, Caller]] = {}
+        self._anybody = None if tenants or required else ANYBODY
+        if keys is not None:
+            keys.on_owners = self._take_terms
+        self._take_terms()
+
+    def _take_terms(self) -> None:
+        """Make the callers of the config's tenants, by the terms that their teams and they themselves have now."""
+        owner: Callable[[str], OwnerRecord | None] = (lambda _: None) if self._keys is None else self._keys.owner
         self._by_digest = {
             digest: (digest, caller)
-            for name, one in tenants.items()
-            for caller in [self.configured(KeyRecord("", "", name, one.team or "", may_try=one.may_try))]
+            for name, one in self._tenants.items()
+            for caller in [
+                caller_of(
+                    KeyRecord("", "", name, one.team or "", may_try=one.may_try),
+                    owner(f"team:{one.team}"),
+                    owner(f"tenant:{name}"),
+                )
+            ]
             for digest in one.key_digests
         }
-        self._anybody = None if tenants or required else ANYBODY
 
     def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Return the caller of a request; None if it has to be found. Raises Unauthorized for a key that is none."""
-        key = bearer_key(headers)
-        if key[:3] == PREFIX and self._keys is not None:
-            return self._keys.known(key)
+        key, keys = bearer_key(headers), self._keys
+        if key[:3] == PREFIX and keys is not None:
+            return keys.known(key)
         if self._identities is not None and is_token(key):
             return self._identities.known(key)
+        imported = keys is not None and keys.imported and key != b""
         if self._anybody is not None:
-            return self._anybody
+            return None if imported else self._anybody
         digest = key_digest(key)
         expected, caller = self._by_digest.get(digest, _NOBODY)
-        if not hmac.compare_digest(expected, digest):
-            raise Unauthorized(_REFUSED)
-        return caller
+        if hmac.compare_digest(expected, digest):
+            return caller
+        if imported and keys is not None:
+            return keys.known(key)
+        raise Unauthorized(UNKNOWN)
 
     async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Return the caller of a request that is not known yet. Raises Unauthorized, and Overloaded in trouble."""
-        key = bearer_key(headers)
-        if self._keys is not None and key[:3] == PREFIX:
-            return await self._keys.find(key)
-        if self._identities is None:
-            raise Unauthorized(_REFUSED)
-        record = await self._identities.record(key)
-        caller = self.configured(record) if self._keys is None else await self._keys.of_record(record)
-        self._identities.keep(key, caller)
-        return caller
+        key, keys = bearer_key(headers), self._keys
+        if self._identities is not None and is_token(key):
+            record = await self._identities.record(key)
+            caller = caller_of(record) if keys is None else await keys.of_record(record)
+            self._identities.keep(key, caller)
+            return caller
+        if keys is None:
+            raise Unauthorized(UNKNOWN)
+        if self._anybody is None or key[:3] == PREFIX:
+            return await keys.find(key)
+        return await keys.find_or(key, self._anybody)
 
     async def of(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Return the caller of a request, known or found. Raises Unauthorized, and Overloaded in trouble."""
         return self.known(headers) or await self.find(headers)
-
-    def configured(self, record: KeyRecord) -> Caller:
-        """Return the caller of a record, by the terms that the config gives its team and its tenant."""
-        team, tenant = self._teams.get(record.team), self._tenants.get(record.tenant)
-        return caller_of(
-            record,
-            None if team is None else _owner("team", record.team, team),
-            None if tenant is None else _owner("tenant", record.tenant, tenant),
-        )
-
-
-def _owner(kind: Literal["team", "tenant"], name: str, terms: OwnerTerms) -> OwnerRecord:
-    return OwnerRecord(kind, name, terms.limits, terms.per_user, terms.per_session)
-
-
-def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerRecord | None = None) -> Caller:
-    """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms."""
-    owners = [one for one in (team, tenant) if one is not None]
-    limited = [Limited("key", record.id, record.terms), *(Limited(one.kind, one.name, one.terms) for one in owners)]
-    every: tuple[KeyRecord | OwnerRecord, ...] = (record, *owners)
-    return Caller(
-        record.tenant,
-        record.team,
-        record.id,
-        record,
-        tuple(one for one in limited if one.terms),
-        tuple(one.per_user for one in every if one.per_user),
-        tuple(one.per_session for one in every if one.per_session),
-    )

@@ -13,7 +13,7 @@ from gateway.audit.entries import TrailEntry
 from gateway.audit.trail import AuditTrail
 from gateway.keys.minting import CONTEXT, digest_of, new_key
 from gateway.keys.records import KeyRecord, OwnerRecord, caller_of
-from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Page
+from gateway.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
 from gateway.quotas.terms import Terms
 from tests.gateway.keys.conftest import WHY, minted
 
@@ -96,7 +96,7 @@ async def test_keys_are_listed_in_pages_the_newest_first(registry: KeyRegistry) 
     made = [await registry.create(minted(name=f"n{i}", team="web" if i % 2 else "ops")[1], WHY) for i in range(7)]
 
     async def listed(**how: object) -> list[str]:
-        names, page = [], Page([], "")
+        names, page = [], KeyPage([], "")
         while True:
             page = await registry.page(page.older, 2, **how)  # type: ignore[arg-type]
             names += [key.name for key in page.keys]
