@@ -12,8 +12,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from gateway.config.identity import LoginConfig
@@ -31,8 +30,7 @@ class LoginFailed(Exception):
     """A person could not be signed in; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoginTry:
+class LoginTry(NamedTuple):
     """One try of a browser to sign in."""
 
     state: str
@@ -64,7 +62,8 @@ class Login:
             endpoint = await self._issuer.endpoint("authorization_endpoint")
         except IssuerUnavailable as error:
             raise LoginFailed(f"Nobody can sign in just now: {error}.") from None
-        cookie, one = secrets.token_urlsafe(32), _try(to)
+        cookie, state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
+        one = LoginTry(state, nonce, verifier, to, time.monotonic() + TRY_S)
         self._tries[_digest(cookie)] = one
         if len(self._tries) > _MOST:
             self._tries.popitem(last=False)
@@ -111,11 +110,6 @@ class Login:
             raise LoginFailed(f"The id token of {self.name} is not accepted: {error}.") from None
         except Unauthorized as error:
             raise LoginFailed(error.message) from None
-
-
-def _try(to: str) -> LoginTry:
-    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-    return LoginTry(state, nonce, verifier, to, time.monotonic() + TRY_S)
 
 
 def _digest(text: str) -> bytes:

@@ -229,7 +229,7 @@ def test_a_number_that_is_none_never_ends_nothing(provider: IdentityProvider) ->
     body = json.dumps({**provider.claims(), "exp": 0})
     header = {"alg": "RS256", "kid": kid}
     for exp in ("NaN", "Infinity"):
-        assert "no claims" in refused(
+        assert "exp" in refused(
             identities(provider), _signed(header, body.replace('"exp": 0', f'"exp": {exp}').encode(), key)
         )
     lasting = _signed(header, body.replace('"exp": 0', '"exp": 1' + "0" * 1000).encode(), key)
