@@ -30,6 +30,7 @@ from policies.expression import Expression
 from policies.misfits import CrossEncoderKind, misfits, names, patterns, problems_together
 from policies.model import ClauseLines, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
+from policies.spending import Spending
 from policies.validation import Section, check_part, validate
 from policies.wildcards import matches
 from policies.yaml_source import MAX_BYTES, Document, read_yaml
@@ -52,6 +53,7 @@ _LATER: Final[Mapping[str, object]] = {
     "input": None,
     "prompt_cache": "auto",
     "session": None,
+    "spending": Spending(),
     "tier_fields": {},
 }
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
@@ -360,8 +362,17 @@ def _without_missing(rules: Rules, tiers: Sequence[str]) -> dict[str, Any]:
     start = {name: rule for name, rule in rules.route.start.items() if name in tiers}
     fields = {name: fields for name, fields in rules.tier_fields.items() if name in tiers}
     optional = tuple(name for name in rules.optional_tiers if name in tiers)
-    route = rules.route.model_copy(update={"start": start})
-    return {"tiers": tuple(tiers), "optional_tiers": optional, "route": route, "tier_fields": fields}
+    route, spending = rules.route.model_copy(update={"start": start}), rules.spending
+    if spending.cap in rules.tiers and spending.cap not in tiers:
+        cheaper = [name for name in rules.tiers[: rules.tiers.index(spending.cap)] if name in tiers]
+        spending = spending.model_copy(update={"cap": (cheaper or tiers)[-1 if cheaper else 0]})
+    return {
+        "tiers": tuple(tiers),
+        "optional_tiers": optional,
+        "route": route,
+        "tier_fields": fields,
+        "spending": spending,
+    }
 
 
 def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from policies.learn import Learn
 from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.rollout import Rollout
 from policies.session import SessionCaps
+from policies.spending import AUTO, NONE, Spending
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
 
@@ -388,6 +389,13 @@ class Escalate(Section):
     speculate: Speculate = Speculate()
     max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
 
+    def eased(self, factor: float) -> Escalate:
+        """Return the rules with thresholds of confidence times that factor; 0 takes an answer of any confidence."""
+        calibrated, other = (self.when.threshold(calibrated=one) * factor for one in (True, False))
+        return self.model_copy(
+            update={"when": self.when.model_copy(update={"confidence_below": calibrated, "uncalibrated_below": other})}
+        )
+
 
 class Output(SetFields):
     """Limits on a model's output on this surface, and what all its models are asked for beside the request.
@@ -448,6 +456,8 @@ class Rules(Section):
     state: State = State()
     session: SessionCaps | None = None
     """What one session may use of this surface."""
+    spending: Spending = Spending()
+    """How requests are answered for less while a budget of theirs runs out."""
     holdout: Share = 0.01
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None
@@ -495,6 +505,10 @@ class Rules(Section):
                 message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
                 mend = f"write {near}" if near else "add it to tiers, or leave it out"
                 findings.append(Finding(at, message, "T202", mend, (Edit(at, rename=near),), of_key=True))
+        if (cap := self.spending.cap) not in (AUTO, NONE, *tiers):
+            at = ("spending", "cap")
+            message = f"tier {cap!r} is not among this policy's tiers {list(tiers)}{did_you_mean(cap, tiers)}"
+            findings.append(Finding(at, message, "T202", "write one of them, auto or none", (Edit(at),)))
         if not any(rule.source == OTHERWISE for rule in start.values()):
             message = "one tier must say 'otherwise', or some requests would have nowhere to go"
             at = ("route", "start", tiers[-1])
@@ -506,6 +520,12 @@ class Rules(Section):
     def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:
         """Return the tiers without the optional ones that a deployment with these does not have."""
         return tuple(name for name in self.tiers if name in deployed or name not in self.optional_tiers)
+
+    @property
+    def held_back_s(self) -> float:
+        """How long a request waits while a budget of its is nearly spent, in seconds."""
+        wait = self.spending.wait
+        return (self.slo.deadline / 10 if self.load.priority == "batch" else 0.0) if wait is None else wait
 
     def _unreachable(self) -> list[Finding]:
         """Return a finding for each tier cheaper than every start: escalation only goes up, so it is never called."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from policies.value_type import value_type
@@ -126,8 +127,8 @@ class AttemptMachine:
     """
 
     __slots__ = (
-        "_attempt", "_deadline", "_escalate", "_first_due", "_head", "_looked", "_step", "_stream", "_takes_over",
-        "_tokens", "_verify_s", "first_at", "hold_ends", "limit_s", "until", "wanted", "watched",
+        "_attempt", "_deadline", "_escalate", "_first_due", "_full", "_head", "_looked", "_step", "_stream",
+        "_takes_over", "_tokens", "_verify_s", "first_at", "hold_ends", "limit_s", "until", "wanted", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -154,7 +155,8 @@ class AttemptMachine:
         backend's drafts are watched.
         """
         self._attempt = attempt
-        self._escalate = escalate
+        self._full = escalate
+        self._escalate = escalate if attempt.ease >= 1 else escalate.eased(attempt.ease)
         self._deadline = deadline
         self._first_due = first_due
         self._takes_over = takes_over
@@ -234,7 +236,11 @@ class AttemptMachine:
         verdict = UNJUDGED
         if evidence is not None:
             verdict = assess(evidence, self._escalate, self._head, self._attempt.prior)
-        step = (self._rejected(verdict, at) if self._stream else None) or Commit(verdict, _outcome(verdict, kept=True))
+        outcome = _outcome(verdict, kept=True)
+        if evidence is not None and verdict.accepted and self._attempt.ease < 1:
+            full = assess(evidence, self._full, self._head, self._attempt.prior)
+            outcome = replace(outcome, eased=not full.accepted)
+        step = (self._rejected(verdict, at) if self._stream else None) or Commit(verdict, outcome)
         self._step = step
         return step
 
@@ -242,6 +248,8 @@ class AttemptMachine:
         """Return why a verifier that takes so many seconds is not to be asked now; '' if it is."""
         if self._attempt.final:
             return "nothing stronger follows"
+        if not self._attempt.ease:
+            return "any confidence is taken, as the budget is nearly spent"
         if at + takes_s > self.hold_ends:
             return f"{takes_s * 1000:.0f} ms would be too late"
         return "" if self._takes_over(self._left(at + takes_s)) else "no stronger tier would answer in time after it"

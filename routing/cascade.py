@@ -66,7 +66,8 @@ class Attempt:
     `prior` is the classifier's probability that this tier answers correctly; None if unknown. `role` is set on an
     attempt that runs in parallel with another one; `alone` means that no other attempt will run in parallel with it;
     `retry` means that it is made because another one failed. `reserved_s` is the expected time to first token of the
-    tier that would take over: the draft is judged early enough to leave that much time.
+    tier that would take over: the draft is judged early enough to leave that much time. `ease` is the factor of the
+    policy's thresholds of confidence, below 1 where the request's budget is nearly spent.
     """
 
     number: int
@@ -80,16 +81,21 @@ class Attempt:
     alone: bool = True
     retry: bool = False
     reserved_s: float = 0.0
+    ease: float = 1.0
 
 
 @value_type
 class AttemptOutcome:
-    """How an attempt ended. `kept` is set when its whole answer is stored and could still be served."""
+    """How an attempt ended. `kept` is set when its whole answer is stored and could still be served.
+
+    `eased`: it was accepted only because the thresholds had come down.
+    """
 
     kind: OutcomeKind
     detail: str = ""
     confidence: float | None = None
     kept: bool = False
+    eased: bool = False
 
 
 @value_type
@@ -158,6 +164,7 @@ class Cascade:
         self._health = health
         self._stronger = list(decision.tiers)
         self._weaker = list(decision.fallbacks)
+        self._steering = decision.steering
         self._dropped: list[str] = []
         self._tried: dict[str, int] = {}
         self._attempts: list[Attempt] = []
@@ -187,12 +194,13 @@ class Cascade:
     def may_store(self, number: int, *, clamped: bool) -> bool:
         """Return whether the answer of attempt `number`, which is served, may be stored for other requests.
 
-        Under a clamp (`clamped`) the tier that answers may be one that was not judged and that other requests would not
-        stop at.
+        Under a clamp (`clamped`), and where a budget steers, the tier that answers may be one that was not judged and
+        that other requests would not stop at.
         """
-        attempt = self._attempts[number - 1]
-        settled = attempt.judged or not clamped or attempt.tier == self._policy.ladder[-1]
-        return settled and self._outcomes[number].kind == "accepted" and self.path in _STORED_PATHS
+        attempt, outcome = self._attempts[number - 1], self._outcomes[number]
+        narrowed = clamped or self._steering is not None
+        settled = attempt.judged or not narrowed or attempt.tier == self._policy.ladder[-1]
+        return settled and not outcome.eased and outcome.kind == "accepted" and self.path in _STORED_PATHS
 
     def next(self, left: Left, waited_s: float = 0.0) -> Step:
         """Return the next step; `waited_s` is the number of seconds since the last attempt began."""
@@ -341,6 +349,7 @@ class Cascade:
             alone=not role and not self._may_race(tier, above),
             retry=self._last is not None and self._last.kind == "retryable" and not role,
             reserved_s=reserved,
+            ease=1.0 if self._steering is None else self._steering.ease_at(self._policy, tier),
         )
         self._tried[tier] = self._tried.get(tier, 0) + 1
         self._attempts.append(attempt)

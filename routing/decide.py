@@ -4,7 +4,8 @@ Steps: the request's own limits and the capabilities it needs narrow the policy'
 first start rule that holds names the wanted tier, or if that tier is not open to the request, the next stronger one;
 tiers that cannot answer now are left out, and the decision records that. Where the conversation is warm at a stronger
 tier than the wanted one, the cheapest of the tiers between them starts (`routing.warmth`), and what a weaker one would
-have to read cold is a part of its expected time.
+have to read cold is a part of its expected time. A request whose budget is nearly spent starts no higher than the cap
+of the policy's `spending` (`routing.spending`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from policies.quantities import dollars
 from policies.value_type import value_type
+from routing.spending import Spent, Steering, steering_of
 
 if TYPE_CHECKING:
     from policies.model import DeployedTier, Policy
@@ -98,7 +100,8 @@ class DecisionInput:
     `budget_s` is what is left of the deadline in seconds. `ttft_s` is the time left for a stream's first token in
     seconds; None where nothing limits it. With `holdout` the strongest tier starts whatever the difficulty. `room` is
     an upper bound of the tokens in prompt and reply together. `health` has every tier of the policy's ladder.
-    `costs` are those of the tiers up to the one where the conversation is warm, if it is.
+    `costs` are those of the tiers up to the one where the conversation is warm, if it is. `spent` is None for a request
+    without a budget.
     """
 
     difficulty: Difficulty | None
@@ -110,6 +113,7 @@ class DecisionInput:
     holdout: bool = False
     room: int = 0
     costs: Mapping[str, TierCost] | None = None
+    spent: Spent | None = None
 
 
 @value_type
@@ -119,7 +123,8 @@ class Decision:
     `tiers` begins with the tier that answers first; escalation moves through the rest. `fallbacks` are weaker tiers,
     tried only when all of `tiers` fail. `missing` are stronger tiers that are unavailable now: an answer that would
     have escalated to one of them is marked as degraded. `stand_in` is the reason why the wanted tier does not start;
-    `weaker` is set when the tier that starts in its place is a weaker one.
+    `weaker` is set when the tier that starts in its place is a weaker one. `steering` is None unless the request's
+    budget is nearly spent.
     """
 
     tiers: tuple[str, ...]
@@ -128,10 +133,13 @@ class Decision:
     stand_in: str = ""
     weaker: bool = False
     missing: tuple[str, ...] = ()
+    steering: Steering | None = None
 
 
 def decide(policy: Policy, given: DecisionInput) -> Decision:
     """Return the decision for one request. Raises NoTierError."""
+    if given.spent is not None and (steering := steering_of(policy, given.spent)) is not None:
+        return _steered(policy, given, given.spent, steering)
     features, health, budget_s, ttft_s = given.features, given.health, given.budget_s, given.ttft_s
     capable, unfit = _capable(policy, given)
     lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values()) if policy.unconfigured else ""
@@ -162,6 +170,28 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
         return _with_health(start, capable, health, reason)
     decision = _with_health(quick, capable, health, reason)
     return replace(decision, stand_in=_too_slow(health[start], features.stream, expected_s(health[start]), limit))
+
+
+def _steered(policy: Policy, given: DecisionInput, spent: Spent, steering: Steering) -> Decision:
+    """Return the decision as it would be, but for a start above the cap where a tier up to it can answer in time."""
+    free, place = decide(policy, replace(given, spent=None, holdout=False)), policy.tiers.index
+    cap, wanted, below = steering.cap, free.tiers[0], free.fallbacks
+    if not cap or free.weaker or place(wanted) <= place(cap):
+        return replace(free, steering=steering)
+    limit = given.budget_s if given.ttft_s is None else min(given.budget_s, given.ttft_s)
+    costs = given.costs if policy.route.weigh_switching else None
+    waits = partial(_expected_s, stream=given.features.stream, costs=costs)
+    start = next((name for name in below if place(name) <= place(cap) and waits(given.health[name]) <= limit), None)
+    if start is None:
+        return replace(free, steering=steering, reason=f"{free.reason}; no tier up to {cap} can answer in time")
+    at = below.index(start) + 1
+    return replace(
+        free,
+        tiers=(*reversed(below[:at]), *free.tiers),
+        fallbacks=below[at:],
+        reason=f"{free.reason}; {steering.why(policy, spent)}",
+        steering=steering._replace(wanted=wanted),
+    )
 
 
 def _cheapest(adequate: tuple[str, ...], health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> str:
@@ -279,6 +309,8 @@ def start_by_rules(
 
 def clause_of(policy: Policy, decision: Decision) -> str:
     """Return the dotted key of the policy by which the request starts where it does; `tiers` if one was open to it."""
+    if decision.steering is not None and decision.steering.wanted:
+        return "spending.cap"
     if " alone is open to it" in decision.reason:
         return "tiers"
     tier, _, why = decision.reason.partition(": ")
@@ -294,7 +326,9 @@ def values_for(policy: Policy, given: DecisionInput, tier: str) -> dict[str, Any
 def asks_both(policy: Policy, given: DecisionInput) -> bool:
     """Return whether the rule for asking two tiers at once (`escalate.speculate.both`) holds."""
     rule = policy.escalate.speculate.both
-    return rule is not None and rule.holds(rule_values(policy, given.difficulty, given.features, given.budget_s))
+    if rule is None or steering_of(policy, given.spent) is not None:
+        return False
+    return rule.holds(rule_values(policy, given.difficulty, given.features, given.budget_s))
 
 
 def priors(policy: Policy, difficulty: Difficulty | None) -> Mapping[str, float]:

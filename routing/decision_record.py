@@ -9,7 +9,8 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
      [health of each tier of the ladder: 0 if well without a forecast,
       [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, marks] if well, or ["why it is unavailable", failing]],
      [before, last_tier, [cost of each tier of the ladder: 0 if unknown, or [cold, usd, cold_s]]], of which the costs,
-     or all of it, are left out where nothing is known of the turns before]
+     or all of it, are left out where nothing is known of the turns before,
+     [share of the tightest budget that is spent, cap]; left out without a budget. What is before it is then written]
 
 `flags` adds 1 for tools, 2 for JSON, 4 for images, 8 for a stream, 16 to 128 for the first capabilities of
 `routing.features.FURTHER`, 256 for reasoning of a stronger tier, and 512 and more for the other capabilities.
@@ -27,6 +28,7 @@ from routing.decide import Clamp, DecisionInput, TierHealth
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
+from routing.spending import Spent
 from routing.warmth import TierCost
 
 if TYPE_CHECKING:
@@ -54,9 +56,13 @@ FLAGS: Final = {
 }
 """The bit of each flag in a record, by its name among the columns of a table."""
 _NOTHING_BEFORE: Final = (None, 0)
+_WITHOUT_MORE: Final = 10
+"""Length of a record without a word on the turns before."""
 _NO_COST: Final = [None, None, None]
 _JUDGED: Final = ("kind", "p_kind", "quantile")
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
+_SPENT: Final = ("budget_share", "budget_cap")
+_NOT_SPENT: Final = (None, None)
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
 
 
@@ -102,6 +108,9 @@ def record_of(given: DecisionInput) -> Record:
     if features.before is not None or features.last_tier or given.costs:
         costs = [list(one) if (one := given.costs.get(name)) else 0 for name in given.health] if given.costs else None
         record.append([features.before, features.last_tier, *([] if costs is None else [costs])])
+    if given.spent is not None:
+        record += ([*_NOTHING_BEFORE],) if len(record) == _WITHOUT_MORE else ()
+        record.append(list(given.spent))
     return record
 
 
@@ -135,6 +144,7 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
             bool(holdout),
             room,
             _costs(tiers, costs[0]) if costs else None,
+            Spent(*more[1]) if len(more) > 1 else None,
         )
     except TypeError as error:
         raise ValueError(f"not the record of a decision's input: {error}") from None
@@ -174,6 +184,7 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
             "before": before,
             "last_tier": last_tier,
             "costs": [dict(zip(TierCost._fields, one or _NO_COST, strict=True)) for one in costs[0]] if costs else None,
+            **dict(zip(_SPENT, more[1] if len(more) > 1 else _NOT_SPENT, strict=True)),
         }
     return given, None if outcome is None else dict(zip(_OUTCOME, outcome, strict=True))
 
@@ -203,6 +214,9 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         if costs:
             told = [[one[name] for name in TierCost._fields] for one in costs]
             record[-1].append([0 if one == _NO_COST else one for one in told])
+    if (share := given.get("budget_share")) is not None:
+        record += ([*_NOTHING_BEFORE],) if len(record) == _WITHOUT_MORE else ()
+        record.append([share, given["budget_cap"]])
     return record
 
 

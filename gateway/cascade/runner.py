@@ -124,7 +124,7 @@ class CascadeRun:
         self._missing = decision.missing
         self._request = request
         self._runner = runner
-        hedges = request.policy.escalate.hedge is not None
+        hedges = request.policy.escalate.hedge is not None and decision.steering is None
         racing = _racing(request, runner, both=routed.asks_both) if hedges or routed.asks_both else NO_RACING
         self._cascade = Cascade(
             decision, request.policy, routed.health, stream=request.features.stream, priors=routed.priors, racing=racing

@@ -63,7 +63,7 @@ class Verifiers:
         """Start the samples that the policy wants, with `limit_s` seconds to come; None if they would tell nothing."""
         policy, features = request.policy, request.features
         rule = policy.escalate.agreement
-        if rule is None or attempt.final or not attempt.judged:
+        if rule is None or attempt.final or not attempt.judged or not attempt.ease:
             return None
         if features.has_images or request.body.get("n") not in (None, 1):
             return None

@@ -232,7 +232,7 @@ class Walks:
         key = (
             id(policy), id(health), id(around), features.stream, features.wants_json, given.budget_s, given.ttft_s,
             given.clamp is None, decision.tiers, decision.fallbacks, decision.missing, decision.weaker,
-            not decision.stand_in, asks_both(policy, given),
+            not decision.stand_in, decision.steering, asks_both(policy, given),
         )  # fmt: skip
         known = self._courses.get(key)
         if known is None:
@@ -621,7 +621,7 @@ class _Course:
 
     def _racing(self) -> Racing:
         hedge, both = self.policy.escalate.hedge, asks_both(self.policy, self.given)
-        if hedge is None:
+        if hedge is None or self.decision.steering is not None:
             return Racing(both)
         after_s, after = self.around.hedge_after_s, hedge.after
         if after_s is None:

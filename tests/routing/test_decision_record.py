@@ -19,6 +19,7 @@ from routing.decision_record import FLAGS, TierFacts, named, outcome_of, record_
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
+from routing.spending import Spent
 from routing.warmth import TierCost
 
 CLASSIFIER = "0123456789ab"
@@ -94,6 +95,7 @@ inputs = st.builds(
     st.integers(0, 200_000),
     st.none()
     | st.dictionaries(st.sampled_from(TIERS), st.builds(TierCost, st.none() | st.just(900), st.none() | shares, waits)),
+    st.none() | st.builds(Spent, shares, st.sampled_from(("", *TIERS))),
 )
 
 
@@ -142,7 +144,7 @@ def _assert_decides_again(policy: Policy, made_of: DecisionInput) -> None:
 def test_nothing_that_decides_is_left_out() -> None:
     """A field that is added to any of these must be recorded too, or no decision could be made again."""
     assert [field.name for field in fields_of(DecisionInput)] == [
-        "difficulty", "features", "health", "budget_s", "ttft_s", "clamp", "holdout", "room", "costs",
+        "difficulty", "features", "health", "budget_s", "ttft_s", "clamp", "holdout", "room", "costs", "spent",
     ]  # fmt: skip
     assert [field.name for field in fields_of(Difficulty)] == [
         "p_right",

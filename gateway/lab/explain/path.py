@@ -13,8 +13,9 @@ from policies.diff import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Escalate, Policy
-from policies.quantities import dollars, write_duration, write_share
+from policies.quantities import dollars, percent, write_duration, write_share
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
+from routing.spending import steering_of
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
@@ -157,6 +158,14 @@ def _budget(policy: Policy, given: DecisionInput) -> Iterator[PathLine]:
     if given.ttft_s is not None:
         text = f"{write_duration(round(given.ttft_s, 4))} until the first token is due"
         yield PathLine("budget", text, ("slo", "ttft", "p99"))
+    if (spent := given.spent) is not None:
+        rules, steering = policy.spending, steering_of(policy, spent)
+        text = f"{percent(spent.share)} of the tightest budget is spent, and it steers from {percent(rules.steer_from)}"
+        if steering is not None:
+            text += (
+                f": the cap is {steering.cap or 'none'}, and thresholds below it are {percent(steering.ease)} of theirs"
+            )
+        yield PathLine("budget", text, ("spending", "steer_from"), held=steering is not None)
 
 
 def _rules(policy: Policy, given: DecisionInput, values: Mapping[str, Any], decision: Decision) -> Iterator[PathLine]:

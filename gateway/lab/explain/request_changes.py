@@ -31,6 +31,7 @@ from policies.expression import KINDS
 from policies.model import RATED, Policy
 from routing.decide import Clamp, DecisionInput, hardness_of, quantile_of, rule_values
 from routing.difficulty.model import Difficulty
+from routing.spending import steering_of
 
 _FLAGS: Final = {
     "has_tools": "tools",
@@ -49,6 +50,7 @@ _FEATURES: Final = {
 _NEEDS: Final = "needs"
 """Begins the path of a further capability that the request may do without."""
 _WARM: Final = ("costs",)
+_SPENT: Final = ("spent",)
 _CLASSIFIED: Final = frozenset({"p_adequate", "kind", "quantile"})
 
 
@@ -78,7 +80,8 @@ def changed_request(policy: Policy, given: DecisionInput, patch: Patch) -> tuple
         return None  # the turn by itself is harder
     budget_s = patch.get(("budget_ms",), given.budget_s)
     health, holdout, costs = given.health, given.holdout, None if _WARM in patch else given.costs
-    return policy, DecisionInput(difficulty, features, health, budget_s, ttft_s, clamp, holdout, room, costs)
+    spent = None if _SPENT in patch else given.spent
+    return policy, DecisionInput(difficulty, features, health, budget_s, ttft_s, clamp, holdout, room, costs, spent)
 
 
 _NO_SUCH: Final = Difficulty((), in_domain=False, model_version="")
@@ -133,6 +136,8 @@ def request_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
         things.append(_before(policy, given, tests))
     if given.costs:
         things.append([Move(_WARM, None, "held by a provider's cache", yes_or_no(True), yes_or_no(False), 1.0)])
+    if steering_of(policy, given.spent) is not None:
+        things.append([Move(_SPENT, None, "budget nearly spent", yes_or_no(True), yes_or_no(False), 1.0)])
     for name, capability in _FLAGS.items():
         matters = name in tests.names
         matters |= any(capability not in one.capabilities for one in health) if capability else False

@@ -20,6 +20,7 @@ from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
 from routing.output_limits import effective_body
+from routing.spending import Spent
 from routing.warmth import TierCost
 
 if TYPE_CHECKING:
@@ -286,6 +287,7 @@ class PolicyUnderTest:
             bool(values.get("holdout") and may_hold_out),
             room,
             _costs(values.get("costs") or {}, health),
+            None if (share := values.get("budget_share")) is None else Spent(share, values.get("budget_cap") or ""),
         )
 
     # --- the world ----------------------------------------------------------------------------------------------------
@@ -348,6 +350,10 @@ class PolicyUnderTest:
             steps.append(_HELD_OUT[True])
         elif self.policy.holdout:
             steps.append(_HELD_OUT[False])
+        if given.spent is not None and got.decision is not None:
+            steering = got.decision.steering
+            steps.append(_STEERED[steering is not None])
+            steps += [] if steering is None else [_CAPPED_AT[bool(steering.wanted)]]
         if got.rule or self.both is not None:
             difficulty, tiers = given.difficulty, len(self.policy.tiers)
             values = rule_values(self.policy, difficulty, given.features, given.budget_s)
@@ -381,6 +387,8 @@ def _parts(at: KeyPath, rule: Expression) -> Sequence[tuple[Expression, tuple[St
 
 
 _HELD_OUT: Final = (Step(("holdout",), False, "not held out"), Step(("holdout",), True, "held out"))
+_STEERED: Final = _either(("spending", "steer_from"), "the budget's share")
+_CAPPED_AT: Final = _either(("spending", "cap"), "where it starts")
 _IN_TIME: Final = (Step(("slo", "deadline"), False, "the deadline was kept"),)
 _CAPPED: Final = (
     (Step(("output", "max_tokens"), True, "the policy limits"),),

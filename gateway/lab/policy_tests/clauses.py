@@ -96,6 +96,8 @@ def _clauses(tested: Tested) -> Iterator[tuple[KeyPath, KeyPath, Expression | No
     if len(policy.tiers) > 1 and policy.escalate.max_attempts > 1:
         yield from _of_escalation(tested)
     plain: list[KeyPath] = [("slo", "deadline"), ("slo", "ttft", "p99"), ("output", "max_tokens"), ("load", "max_wait")]
+    if len(policy.tiers) > 1:
+        plain += [("spending", "steer_from"), ("spending", "cap")]
     if policy.holdout and len(policy.tiers) > 1:
         plain.append(("holdout",))
     yield from ((at, at, None) for at in plain)

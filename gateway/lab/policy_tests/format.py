@@ -125,6 +125,10 @@ class Given(Section):
     holdout: bool = False
     may_hedge: bool = True
     """Whether the budget for hedging allows one now."""
+    budget_share: Share | None = None
+    """How much of the tightest budget is spent."""
+    budget_cap: Tier | None = None
+    """The tier beyond which dollars gain least, as it was measured; left out, that is not known."""
     costs: Mapping[Tier, StatedCost] = {}
     """Of a conversation that is warm at the last of these tiers."""
     text: str | None = None
@@ -243,7 +247,7 @@ def span(value: object) -> Span:
 
 
 Spans = Mapping[str, Annotated[Span, BeforeValidator(span)]]
-_NO_SCALARS: Final = {"text", "stop", "min_tier", "max_tier", "may_hedge", "needs", "costs"}
+_NO_SCALARS: Final = {"text", "stop", "min_tier", "max_tier", "may_hedge", "needs", "costs", "budget_cap"}
 _SCALARS: Final = tuple(name for name in Given.model_fields if name not in _NO_SCALARS)
 
 

@@ -39,6 +39,8 @@ _ALL: Final = frozenset({"tools", "vision", "json", *FURTHER})
 _FLAG_VALUES: Final = 1 << len(FLAGS)
 _FLAGS: Final = frozenset({"has_tools", "wants_json", "has_images", "stream", "reasoning_above"})
 _LIMIT: Final = 1 << 62
+_SHARES: Final = 200
+"""Steps in which a budget's share counts: half a percent of it moves a threshold by a fortieth at most."""
 
 
 class CellVerdict(NamedTuple):
@@ -50,6 +52,8 @@ class CellVerdict(NamedTuple):
     weaker: bool
     stands_in: bool
     rule: str = ""
+    ease: tuple[float, ...] = ()
+    """The factors of the thresholds at `tiers`; empty where no budget steers."""
 
 
 NO_TIER: Final = CellVerdict((), (), (), weaker=False, stands_in=False)
@@ -82,6 +86,10 @@ class Inputs:
     p_right: Floats
     before: Floats
     last_tier: Ints
+    budget_share: Floats
+    """How much of the tightest budget was spent; NaN without one."""
+    budget_cap: Ints
+    """The tier beyond which dollars gained least, as a position in `names`; 0 where that was not known."""
     state: Ints
     ttft_s: Floats
     whole_s: Floats
@@ -145,7 +153,7 @@ class CellDecider:
         """Return the verdict on one record, by `decide`."""
         given = input_of(self.record(inputs, at), self._facts, self._classifier)
         try:
-            return verdict_of(decide(self.policy, given))
+            return verdict_of(self.policy, decide(self.policy, given))
         except NoTierError:
             return NO_TIER
 
@@ -161,6 +169,8 @@ class CellDecider:
         before, last_tier = _or_none(inputs.before[at]), int(inputs.last_tier[at])
         costs = [_cost(inputs, at, place) for place in self._places]
         turns = [before, last_tier, *([costs] if any(costs) else [])]
+        cap, share = int(inputs.budget_cap[at]), _or_none(inputs.budget_share[at])
+        spent = [] if share is None else [[share, inputs.names[cap - 1] if cap else ""]]
         return [
             int(inputs.tokens_in[at]),
             int(inputs.turns[at]),
@@ -172,7 +182,8 @@ class CellDecider:
             clamp if low or high else 0,
             difficulty,
             [_health(inputs, at, place) for place in self._places],
-            *([] if turns == [None, 0] else [turns]),
+            *([turns] if spent or turns != [None, 0] else []),
+            *spent,
         ]
 
     def _signature(self, inputs: Inputs) -> list[tuple[Ints, int]]:
@@ -208,6 +219,9 @@ class CellDecider:
         columns = [((inputs.room > context).astype(np.int64), 2) for context in contexts]
         if inputs.names:
             columns.append((inputs.clamps[:, 0] * names + inputs.clamps[:, 1], names * names))
+        if (steered := inputs.budget_share >= self.policy.spending.steer_from).any():
+            spent = np.minimum(np.nan_to_num(inputs.budget_share) * _SHARES, _SHARES).astype(np.int64)
+            columns.append((np.where(steered, (spent + 1) * names + inputs.budget_cap, 0), (_SHARES + 2) * names))
         return columns + self.rule_columns(inputs)
 
     def rule_columns(self, inputs: Inputs) -> list[tuple[Ints, int]]:
@@ -325,9 +339,12 @@ def numbered(keys: NDArray[np.integer[Any]]) -> Ints:
     return np.asarray(numbers, np.int64)
 
 
-def verdict_of(decision: Decision) -> CellVerdict:
+def verdict_of(policy: Policy, decision: Decision) -> CellVerdict:
     """Return what cells compare of a decision."""
-    rule = decision.reason.split("; ", 1)[0]
+    rule, steering = decision.reason.split("; ", 1)[0], decision.steering
+    if steering is not None:
+        share = max(policy.spending.steer_from, min(int(steering.share * _SHARES) / _SHARES, 1.0))
+        steering = steering._replace(ease=policy.spending.ease(share))
     return CellVerdict(
         tuple(decision.tiers),
         tuple(decision.fallbacks),
@@ -335,6 +352,7 @@ def verdict_of(decision: Decision) -> CellVerdict:
         bool(decision.weaker),
         bool(decision.stand_in),
         rule,
+        () if steering is None else tuple([steering.ease_at(policy, tier) for tier in decision.tiers]),
     )
 
 

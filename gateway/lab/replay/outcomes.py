@@ -276,7 +276,7 @@ class CourseFollower:
         ungraded = np.flatnonzero(judged & ((history.signal[tier, rows] == 0) | (state == NOT_CALLED)) & ~failed)
         graded[ungraded] = self._donors("judged", tier, at[ungraded], resampled)
         self.estimated_path[self._target[at[ungraded]]] = self.estimated[self._target[at[ungraded]]] = True
-        passes = ~judged | self._passes(tier, graded)
+        passes = ~judged | self._passes(tier, graded, self._numbers[at])
         unheard = at[judged & ~failed & (self._told[history.basis[graded], history.signal[tier, graded]] < 0)]
         self._unknown[unheard] = self.estimated[self._target[unheard]] = True
         # The whole answer.
@@ -419,7 +419,8 @@ class CourseFollower:
             judged = decided & (history.signal[tier] > 0) & ((state == ACCEPTED) | (state == REJECTED))
             at = np.flatnonzero(judged)
             unheard = self._told[history.basis[at], history.signal[tier, at]] < 0
-            changed[at[unheard | (self._passes(tier, at) != (state[at] == ACCEPTED))]] = True
+            passes = self._passes(tier, at, history.candidate[at].astype(np.int64))
+            changed[at[unheard | (passes != (state[at] == ACCEPTED))]] = True
         own = self.candidate.escalate.max_attempts
         theirs = np.array([basis.policy.escalate.max_attempts for basis in reader.bases] or [own])[history.basis]
         several = self._length_of[history.candidate] > 1
@@ -427,14 +428,15 @@ class CourseFollower:
         changed |= decided & several & (theirs != own) & ((fewer == 1) | (history.attempts >= fewer))
         return np.asarray(changed)
 
-    def _passes(self, tier: int, rows: Ints) -> Bools:
-        """Return whether the candidate accepts the recorded drafts of these requests."""
+    def _passes(self, tier: int, rows: Ints, numbers: Ints) -> Bools:
+        """Return whether the candidate, by the verdicts of these numbers, accepts the drafts recorded of these rows."""
         history, when = self.history, self.candidate.escalate.when
         confidence = history.confidence[tier, rows]
         least = np.array([when.threshold(calibrated=name in CALIBRATED) for name in self._signals])
-        asked = self.candidate.escalate.no_signal == "escalate" and when.asks_for_confidence
+        ease = self._ease[numbers, tier]
+        asked = (self.candidate.escalate.no_signal == "escalate" and when.asks_for_confidence) & (ease > 0)
         told = self._told[history.basis[rows], history.signal[tier, rows]] != 0
-        enough = np.where(np.isnan(confidence) | ~told, not asked, confidence >= least[history.signal[tier, rows]])
+        enough = np.where(np.isnan(confidence) | ~told, ~asked, confidence >= ease * least[history.signal[tier, rows]])
         fault = self._active_fault[history.fault[tier, rows]] | (history.finish[tier, rows] == self._cut_off)
         return np.asarray(enough & ~fault)
 
@@ -451,10 +453,13 @@ class CourseFollower:
         verdicts = read.table.verdicts
         place = {name: row for row, name in enumerate(read.tiers)}
         self._path_of = np.full((len(verdicts), _POSITIONS + 1), -1)
+        self._ease = np.ones((len(verdicts), len(read.tiers)))
         routes: dict[Any, int] = {}
         for number, verdict in enumerate(verdicts):
             for position, name in enumerate([*verdict.tiers, *verdict.fallbacks][:_POSITIONS]):
                 self._path_of[number, position] = place[name]
+            for name, ease in zip(verdict.tiers, verdict.ease, strict=False):
+                self._ease[number, place[name]] = ease
         self._route_of = np.array([routes.setdefault(verdict[:5], len(routes)) for verdict in verdicts])
         self._length_of = np.array([len(verdict.tiers) for verdict in verdicts])
         self._missing = np.array([bool(verdict.missing) for verdict in verdicts])

@@ -294,6 +294,7 @@ class LedgerReader:
             f"{self.kinds.sql('given.difficulty.kind')} AS kind_",
             f"{self._names.sql('given.min_tier')} AS min_",
             f"{self._names.sql('given.max_tier')} AS max_",
+            f"{self._names.sql('given.budget_cap')} AS cap_",
         ]
 
     def _inputs(self, got: dict[str, Any], rows: Ints, tiers: int) -> Inputs:
@@ -324,6 +325,8 @@ class LedgerReader:
             quantile=floats("quantile"),
             before=floats("before"),
             last_tier=ints("last_tier"),
+            budget_share=floats("budget_share"),
+            budget_cap=ints("cap_"),
             p_right=np.stack(heads, axis=1) if heads else np.zeros((len(rows), 0)),
             state=states,
             ttft_s=health["ttft_s"],
@@ -454,6 +457,7 @@ _GIVEN: Final = (
     "given.difficulty.quantile AS quantile",
     "given.before AS before",
     "given.last_tier AS last_tier",
+    "given.budget_share AS budget_share",
 )
 _CALL_FLOATS: Final = (
     "tokens_in",

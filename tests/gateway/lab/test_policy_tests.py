@@ -144,6 +144,26 @@ def test_a_test_says_how_warm_a_conversation_is(tmp_path: Path) -> None:
     assert len(failures(ran(tmp_path, tests, ignored))) == 2
 
 
+def test_a_test_says_how_much_of_a_budget_is_spent(tmp_path: Path) -> None:
+    """From the policy's share on a hard request starts at the cap, and thresholds come down."""
+    tests = """\
+  - name: the last of a budget
+    given: {p_adequate: 0.2}
+    each:
+      - {given: {budget_share: 0.89}, expect: {start: hosted}}
+      - {given: {budget_share: 0.95}, expect: {start: local, why: capped at local}}
+      - {given: {budget_share: 0.95, budget_cap: hosted}, expect: {start: hosted}}
+  - name: the thresholds
+    given: {p_adequate: 0.9, budget_cap: hosted}
+    draft: {tier: local, confidence: 0.5}
+    each:
+      - {expect: {path: escalated}}
+      - {given: {budget_share: 0.99}, expect: {path: direct, stored: false}}
+"""
+    assert failures(ran(tmp_path, tests)) == []
+    assert len(failures(ran(tmp_path, tests, POLICY.replace("route:", "spending: {cap: none}\nroute:")))) == 2
+
+
 def test_a_draft_says_whose_word_its_confidence_is(tmp_path: Path) -> None:
     """A judge's, held against the threshold for what no head calibrated; of one that is not asked there is no word."""
     asked = POLICY.replace("    refusal: true", "    uncalibrated_below: 0.7\n    refusal: true").replace(

@@ -96,6 +96,8 @@ def random_inputs(draw: np.random.Generator, n: int, tiers: int) -> Inputs:
         p_right=p_right,
         before=np.where(draw.random(n) < 0.7, near(_SHARES, 0.001), np.nan),
         last_tier=draw.integers(0, 3, n),
+        budget_share=np.where(draw.random(n) < 0.4, near((0.5, 0.9, 0.95, 1.0), 0.001), np.nan),
+        budget_cap=draw.integers(0, 4, n),
         state=state,
         ttft_s=np.where(known, draw.choice((0.1, 0.3, 0.5, 2.0), (n, tiers)), np.nan),
         whole_s=np.where(known, draw.choice((0.2, 0.5, 2.0, 5.0), (n, tiers)), np.nan),
