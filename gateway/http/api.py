@@ -24,7 +24,17 @@ from gateway.http.api_route import as_invalid_request
 from gateway.http.docs import HEADERS, STYLE, page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, beside_fastapi, document, documents
-from gateway.http.routes import admin, audit, conversations, feedback, kept_responses, models, policies, token_counts
+from gateway.http.routes import (
+    admin,
+    audit,
+    budgets,
+    conversations,
+    feedback,
+    kept_responses,
+    models,
+    policies,
+    token_counts,
+)
 from gateway.keys.identities import Identities
 from gateway.keys.records import Caller
 from gateway.keys.roles import ADMIN, Person
@@ -59,7 +69,7 @@ def public_api(steps: Steps) -> FastAPI:
 
 def admin_api(steps: Steps, config: Admin) -> FastAPI:
     """Return the application of the admin port."""
-    routers = [admin.router, policies.router, audit.router]
+    routers = [admin.router, policies.router, audit.router, budgets.router]
     api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config, steps.identities), keyed=True)
     api.state.typed = api.state.sheds = False
     api.state.policies = policies.PolicyAdmin(steps)

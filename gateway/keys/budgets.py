@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 from urllib.parse import unquote
 
 from cache.store.base import Command, Store
@@ -172,6 +172,14 @@ class OwnerBudgets:
                 for reply in replies
             ]
         return found
+
+
+def owner_named(text: str) -> Owned:
+    """Return the owner of a text such as `team:web`; without a kind it is a key. Raises ValueError."""
+    kind, _, name = text.partition(":") if ":" in text else ("key", "", text)
+    if kind not in get_args(OwnerKind) or not name:
+        raise ValueError(f"{text!r} is no owner; write the id of a key, team:NAME or tenant:NAME")
+    return cast(OwnerKind, kind), name
 
 
 def account_named(name: str, now: float) -> Account | None:

@@ -7,7 +7,7 @@ import asyncio
 import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, cast, get_args
+from typing import Final, get_args
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -15,9 +15,9 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
-from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, terms_in
+from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.keys.registry import KeysRefused, Why
-from gateway.quotas.terms import NANO, OwnerKind, Per
+from gateway.quotas.terms import NANO, Per
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import dollars, percent
 
@@ -76,12 +76,10 @@ async def _run(args: argparse.Namespace) -> Sequence[BudgetStanding]:
 
 
 def _owner(text: str) -> Owned:
-    kind, colon, name = text.partition(":")
-    if not colon:
-        kind, name = "key", text
-    if kind not in get_args(OwnerKind) or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no owner; write the id of a key, team:NAME or tenant:NAME")
-    return cast(OwnerKind, kind), name
+    try:
+        return owner_named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _dollars(text: str) -> float:
