@@ -50,6 +50,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_store_flags(export)
     verify = add_command(actions, "audit verify")
     verify.add_argument("--export", type=Path, metavar="FILE")
+    verify.add_argument("--head", action="append", default=[], metavar="HASH")
     verify.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_store_flags(verify)
 
@@ -157,29 +158,35 @@ def _export(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     exported = [] if args.export is None else _exported(args.export)
-    checks, differing = _with_trail(args, lambda trail: _checked(trail, exported))
-    is_whole = not differing and not any(check.problems for check in checks)
+    checks, missing = _with_trail(args, lambda trail: _checked(trail, exported, args.head))
+    is_whole = not missing and not any(check.problems for check in checks)
     if args.json:
         streams = [{name: getattr(check, name) for name in check.__slots__} for check in checks]
-        print_json({"whole": is_whole, "streams": streams, "differs_from_export": differing})
+        print_json({"whole": is_whole, "streams": streams, "missing": missing})
         return Exit.OK if is_whole else Exit.FINDINGS
     for check in checks:
         older = f", {check.older} of an older version without a chain" if check.older else ""
         state = "BROKEN" if check.problems else "whole"
         sys.stdout.write(f"{check.stream}: {state}, {check.entries} entries{older}, newest {check.head}\n")
         sys.stdout.write("".join(f"  {problem}\n" for problem in check.problems))
-    if exported:
-        said = f"{len(differing)} of its entries are not there as they were" if differing else "all in the store"
-        sys.stdout.write(f"{args.export}: {said}\n" + "".join(f"  {one}\n" for one in differing[:10]))
+    if exported or args.head:
+        noted = f"{len(exported)} exported entries and {len(args.head)} hashes"
+        sys.stdout.write(f"{noted}: {f'{len(missing)} are not in the store' if missing else 'all in the store'}\n")
+        sys.stdout.write("".join(f"  {one}\n" for one in missing[:10]))
     if not checks:
         sys.stdout.write("no entries\n")
     return Exit.OK if is_whole else Exit.FINDINGS
 
 
-async def _checked(trail: AuditTrail, exported: list[StoredEntry]) -> tuple[list[StreamCheck], list[str]]:
-    chains = {(one.stream, one.id): one.chain async for one in trail.stored()} if exported else {}
-    differing = [one for one in exported if chains.get((one.stream, one.id)) != one.chain]
-    return await trail.checked(), [f"{one.stream} {one.id.decode()}" for one in differing]
+async def _checked(
+    trail: AuditTrail, exported: list[StoredEntry], heads: list[str]
+) -> tuple[list[StreamCheck], list[str]]:
+    """Return what there is to say of each stream, and what was noted earlier and does not stand in the store."""
+    noted = {one.chain: f"{one.stream} {one.id.decode()}" for one in exported} | {head: head for head in heads}
+    if noted:
+        async for one in trail.stored():
+            noted.pop(one.chain, None)
+    return await trail.checked(), list(noted.values())
 
 
 def _exported(file: Path) -> list[StoredEntry]:

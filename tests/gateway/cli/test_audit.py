@@ -68,7 +68,8 @@ async def test_a_trail_is_verified_against_itself_and_an_export(
     of_store, export = ("--store", server.url), ("--export", str(file))
     code, text = await asyncio.to_thread(said, capsys, "export", str(file), *of_store)
     assert code == 0 and text.startswith("3 entries written")
-    code, text = await asyncio.to_thread(said, capsys, "verify", *of_store, *export)
+    heads = [one.head for one in await AuditTrail(store).checked()]
+    code, text = await asyncio.to_thread(said, capsys, "verify", *of_store, *export, "--head", heads[0])
     assert code == 0 and f"{KEYS}: whole, 2 entries" in text and "all in the store" in text
     first = json.loads(file.read_bytes().splitlines()[0])["id"]
     await store.ask([Command((b"XDEL", KEYS.encode(), first.encode()))])
@@ -78,7 +79,12 @@ async def test_a_trail_is_verified_against_itself_and_an_export(
     await of_key(store, "k_1", "create")
     assert (await asyncio.to_thread(said, capsys, "verify", *of_store))[0] == 0
     code, text = await asyncio.to_thread(said, capsys, "verify", *of_store, *export, "--json")
-    assert code == 1 and len(json.loads(text)["differs_from_export"]) == 2
+    assert code == 1 and len(json.loads(text)["missing"]) == 2
+    code, text = await asyncio.to_thread(said, capsys, "verify", *of_store, "--head", heads[0], "--head", heads[1])
+    assert code == 1 and text.splitlines()[-2:] == [
+        "0 exported entries and 2 hashes: 1 are not in the store",
+        f"  {heads[0]}",
+    ]
     file.write_text(file.read_text().replace("active", "revoked"))
     code = await asyncio.to_thread(main, ["audit", "verify", *of_store, *export])
     assert code == 2 and "was altered" in capsys.readouterr().err
