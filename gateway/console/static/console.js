@@ -84,7 +84,20 @@
   // Where the views do not fit beside each other, the present one is in sight.
   const views = document.querySelector(".top nav"), view = views?.querySelector("[aria-current]");
   if (view) views.scrollLeft = view.offsetLeft + view.offsetWidth / 2 - views.offsetLeft - views.clientWidth / 2;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("[data-copy]");
+    if (!button) return;
+    const text = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch { // a page that is not served by https: the text is marked, for Ctrl-C
+      getSelection().selectAllChildren(text);
+      button.textContent = "Press Ctrl-C";
+    }
+  });
   const ready = () => {
+    for (const one of document.querySelectorAll("[data-copy][hidden]")) one.hidden = false;
     // What is wider than the window begins with its newest end.
     for (const one of document.querySelectorAll("[data-newest]")) {
       one.scrollLeft = one.scrollWidth;
