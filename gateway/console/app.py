@@ -47,6 +47,7 @@ from gateway.console.views import (
     caching,
     conversation,
     differ,
+    keys,
     money,
     now,
     playground,
@@ -55,6 +56,7 @@ from gateway.console.views import (
     requests,
     rollout,
     surface,
+    teams,
     usage,
     whatif,
 )
@@ -90,6 +92,8 @@ _VIEWS: Final[tuple[View, ...]] = (
     caching.pages,
     money.pages,
     usage.pages,
+    keys.pages,
+    teams.pages,
     audit.pages,
     playground.pages,
 )

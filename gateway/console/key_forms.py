@@ -27,7 +27,7 @@ class NotChanged(Exception):
 
 def key_of(form: Mapping[str, str], base: KeyRecord, now: float) -> KeyRecord:
     """Return `base` with what a form says of it. Raises NotChanged."""
-    texts = {name: _text(form, name) for name in ("name", "owner", "default_surface")}
+    texts: dict[str, Any] = {name: _text(form, name) for name in ("name", "owner", "default_surface")}
     new = replace(base, **texts, **_names(form, _NAMES), **_terms(form))
     return replace(new, expires=_expiry(_text(form, "expires"), base.expires, now))
 

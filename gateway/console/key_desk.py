@@ -1,0 +1,268 @@
+"""List, make and change keys, and the limits of teams and tenants: what their pages do, without how they look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from cache.store.base import Command, Store, StoreUnavailable
+from gateway.archive.live import LiveArchive
+from gateway.archive.query import QueryError
+from gateway.audit.trail import AuditTrail, TrailFilter
+from gateway.config.schema import DEFAULT_TENANT
+from gateway.console.key_forms import NotChanged, form_of_record, key_of, limits_in_words, owner_of, seconds_of_grace
+from gateway.console.page import PageError
+from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
+from gateway.keys.records import KeyRecord, OwnerRecord
+from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.keys.roles import Person, may
+from gateway.keys.self_service import NotAllowed
+from gateway.quotas.accounts import Account, OwnerAccounts
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import NANO, OwnerKind, Terms
+from gateway.registry.registry import PolicyRegistry
+
+_PAGE: Final = 50
+_MOST_LOOKED_AT: Final = 20_000
+"""Keys that one search reads: about a second."""
+_HISTORY: Final = 20
+_LIMIT_S: Final = 1.0
+_DONE: Final = {"disable": ("disabled", "It is disabled."), "enable": ("active", "It is active again."),
+                "revoke": ("revoked", "It is revoked.")}  # fmt: skip
+_LAST: Final = (
+    """SELECT "key" AS id, max(started_s) AS at FROM requests WHERE list_contains($ids, "key") GROUP BY ALL"""
+)
+KINDS: Final = ("team", "tenant")
+
+
+class NoSuchKey(PageError):
+    """There is no such key or owner of limits, or the person may not see it; the message says what to do."""
+
+    status, title = 404, "Nothing of that name"
+
+
+class _EnoughLookedAt(Exception):
+    """A search has read as many keys as it may."""
+
+
+class KeyDesk:
+    """Show, make and change keys and owners for a person. What changes something raises NotChanged.
+
+    All of it raises StoreUnavailable; what is about one key or owner NoSuchKey too.
+    """
+
+    def __init__(self, archive: LiveArchive, store: Store) -> None:
+        self._archive = archive
+        self._store = store
+        self._registry = KeyRegistry(store, durable=True)
+        self._policies = PolicyRegistry(store)
+        self._trail = AuditTrail(store)
+
+    async def surfaces(self) -> list[str]:
+        """Return the surfaces that are in force from the store; none where policies come from files."""
+        try:
+            return list(await self._policies.in_force())
+        except StoreUnavailable:
+            return []
+
+    async def listed(self, person: Person, query: str, state: str, after: str) -> dict[str, Any]:
+        """Return a page of the keys that a person may see and that fit, newest first."""
+        now, looked, last = time.time(), 0, ""
+        found: list[KeyRecord] = []
+        text = query.casefold()
+
+        def wanted(key: KeyRecord) -> bool:
+            nonlocal looked, last
+            if looked >= _MOST_LOOKED_AT:
+                raise _EnoughLookedAt
+            looked, last = looked + 1, key.id
+            fields = (key.id, key.name, key.owner, key.team, key.tenant)
+            fits = may(person, "keys.see", key.team) and state in ("", _state(key, now))
+            fits = fits and any(text in field.casefold() for field in fields)
+            if fits and len(found) < _PAGE:
+                found.append(key)
+            return fits
+
+        all_of_them = may(person, "keys.see") and not query and not state
+        team = person.teams[0] if len(person.teams) == 1 and not person.grants else ""
+        try:
+            page = await self._registry.page(after, _PAGE, team=team, wanted=None if all_of_them else wanted)
+            keys, older, cut = page.keys, page.older, False
+        except _EnoughLookedAt:
+            keys, older, cut = found, last, True
+        except KeysRefused as error:
+            raise NoSuchKey(str(error)) from None
+        return {"keys": await self._shown(keys, now), "older": older, "cut": looked if cut else 0}
+
+    async def key(self, person: Person, name: str) -> KeyRecord:
+        """Return a key that the person may see."""
+        try:
+            key = await self._registry.find(name)
+        except KeysRefused as error:
+            raise NoSuchKey(str(error)) from None
+        if not may(person, "keys.see", key.team):
+            raise NoSuchKey(f"there is no key {name!r} that you may see")
+        return key
+
+    async def key_page(self, person: Person, key: KeyRecord) -> dict[str, Any]:
+        """Return what a key's page shows."""
+        history = await self._trail.page(TrailFilter("key", subject=key.id), "", _HISTORY)
+        [shown] = await self._shown([key], time.time())
+        return {
+            "key": shown, "history": history["entries"], "form": form_of_record(key),
+            "may_change": may(person, "keys.change", key.team), "may_rotate": may(person, "keys.rotate", key.team),
+        }  # fmt: skip
+
+    async def make(self, person: Person, form: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+        """Make the key of a form; return what is shown of it, and the key itself."""
+        now = time.time()
+        tenant = form.get("tenant", "").strip() or person.tenant or DEFAULT_TENANT
+        wanted = key_of(form, KeyRecord("", "", tenant, form.get("team", "").strip()), now)
+        try:
+            record, secret = await make_key(self._registry, person, wanted, _why(person, form, "create"))
+        except (NotAllowed, KeysRefused) as error:
+            raise NotChanged(str(error)) from None
+        [shown] = await self._shown([record], now)
+        return shown, secret
+
+    async def rotate(
+        self, person: Person, key: KeyRecord, form: Mapping[str, str]
+    ) -> tuple[dict[str, Any], str, float]:
+        """Give a key a new secret; return what is shown of it, the key itself, and until when the old one is valid."""
+        now, grace_s = time.time(), seconds_of_grace(form.get("grace", ""))
+        try:
+            record, secret = await rotate_key(self._registry, person, key, grace_s, _why(person, form, "rotate"))
+        except (NotAllowed, KeysRefused) as error:
+            raise NotChanged(str(error)) from None
+        [shown] = await self._shown([record], now)
+        return shown, secret, min(now + grace_s, key.expires or now + grace_s)
+
+    async def change(self, person: Person, key: KeyRecord, form: Mapping[str, str]) -> str:
+        """Change a key's state or its fields by a form; return what was done, in words."""
+        do = form.get("do", "")
+        if form.get("revision") != str(key.revision):
+            raise NotChanged("It was changed meanwhile: look at it again, and change it then.")
+        if do == "revoke" and not form.get("sure"):
+            raise NotChanged("Revoking is for ever: mark that it is, or disable the key.")
+        if do in _DONE:
+            state, said = _DONE[do]
+            after = replace(key, state=state)  # type: ignore[arg-type]
+        elif do == "change":
+            after, said = key_of(form, key, time.time()), "It is changed."
+        else:
+            raise NotChanged("Reload this page: it is of another version.")
+        try:
+            await change_key(self._registry, person, key, after, _why(person, form, "update" if do == "change" else do))
+        except (NotAllowed, KeysRefused) as error:
+            raise NotChanged(str(error)) from None
+        return said
+
+    async def owners(self, person: Person) -> list[dict[str, Any]]:
+        """Return the teams and tenants that have a record and that the person may see."""
+        found = [one for one in await self._registry.owners() if _may_see(person, one)]
+        spent = await self._spent([(one.kind, one.name, one.terms) for one in found])
+        return [
+            {"kind": one.kind, "name": one.name, "limits": limits_in_words(one.terms), "budgets": budgets}
+            for one, budgets in zip(found, spent, strict=True)
+        ]
+
+    async def owner(self, person: Person, kind: str, name: str) -> OwnerRecord:
+        """Return a team or tenant that the person may see, of one without a record an empty one of revision 0."""
+        try:
+            check_name(kind, name)
+        except KeysRefused as error:
+            raise NoSuchKey(str(error)) from None
+        if kind not in KINDS:
+            raise NoSuchKey(f"{kind!r} has no limits; there are {' and '.join(KINDS)}")
+        of: Literal["team", "tenant"] = "team" if kind == "team" else "tenant"
+        owner = await self._registry.owner(of, name) or OwnerRecord(of, name, revision=0)
+        if not _may_see(person, owner):
+            raise NoSuchKey(f"there is no {kind} {name!r} that you may see")
+        return owner
+
+    async def owner_page(self, person: Person, owner: OwnerRecord) -> dict[str, Any]:
+        """Return what the page of a team or a tenant shows."""
+        [budgets] = await self._spent([(owner.kind, owner.name, owner.terms)])
+        shown = {"kind": owner.kind, "name": owner.name, "revision": owner.revision, "budgets": budgets}
+        return {"owner": shown, "form": form_of_record(owner), "may_change": _may_set(person, owner)}
+
+    async def set_owner(self, person: Person, owner: OwnerRecord, form: Mapping[str, str]) -> str:
+        """Set or remove the limits of a team or a tenant by a form; return what was done, in words."""
+        if not _may_set(person, owner):
+            raise NotChanged("You may look, and may not change limits of teams. An admin can give you a role.")
+        if form.get("revision") != str(owner.revision):
+            raise NotChanged("It was changed meanwhile: look at it again, and change it then.")
+        removes = form.get("do") == "remove"
+        if removes and not form.get("sure"):
+            raise NotChanged("Mark that its keys are not limited together any more.")
+        before = owner if owner.revision else None
+        try:
+            if removes:
+                await self._registry.remove_owner(owner, _why(person, form))
+                return "Its limits are removed."
+            await self._registry.put_owner(before, owner_of(form, owner), _why(person, form))
+        except KeysRefused as error:
+            raise NotChanged(str(error)) from None
+        return "Its limits are set."
+
+    async def _shown(self, keys: Sequence[KeyRecord], now: float) -> list[dict[str, Any]]:
+        """Return what pages show of keys: nothing that a key could be tested by."""
+        used = await self._last_used([key.id for key in keys])
+        spent = await self._spent([("key", key.id, key.terms) for key in keys])
+        names = ("id", "name", "team", "owner", "tenant", "expires", "created", "created_by", "revision")
+        return [
+            {
+                **{name: getattr(key, name) for name in names}, "state": _state(key, now), "budgets": budgets,
+                "limits": limits_in_words(key.terms), "last_used": None if used is None else used.get(key.id, 0.0),
+            }
+            for key, budgets in zip(keys, spent, strict=True)
+        ]  # fmt: skip
+
+    async def _last_used(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        """Return when each key was used last, as far as the ledger goes back; None if that cannot be read."""
+        try:
+            return {row["id"]: row["at"] for row in await self._archive.ask(_LAST, {"ids": list(ids)})} if ids else {}
+        except QueryError:
+            return None
+
+    async def _spent(self, owners: Sequence[tuple[OwnerKind, str, Terms]]) -> list[list[dict[str, Any]]]:
+        """Return the budgets of each owner, with what their counters in the store say is spent in this window."""
+        now = time.time()
+        accounts = [OwnerAccounts(kind, name, terms).money(now) for kind, name, terms in owners]
+        commands = [
+            Command((b"HGET", f"{ACCOUNT_PREFIX}{one.name}".encode(), b"spent")) for some in accounts for one in some
+        ]
+        try:
+            counters: list[Any] = await self._store.ask(commands, _LIMIT_S) if commands else []
+        except StoreUnavailable:
+            counters = [False] * len(commands)
+        values = iter(counters)
+        return [[_budget(one, next(values)) for one in some] for some in accounts]
+
+
+def _budget(account: Account, counter: bytes | Literal[False] | None) -> dict[str, Any]:
+    """Return one budget with what is spent; that is None where the store did not say."""
+    usd = account.limit / NANO
+    spent = None if counter is False else int(counter or 0) / NANO
+    share = None if spent is None else spent / usd if usd else 1.0
+    budget = account.budget
+    per, zone = ("month", "UTC") if budget is None else (budget.per, budget.zone)
+    return {"usd": usd, "per": per, "zone": zone, "spent_usd": spent, "share": share}
+
+
+def _state(key: KeyRecord, now: float) -> str:
+    return "expired" if key.state == "active" and key.expires is not None and key.expires <= now else key.state
+
+
+def _why(person: Person, form: Mapping[str, str], action: str = "") -> Why:
+    return Why(person.author(), form.get("message", "").strip()[:500], "console", action)
+
+
+def _may_see(person: Person, owner: OwnerRecord) -> bool:
+    return may(person, "teams.see", owner.name if owner.kind == "team" else "")
+
+
+def _may_set(person: Person, owner: OwnerRecord) -> bool:
+    return may(person, "teams.change", owner.name if owner.kind == "team" else "")

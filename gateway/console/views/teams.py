@@ -1,0 +1,53 @@
+"""Limits and budgets of teams and tenants, which hold for all of their keys together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cache.store.base import StoreUnavailable
+from gateway.console.key_desk import KeyDesk
+from gateway.console.key_forms import NotChanged, form_of_record
+from gateway.console.page import Action, Page, SeeOther, Sources, form_of, person_in
+from gateway.console.views.keys import MOST_FORM
+from gateway.keys.roles import may_some
+
+
+def pages(sources: Sources) -> Iterator[Page | Action]:
+    """Yield the list, the page of each team or tenant, and what is done by its forms."""
+    desk, render = KeyDesk(sources.archive, sources.store), sources.render
+
+    async def owners(request: Request) -> Mapping[str, Any]:
+        person = person_in(request)
+        try:
+            found, problem = await desk.owners(person), ""
+        except StoreUnavailable as down:
+            found, problem = [], str(down)
+        return {"owners": found, "problem": problem, "may_change": may_some(person, "teams.change")}
+
+    async def owner(request: Request, **more: Any) -> Mapping[str, Any]:
+        person, path = person_in(request), request.path_params
+        page = await desk.owner_page(person, await desk.owner(person, path["kind"], path["name"]))
+        return {**page, "surfaces": await desk.surfaces(), "done": "", "refused": "", **more}
+
+    async def new_owner(request: Request) -> Mapping[str, Any]:
+        query, person = request.query_params, person_in(request)
+        found = await desk.owner(person, query.get("kind", "team"), query.get("name", "").strip())
+        raise SeeOther(f"/teams/{found.kind}/{found.name}" if found.name else "/teams")
+
+    async def set_owner(request: Request) -> Response:
+        form, person, path = await form_of(request, MOST_FORM), person_in(request), request.path_params
+        try:
+            done = await desk.set_owner(person, await desk.owner(person, path["kind"], path["name"]), form)
+        except NotChanged as error:
+            data = await owner(request, refused=str(error), form={**form_of_record(None), **form})
+            return render.page(request, "team.html", data, status=422)
+        return render.page(request, "team.html", await owner(request, done=done))
+
+    yield Page("/teams", "teams.html", owners, does="teams.see")
+    yield Page("/teams/new", "team.html", new_owner, does="teams.see")
+    yield Page("/teams/{kind}/{name}", "team.html", owner, does="teams.see")
+    yield Action("/teams/{kind}/{name}", set_owner, "teams.change")

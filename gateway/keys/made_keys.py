@@ -1,0 +1,81 @@
+"""Make, rotate and change keys for a person: by their role and their team's rules, then in the registry.
+
+The console and the admin API call these, so that a rule holds in both. Each raises NotAllowed for what the person may
+not do, and what the registry raises.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from gateway.config.identity import NAME
+from gateway.keys.minting import digest_of, new_id, new_key, secret_of
+from gateway.keys.records import KeyRecord, OwnerRecord
+from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.keys.roles import Person, may
+from gateway.keys.self_service import NotAllowed, allowed_key
+
+_OWN: Final = frozenset({"id", "digest", "created", "created_by", "replaces", "revision"})
+"""Fields that no change of a key is about."""
+
+
+async def make_key(registry: KeyRegistry, person: Person, wanted: KeyRecord, why: Why) -> tuple[KeyRecord, str]:
+    """Store a new key like `wanted`, whose id and digest do not count; return its record, and the key itself."""
+    for what, name in (("team", wanted.team), ("tenant", wanted.tenant)):
+        check_name(what, name)
+    key = new_key()
+    wanted = replace(wanted, id=new_id(), digest=_digest(key))
+    record = allowed_key(person, wanted, await _team_of(registry, wanted), time.time())
+    return await registry.create(record, why), key
+
+
+async def rotate_key(
+    registry: KeyRegistry, person: Person, before: KeyRecord, grace_s: float, why: Why
+) -> tuple[KeyRecord, str]:
+    """Give a key a new secret; the old one is valid for `grace_s` more. Return the new record, and the key itself."""
+    _permit(person, "keys.rotate", before)
+    after = allowed_key(person, replace(before, replaces=before.digest), await _team_of(registry, before), time.time())
+    key = new_key()
+    made = await registry.rotate(before, _digest(key), grace_s, why)
+    if (after.expires, after.surfaces, after.tiers) != (made.expires, made.surfaces, made.tiers):
+        limits = {"expires": after.expires, "surfaces": after.surfaces, "tiers": after.tiers}
+        made = await registry.update(made, Why("tierline", "what its team allows", why.how), **limits)
+    return made, key
+
+
+async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, after: KeyRecord, why: Why) -> KeyRecord:
+    """Store the fields in which a key is to differ; return the key as it is then."""
+    _permit(person, "keys.change", before)
+    if replace(after, state=before.state) != before:
+        # A change of its state alone is let through, also of a key that is not within what its team allows by now.
+        kept = replace(after, replaces=after.replaces or after.digest)
+        after = replace(
+            allowed_key(person, kept, await _team_of(registry, after), time.time()), replaces=before.replaces
+        )
+    names = [name for name in KeyRecord.__slots__ if name not in _OWN]
+    pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
+    changed: dict[str, Any] = {name: new for name, (old, new) in pairs.items() if old != new}
+    return await registry.update(before, why, **changed) if changed else before
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise KeysRefused for a text that is no name of a team or a tenant; '' is one of neither."""
+    if name and not re.fullmatch(NAME, name):
+        raise KeysRefused(f"{name!r} is no name of a {what}: up to 64 of a-z, 0-9 and _.-, a letter or digit first")
+
+
+def _permit(person: Person, action: str, key: KeyRecord) -> None:
+    if not may(person, action, key.team):
+        of = f"team {key.team}" if key.team else "no team"
+        raise NotAllowed(f"You may not do this to keys of {of}. An admin can give you a role.")
+
+
+async def _team_of(registry: KeyRegistry, key: KeyRecord) -> OwnerRecord | None:
+    return await registry.owner("team", key.team) if key.team else None
+
+
+def _digest(key: str) -> str:
+    return digest_of(key.encode(), secret_of()).hex()
