@@ -18,7 +18,7 @@ from gateway.console.app import ConsoleApp
 from gateway.keys.roles import EDITOR
 from tests.gateway.audit.test_trail import of_key
 from tests.gateway.console.test_app import console, in_registry, places
-from tests.gateway.telemetry.conftest import server, store
+from tests.gateway.registry.conftest import server, store
 
 __all__ = ["server", "store"]
 
