@@ -99,6 +99,11 @@ async def usage_of(archive: LiveArchive, query: UsageQuery) -> dict[str, Any]:
     return {"by": list(query.by), "lines": lines, "total": total, "adjustments": adjustments, "covers": covers}
 
 
+async def charges_of(archive: LiveArchive) -> dict[str, int]:
+    """Return the sum of the charges of each account of money, in nanodollars, over all records. Raises QueryError."""
+    return {row["account"]: int(row["charged"]) for row in await archive.ask(_SQL["charges"])}
+
+
 def write_rows(archive: LiveArchive, sql: str, values: Mapping[str, Any], file: Path, *, parquet: bool) -> int:
     """Write the rows of a query as Parquet or as CSV; return how many. Times are in UTC. Raises OSError."""
     form = "parquet" if parquet else "csv, HEADER, TIMESTAMPFORMAT '%Y-%m-%dT%H:%M:%SZ'"

@@ -26,6 +26,10 @@ FROM ({used}) WHERE entry <> 'usage' ORDER BY started
 SELECT min(started) AS first_s, max(started) AS last_s, count(*) AS records, max(ordinal) - min(ordinal) + 1 - count(*) AS missing
 FROM requests_all
 
+-- name: charges
+SELECT account, sum(charged)::HUGEINT AS charged
+FROM (SELECT unnest(accounts) AS account, round(charged_usd * 1e9)::HUGEINT AS charged FROM requests_all) GROUP BY account
+
 -- name: focus
 SELECT timezone('UTC', timezone($zone, day::TIMESTAMP)) AS ChargePeriodStart,
     timezone('UTC', timezone($zone, (day + 1)::TIMESTAMP)) AS ChargePeriodEnd,

@@ -116,6 +116,17 @@ class OwnerBudgets:
                 )
         return sorted(found, key=lambda one: -(one.spent / one.account.limit if one.account.limit else 1.0))
 
+    async def counters(self) -> dict[str, int]:
+        """Return what is spent of every account of money that the store has, in nanodollars, past windows' too."""
+        [keys] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
+        found: dict[str, int] = {}
+        for start in range(0, len(keys), _PAGE):
+            some = keys[start : start + _PAGE]
+            values = await self._store.ask([Command((b"HGET", key, b"spent")) for key in some], _LIMIT_S)
+            names = (key.decode().removeprefix(ACCOUNT_PREFIX) for key in some)
+            found |= {name: int(value or 0) for name, value in zip(names, values, strict=True)}
+        return found
+
     async def reset(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
         """Have so much of an owner's budgets, or of the one of a kind of window, count as spent."""
         return [await self._adjust(one, "reset", lambda _: round(usd * NANO), why) for one in await self.of(owner, per)]

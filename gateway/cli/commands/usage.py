@@ -17,10 +17,12 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag, duration
 from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
 from gateway.exit_codes import Exit
+from gateway.quotas.terms import NANO
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import dollars
 
 if TYPE_CHECKING:
+    from gateway.archive.live import LiveArchive
     from gateway.archive.usage import UsageQuery
 
 _BY: Final = ("day", "tenant", "team", "key", "user", "surface", "tier", "model")
@@ -40,6 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
         parser.add_argument(f"--{name}", metavar="NAME", help=f"only of this {name}")
     for name in _FILES:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")
+    parser.add_argument("--check", action="store_true")
     add_json_flag(parser)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the ledger (default: STATE/ledger)")
     add_store_flags(parser)
@@ -66,6 +69,8 @@ async def _run(args: argparse.Namespace) -> int:
     store = RedisStore.from_url(store_url(args), slack=_SLACK)
     archive = LiveArchive(files_of_store(args), store)
     try:
+        if args.check:
+            return await _check(archive, store, as_json=args.json)
         await archive.catch_up()
         done = []
         for name in _FILES:
@@ -79,6 +84,41 @@ async def _run(args: argparse.Namespace) -> int:
         await store.aclose()
     show(_report(found, query, done), as_json=args.json)
     return Exit.OK
+
+
+async def _check(archive: LiveArchive, store: RedisStore, *, as_json: bool) -> int:
+    """Compare the counter of each account of money with the sum of its records, and print those that differ.
+
+    Records that come meanwhile are in one of the two readings of a counter, before and after those of the records.
+    """
+    from gateway.archive.usage import charges_of
+    from gateway.keys.budgets import OwnerBudgets, account_named
+
+    budgets = OwnerBudgets(store)
+    before = await budgets.counters()
+    await archive.catch_up()
+    charges, after = await charges_of(archive), await budgets.counters()
+    differing = []
+    for name in sorted({*after, *(one for one in charges if account_named(one, time.time()))}):
+        counter, ledger = after.get(name), charges.get(name, 0)
+        low, high = sorted((before.get(name, counter or 0), counter or 0))
+        if counter is None or not low <= ledger <= high:
+            spent = None if counter is None else counter / NANO
+            off = ((counter or 0) - ledger) / NANO
+            differing.append({"account": name, "counter_usd": spent, "ledger_usd": ledger / NANO, "off_usd": off})
+    rows = table("account", "counter", "ledger", "counter - ledger")
+    for one in differing:
+        counted = "none in the store" if one["counter_usd"] is None else f"${one['counter_usd']:.9f}"
+        rows.add_row(printable(one["account"]), counted, f"${one['ledger_usd']:.9f}", f"${one['off_usd']:+.9f}")
+    notes = [f"{file} is damaged: its records are not in the ledger's sums" for file in archive.damaged]
+    verdict = (
+        f"{len(after)} counters are the sums of their records"
+        if not differing
+        else f"{len(differing)} of {len(after)} counters differ:"
+    )
+    values = {"accounts": len(after), "differing": differing, "notes": notes}
+    show(Report(values, [verdict, rows] if differing else [verdict], notes, width=WIDE), as_json=as_json)
+    return Exit.FINDINGS if differing else Exit.OK
 
 
 def _query(args: argparse.Namespace) -> UsageQuery:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,21 @@ import duckdb
 import orjson
 import pytest
 
-from cache.store.base import Append
+from cache.store.base import Append, Command
 from cache.store.redis_store import RedisStore
 from gateway.archive.columns import REQUESTS
 from gateway.archive.folder import TableFiles
 from gateway.cli.main import main
+from gateway.keys.budgets import OwnerBudgets
+from gateway.keys.registry import Why
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import SHADOW, TRACES, Ledger, encode
 from gateway.telemetry.trace import Trace
 from tests.gateway.archive.test_keeper import keep
+from tests.gateway.keys.test_budgets import spend
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.store import LocalStore
 
@@ -209,3 +215,28 @@ async def test_what_cannot_be_asked_is_said(
     except SystemExit:
         code, out = 2, capsys.readouterr().err
     assert code and says in out
+
+
+async def test_counters_are_compared_with_the_ledger(
+    server: LocalStore, store: RedisStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To the nanodollar, adjustments included; each account that differs is named, and one whose counter is gone."""
+    accounts = ("key:k_1/usd/total", "team:web/usd/total")
+    now = time.time()
+    await used(store, [(now, one(n, usd=0.1, accounts=accounts)) for n in range(3)])
+    await keep(store, tmp_path)
+    await used(store, [(now, one(9, usd=0.000000001, accounts=accounts[:1]))])
+    for account, nanodollars in zip(accounts, (300_000_001, 300_000_000), strict=True):
+        await spend(store, account, nanodollars)
+    team = OwnerBudgets(store, {("team", "web"): Terms.model_validate({"budgets": [{"usd": 1, "per": "total"}]})})
+    await team.reset(("team", "web"), 0.05, None, Why("ann", "so"))
+    at = ("--check", "--store", server.url, "--dir", str(tmp_path))
+    assert await run(capsys, *at) == (0, "2 counters are the sums of their records\n")
+    await spend(store, accounts[0], 7)
+    code, out = await run(capsys, *at)
+    assert code == 1 and "1 of 2 counters differ" in out
+    assert re.search(r"key:k_1/usd/total +\$0\.300000008 +\$0\.300000001 +\$\+0\.000000007", out)
+    gone = f"{ACCOUNT_PREFIX}{accounts[1]}".encode()
+    await store.ask([Command((b"DEL", gone)), Command((b"ZREM", b"{tierline:traces}:quotas", gone))])
+    code, out = await run(capsys, *at, "--json")
+    assert {one["account"]: one["counter_usd"] for one in orjson.loads(out)["differing"]}[accounts[1]] is None
