@@ -263,10 +263,7 @@ class ChoiceParts:
         message = self._message.value()
         if self._calls:
             message["tool_calls"] = [self._calls[index].value() for index in sorted(self._calls)]
-        choice = {**self._rest, "message": message}
-        if self._logprobs is not None:
-            choice["logprobs"] = self._logprobs.value()
-        return choice
+        return {**self._rest, "message": message, "logprobs": self._logprobs and self._logprobs.value()}
 
     def _add_delta(self, delta: Mapping[str, Any]) -> None:
         for key, value in delta.items():

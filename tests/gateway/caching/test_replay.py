@@ -29,7 +29,7 @@ def completion(message: dict[str, Any], **choice: Any) -> dict[str, Any]:
         "model": "small",
         "system_fingerprint": "fp_1",
         "service_tier": "default",
-        "choices": [{**made, "finish_reason": "stop", **choice}],
+        "choices": [{**made, "logprobs": None, "finish_reason": "stop", **choice}],
         "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13},
     }
 

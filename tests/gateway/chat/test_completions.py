@@ -36,6 +36,7 @@ COMPLETION: dict[str, Any] = {
                 "refusal": None,
                 "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
             },
+            "logprobs": None,
             "finish_reason": "tool_calls",
         },
     ],
