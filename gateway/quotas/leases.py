@@ -2,8 +2,8 @@
 
 In the store, in the slot of the stream of records:
 
-    {tierline:traces}:quota:<account>          hash: `spent`, nanodollars, of accounts of money; a field for the lease
-                                               of each worker; of the others' slots of a minute a hash beside it
+    {tierline:traces}:quota:<account>          hash: `spent`, nanodollars; `pressed`; `w:<worker>` for each lease
+    {tierline:traces}:quota:<account>:slots    hash, of requests and tokens: what was used, by quarter of a second
     {tierline:traces}:quotas                   sorted set: accounts of money, by when they may go
 
 `spent` is moved by the script that appends records to the stream, `HINCRBY <key> spent <nanodollars>` in the same step
@@ -14,16 +14,37 @@ moved by `exchange.lua` and by nothing else. What a worker has settled stays in 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from cache.store.base import Store
-from gateway.quotas.accounts import Account
+from cache.store.base import Command, NoStore, Store, StoreUnavailable
+from gateway.quotas.accounts import ENDLESS, Account
+from gateway.quotas.authority import LIFE_MS, Authority
+from gateway.quotas.machine import DRY, EXHAUSTED, FULL, GRANTED, HELD, RETRY_S, AccountLease, LeaseReply, LeaseRequest
 
 ACCOUNT_PREFIX: Final = "{tierline:traces}:quota:"
 """Prefix of the key of an account in the store, in the slot of the stream of records."""
+EXCHANGE_S: Final = 0.2
+"""Time between two exchanges of what changed, where no request waits for one."""
+_ENDS: Final = b"{tierline:traces}:quotas"
+SCRIPT: Final = Path(__file__).with_name("exchange.lua").read_bytes()
+_LIMIT_S: Final = 0.25
+_MOST: Final = 256
+"""Accounts in one script call, so that it never keeps the store from others for long."""
+_MINUTE_MS: Final = 120_000
+_KEPT_MS: Final = 7 * 86_400_000
+"""How long a counter of money stays after its window: records of requests that began in it may be late."""
+_UNSEEN_MS: Final = 90 * 86_400_000
+"""How long the counter of an end user or a session without a window stays after its latest exchange."""
+_FORGET_S: Final = 60.0
+_OTHERS_PATIENCE_S: Final = 1.5
+"""Longest wait for what other workers have leased and do not use; of money it is the caller's."""
 WhenDown = Literal["open", "closed"]
 
 
@@ -60,12 +81,16 @@ class Refusal(NamedTuple):
     standing: Standing
 
 
+_Held = tuple[AccountLease, int, int]
+"""The lease of an account, what a request probably uses of it, and what it needs at most."""
+
+
 @dataclass(slots=True)
 class Entered:
     """What one request holds of its accounts. Settle it exactly once, whatever becomes of the request."""
 
     accounts: tuple[Account, ...]
-    demand: Demand
+    held: tuple[_Held, ...]
     open: bool = True
 
 
@@ -73,44 +98,281 @@ class QuotaLeases:
     """The leases of one worker. Close it after use."""
 
     def __init__(
-        self, store: Store, *, when_down: WhenDown = "open", clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        *,
+        when_down: WhenDown = "open",
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Exchange with `store`; without one (`NoStore`) this process counts alone, and all is known at once.
 
-        While the store does not answer, requests and tokens go on beyond their leases if `when_down` is `open`; money
-        never does.
+        While the store does not answer, requests and tokens go on beyond their leases if `when_down` is `open`, and
+        money up to what is leased, beyond the lease's deadline too; if it is `closed`, all ends with the leases.
         """
+        self.down = ""
+        """Why the store did not answer the last exchange; '' if it did."""
+        self._store = store
+        self._alone = Authority() if isinstance(store, NoStore) else None
+        self._open = when_down == "open"
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._worker = secrets.token_hex(6)
+        self._number = 0
+        self._leases: dict[str, AccountLease] = {}
+        self._accounts: dict[str, Account] = {}
+        self._wakes: set[asyncio.Future[None]] = set()
+        self._urgent = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._forget_at = 0.0
 
     def enter(self, accounts: Sequence[Account], demand: Demand) -> Entered | None:
         """Let a request in if what is leased suffices for all of its accounts, without waiting; else return None."""
-        raise NotImplementedError
+        now = self._clock()
+        entries = [self._entry(account, demand) for account in accounts]
+        for lease, expected, worst in entries:
+            if lease.check(expected, worst, now) != GRANTED:
+                if self._alone is None or not self._let_in_alone(self._alone, accounts, entries, now):
+                    return None
+                break
+        return self._take(accounts, entries, now)
 
     async def wait(self, accounts: Sequence[Account], demand: Demand, patience_s: float = 10.0) -> Entered | Refusal:
         """Let a request in after as many exchanges as it takes, at most `patience_s` where others hold the money."""
-        raise NotImplementedError
+        began = self._clock()
+        while True:
+            now = self._clock()
+            entries = [self._entry(account, demand) for account in accounts]
+            if self._alone is not None:
+                self._let_in_alone(self._alone, accounts, entries, now)
+            waiting, pause_s = [], EXCHANGE_S
+            for account, (lease, expected, worst) in zip(accounts, entries, strict=True):
+                verdict = lease.check(expected, worst, now)
+                if verdict == GRANTED or (self.down and self._open and not lease.money and verdict == DRY):
+                    continue
+                if refusal := self._refusal(account, lease, verdict, now - began, patience_s):
+                    return refusal
+                if verdict == DRY:
+                    self._urgent.set()
+                else:
+                    pause_s = RETRY_S
+                waiting.append((lease, (expected, worst)))
+            if not waiting:
+                return self._take(accounts, entries, now)
+            await self._changed(waiting, min(pause_s, max(began + patience_s - now, 0.001)))
 
     def settle(self, entered: Entered, tokens: int = 0, charged: int = 0) -> None:
         """Replace what a request held by what it used; a second call does nothing.
 
         `charged` nanodollars stay in the lease until `written` or `dropped` says what became of the record.
         """
-        raise NotImplementedError
+        if not entered.open:
+            return
+        entered.open = False
+        for account, (lease, expected, worst) in zip(entered.accounts, entered.held, strict=True):
+            if lease.unit == "requests":
+                continue
+            lease.settle(expected, worst, charged if lease.money else tokens)
+            if lease.money and self._alone is not None:
+                self._alone.charge(account.name, charged)
+                lease.written(charged)
+            if lease.waiting:
+                self._wake()
+        self._tend()
 
     def written(self, charges: Iterable[tuple[str, int]]) -> None:
         """Say that the store has added these nanodollars to the accounts of these names, with their records."""
-        raise NotImplementedError
+        for name, amount in charges if self._alone is None else ():
+            if (lease := self._leases.get(name)) is not None:
+                lease.written(amount)
+        self._tend()
 
     def dropped(self, charges: Iterable[tuple[str, int]]) -> None:
         """Say that these charges of this worker will never be written."""
-        raise NotImplementedError
+        for name, amount in charges if self._alone is None else ():
+            if (lease := self._leases.get(name)) is not None:
+                lease.dropped(amount)
+        self._tend()
+
+    @property
+    def worker(self) -> str:
+        """The name under which this worker has leases: whoever settles what it left calls `release` with it."""
+        return self._worker
+
+    def adjusted(self, account: str, amount: int) -> None:
+        """Add nanodollars to an account, of a gateway without a store: negative for a reset or a top-up."""
+        if self._alone is not None:
+            self._alone.charge(account, amount)
 
     def standing(self, account: Account) -> Standing:
         """Return how an account stands."""
-        raise NotImplementedError
+        lease = self._leases.get(account.name)
+        used = 0 if lease is None else max(lease.used, 0)
+        if account.window is not None:
+            reset_s = max(account.window.ends - self._wall_clock(), 0.0)
+        else:
+            reset_s = 60.0 if used and account.unit != "concurrent" else 0.0
+        return Standing(account.limit, used, max(account.limit - used, 0), reset_s)
 
     def share_spent(self, accounts: Sequence[Account]) -> float:
         """Return the share spent of the tightest of these budgets, 1.0 for all of it; 0.0 without a budget."""
-        raise NotImplementedError
+        most = 0.0
+        for account in accounts:
+            if (lease := self._leases.get(account.name)) is not None and lease.money:
+                most = max(most, lease.known / account.limit if account.limit else 1.0)
+        return most
 
     async def aclose(self) -> None:
         """Return all leases."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for lease in self._leases.values():
+            lease.give_back()
+        await self._exchange(list(self._leases.items()))
+
+    async def release(self, worker: str, accounts: Sequence[Account]) -> None:
+        """Free what a worker that has died had leased, once all that it left is settled. Raises StoreUnavailable."""
+        last = 2**53 - 1  # above all numbers, so that an exchange of it which is still on its way changes nothing
+        nothing = [(account.name, AccountLease(account.unit, account.limit).send(0.0)) for account in accounts]
+        if self._alone is None and nothing:
+            await self._asked(worker, last, nothing, {account.name: account for account in accounts})
+
+    def _entry(self, account: Account, demand: Demand) -> _Held:
+        lease = self._leases.get(account.name)
+        if lease is None:
+            lease = self._leases[account.name] = AccountLease(account.unit, account.limit)
+            self._accounts[account.name] = account
+        elif lease.limit != account.limit:
+            lease.change_limit(account.limit)
+        if lease.money:
+            return lease, demand.expected, demand.worst
+        if account.unit == "tokens":  # a request of more than a minute's tokens gets in when the minute is free
+            tokens = min(demand.tokens, account.limit)
+            return lease, tokens, tokens
+        return lease, 1, 1
+
+    def _take(self, accounts: Sequence[Account], held: list[_Held], now: float) -> Entered:
+        for lease, expected, worst in held:
+            lease.take(expected, worst, now)
+            if lease.unit == "requests":  # it counts from its beginning, however long it takes
+                lease.settle(1, 1, 1)
+        self._tend()
+        return Entered(tuple(accounts), tuple(held))
+
+    def _refusal(
+        self, account: Account, lease: AccountLease, verdict: int, waited_s: float, patience_s: float
+    ) -> Refusal | None:
+        """Return why a request that is not let in need not wait any longer; None if it should."""
+        standing = self.standing(account)
+        if verdict == EXHAUSTED:
+            return Refusal(account, "exhausted", standing.reset_s, standing)
+        if verdict == FULL:
+            return Refusal(account, "limit", max(lease.retry_at - self._clock(), RETRY_S), standing)
+        if verdict == HELD and waited_s >= (patience_s if lease.money else min(patience_s, _OTHERS_PATIENCE_S)):
+            return Refusal(account, "held" if lease.money else "limit", 1.0, standing)
+        if verdict == DRY and (self.down or waited_s >= max(patience_s, 2 * _LIMIT_S)):
+            return Refusal(account, "store", 1.0, standing)
+        return None
+
+    async def _changed(self, waiting: Sequence[tuple[AccountLease, tuple[int, int]]], pause_s: float) -> None:
+        """Wait until an exchange or a settlement may have made room, `pause_s` at most."""
+        wake = asyncio.get_running_loop().create_future()
+        self._wakes.add(wake)
+        for lease, demand in waiting:
+            lease.waiting.append(demand)
+        self._tend()
+        try:
+            await asyncio.wait((wake,), timeout=pause_s)
+        finally:
+            self._wakes.discard(wake)
+            for lease, demand in waiting:
+                lease.waiting.remove(demand)
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            if not wake.done():
+                wake.set_result(None)
+
+    def _tend(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._exchange_while_used(), name="tierline.quotas")
+
+    async def _exchange_while_used(self) -> None:
+        try:
+            while self._leases:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(EXCHANGE_S):
+                        await self._urgent.wait()
+                self._urgent.clear()
+                now = self._clock()
+                due = [(name, lease) for name, lease in self._leases.items() if lease.waiting or lease.is_due(now)]
+                for first in range(0, len(due), _MOST):
+                    await self._exchange(due[first : first + _MOST])
+                for name in [name for name, lease in self._leases.items() if lease.is_done]:
+                    del self._leases[name], self._accounts[name]
+                if self._alone is not None and now >= self._forget_at:
+                    self._alone.forget(self._now_ms(), int(self._wall_clock() * 1000))
+                    self._forget_at = now + _FORGET_S
+        finally:
+            self._task = None
+
+    def _let_in_alone(self, alone: Authority, accounts: Sequence[Account], held: Sequence[_Held], now: float) -> bool:
+        """Exchange with this process's own authority for what is not let in; return whether all is, then."""
+        for account, (lease, expected, worst) in zip(accounts, held, strict=True):
+            if lease.check(expected, worst, now) == DRY:
+                lease.waiting.append((expected, worst))
+                self._exchange_alone(alone, [(account.name, lease)])
+                lease.waiting.remove((expected, worst))
+        return all(lease.check(expected, worst, now) == GRANTED for lease, expected, worst in held)
+
+    async def _exchange(self, due: Sequence[tuple[str, AccountLease]]) -> None:
+        """Tell the store of these accounts in one script call. Raises nothing."""
+        if self._alone is not None:
+            self._exchange_alone(self._alone, due)
+        elif due:
+            now, self._number = self._clock(), self._number + 1
+            requests = [(name, lease.send(now)) for name, lease in due]
+            try:
+                replies = await self._asked(self._worker, self._number, requests, self._accounts)
+            except StoreUnavailable as error:
+                self.down = error.reason
+                for _, lease in due:
+                    lease.failed(lasting=self._open)
+            else:
+                self.down = ""
+                for (_, lease), reply in zip(due, replies, strict=True):
+                    lease.heard(reply, self._clock())
+        self._wake()
+
+    async def _asked(
+        self, worker: str, number: int, requests: Sequence[tuple[str, LeaseRequest]], accounts: Mapping[str, Account]
+    ) -> list[LeaseReply]:
+        keys, words = [_ENDS], [worker.encode(), b"%d" % number, b""]
+        for name, request in requests:
+            key = f"{ACCOUNT_PREFIX}{name}".encode()
+            keys += (key, key + b":slots")
+            words.append(request.unit.encode())
+            words += [b"%d" % figure for figure in request[1:]]
+            words += (b"%d" % LIFE_MS[request.unit], b"%d" % _MINUTE_MS, b"%d" % self._may_go_ms(accounts[name]))
+        [flat] = await self._store.ask([Command((b"EVAL", SCRIPT, b"%d" % len(keys), *keys, *words))], _LIMIT_S)
+        width = len(LeaseReply._fields)
+        return [LeaseReply(*flat[first : first + width]) for first in range(0, len(flat), width)]
+
+    def _exchange_alone(self, alone: Authority, due: Sequence[tuple[str, AccountLease]]) -> None:
+        now, self._number = self._clock(), self._number + 1
+        requests = [(name, lease.send(now)) for name, lease in due]
+        replies = alone.exchange(self._worker, self._number, requests, self._now_ms())
+        for (name, lease), reply in zip(due, replies, strict=True):
+            lease.heard(reply, now)
+            if lease.money:
+                alone.may_go[name] = self._may_go_ms(self._accounts[name])
+
+    def _may_go_ms(self, account: Account) -> int:
+        """Return when the counter of an account may go, in Unix milliseconds; 0 for never."""
+        if account.window is not None and account.window.ends != ENDLESS:
+            return int(account.window.ends * 1000) + _KEPT_MS
+        return int(self._wall_clock() * 1000) + _UNSEEN_MS if account.kind in ("user", "session") else 0
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

@@ -1,0 +1,283 @@
+"""Decide, for one worker and one account, which requests get in: a state machine without I/O or clock.
+
+    lease       what the store has set aside for this worker, until a deadline; the sum of four parts
+    under       what requests under way hold of it: of money the most they can cost, otherwise what they are expected to
+    unwritten   what ended requests used and the store does not know yet: of money until its records are written, of
+                requests and tokens until the next exchange
+    returned    what is given back with the exchange that is under way
+    idle        the rest, which requests may take without asking
+
+    event           | what changes                                             | what is owed
+    ----------------+----------------------------------------------------------+--------------------------------------
+    check, fits     | nothing                                                  | GRANTED: `take`, and later `settle`
+    check, no lease | nothing                                                  | DRY: an exchange, then check again
+    check, held     | nothing                                                  | HELD: others' requests or leases hold
+                    |                                                          | the rest; an exchange a little later
+    check, full     | nothing                                                  | FULL: refuse; a minute's limit is used
+    check, spent    | nothing                                                  | EXHAUSTED: refuse; the money is spent
+    take            | idle -> under                                            | an exchange soon
+    settle          | under -> unwritten (what was used) and idle (the rest)   | of money, `written` or `dropped`
+    send            | idle -> returned, if unused for long, if others wait for | `heard` or `failed`
+                    | it, or if requests here need more than it                |
+    heard           | the lease is what the store says; what was reported is   | nothing
+                    | no longer unwritten                                      |
+    failed          | returned is gone; the rest is as it was                  | the next exchange, with a new number
+    written         | unwritten and the lease shrink: it counts as spent       | nothing
+    deadline passes | idle is void; what is under way stays until it is settled| an exchange
+    limit changes   | what was refused is checked again; idle beyond the new   | an exchange
+                    | limit is returned                                        |
+
+Rules of money: a lease covers the most that the requests under way can cost, so that what is spent and all leases stay
+within the limit and one lease (a tenth of the limit, or one request's most). Besides, what is spent, what requests
+under way are expected to cost and what this one is expected to cost must be within the limit, unless nothing is under
+way: a budget of which anything is left lets one request in. Only when all is spent is it exhausted.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from gateway.quotas.accounts import Unit
+
+GRANTED: Final = 0
+DRY: Final = 1
+HELD: Final = 2
+FULL: Final = 3
+EXHAUSTED: Final = 4
+
+LIFE_S: Final[dict[Unit, float]] = {"requests": 4.0, "tokens": 4.0, "concurrent": 4.0, "usd": 15.0}
+"""How long a lease lasts after an exchange: of money long enough for a restarted worker to settle what it left."""
+BEAT_S: Final = 1.0
+"""Longest time between two exchanges of an account of which something is leased."""
+RETRY_S: Final = 0.1
+"""Shortest time between two exchanges for the same refusal."""
+RECHECK_S: Final = 0.25
+"""How long what was heard of a full or exhausted account is good for."""
+_IDLE_S: Final = 1.0
+"""What nobody took for so long is returned."""
+
+
+class LeaseRequest(NamedTuple):
+    """What a worker tells the store of an account: where it stands, not what changed, so it may be told twice."""
+
+    unit: Unit
+    limit: int
+    kept: int
+    """What it goes on using of its lease while this is under way."""
+    held: int
+    """Of that, what cannot be returned: under way, and of money unwritten."""
+    expected: int
+    """What `held` will probably come to."""
+    need: int
+    """What the requests that wait need beyond `kept`."""
+    need_expected: int
+    """What those requests will probably come to."""
+    least: int
+    """What the one that needs least needs beyond `kept`: less is of no use."""
+    least_expected: int
+    comfort: int
+    """What is welcome beyond, so that the next requests need not ask."""
+    used: int
+    """Of requests and tokens: all that this worker used since it began."""
+    reported: int
+    """Of that, what the store has confirmed."""
+
+
+class LeaseReply(NamedTuple):
+    """What the store tells of an account."""
+
+    lease: int
+    spent: int
+    """Money spent in the window; requests or tokens used in the last minute."""
+    others: int
+    """Leases of other workers."""
+    others_held: int
+    others_expected: int
+    pressed: int
+    """1 if a worker lately got less than it needed, so that nothing is to be kept idle."""
+    denied: int
+    """1 if those that wait got nothing."""
+    retry_ms: int
+    """When denied: milliseconds until enough of the minute has passed; 0 if that is not known."""
+
+
+class AccountLease:
+    """One worker's side of one account. Times are seconds of one monotonic clock of the caller's."""
+
+    __slots__ = (
+        "_asked_least",
+        "_before",
+        "_denied",
+        "_denied_least",
+        "_reported",
+        "_reporting",
+        "_sent_at",
+        "_taken",
+        "_taken_at",
+        "_until",
+        "_written",
+        "denied_until",
+        "dirty",
+        "expected",
+        "heard_at",
+        "lease",
+        "limit",
+        "money",
+        "others",
+        "others_expected",
+        "others_held",
+        "pressed",
+        "retry_at",
+        "spent",
+        "under",
+        "unit",
+        "unwritten",
+        "waiting",
+    )
+
+    def __init__(self, unit: Unit, limit: int) -> None:
+        self.unit: Unit = unit
+        self.money = unit == "usd"
+        self.limit = limit
+        self.lease = self.under = self.expected = self.unwritten = 0
+        self.spent = self.others = self.others_held = self.others_expected = self.pressed = 0
+        self.heard_at = self.denied_until = self.retry_at = self._until = self._sent_at = self._taken_at = _NEVER
+        self.waiting: list[tuple[int, int]] = []
+        """What requests that wait for this account expect to use, and need at most."""
+        self.dirty = False
+        """Whether the store is to be told something soon."""
+        self._denied = GRANTED
+        self._denied_least = self._taken = 0
+        self._reported = self._reporting = self._asked_least = 0
+        self._written = self._before = 0
+
+    def check(self, expected: int, worst: int, now: float) -> int:
+        """Return whether a request gets in: GRANTED, or why not. `worst` is `expected` of all units but money."""
+        if self.money:
+            if self.spent >= self.limit:
+                return EXHAUSTED if now < self.heard_at + RECHECK_S else DRY
+            known = self.known
+            under_way = self.under or self.others_held
+            if known >= self.limit or (
+                under_way and known + self.others_expected + self.expected + expected > self.limit
+            ):
+                return HELD if now < self.heard_at + RETRY_S else DRY
+        if worst <= self.lease - self.under - self.unwritten and now < self._until:
+            return GRANTED
+        return self._denied if now < self.denied_until and worst >= self._denied_least else DRY
+
+    def take(self, expected: int, worst: int, now: float) -> None:
+        """Hold what a request needs, whether or not `check` grants it."""
+        self.under += worst
+        self.expected += expected
+        self._taken += worst
+        self._taken_at = now
+        self.dirty = True
+
+    def settle(self, expected: int, worst: int, used: int) -> None:
+        """Replace what a request held by what it used."""
+        self.under -= worst
+        self.expected -= expected
+        self.dirty = True
+        if self.unit != "concurrent":
+            self.unwritten += used
+
+    def written(self, amount: int) -> None:
+        """Note that records of this worker were written that add `amount` to what is spent."""
+        amount = min(amount, self.unwritten)
+        self.unwritten -= amount
+        self.lease -= amount
+        self._written += amount
+        self.dirty = True
+
+    def dropped(self, amount: int) -> None:
+        """Note that a charge of `amount` will never be written."""
+        self.unwritten -= min(amount, self.unwritten)
+        self.dirty = True
+
+    def change_limit(self, limit: int) -> None:
+        """Go by another limit from now on."""
+        self.limit = limit
+        self.denied_until = _NEVER
+        self.dirty = True
+
+    def give_back(self) -> None:
+        """Return with the next exchange all that no request holds."""
+        self._taken_at, self.dirty = _NEVER, True
+
+    @property
+    def known(self) -> int:
+        """Money that is spent, as far as this worker knows."""
+        return self.spent + self._written + self.unwritten
+
+    @property
+    def used(self) -> int:
+        """What is used, and what requests under way hold: of money what they probably cost."""
+        if self.money:
+            return self.known + self.expected + self.others_expected
+        return self.spent + self.unwritten + self.under + self.others_held
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the store should hear of this account."""
+        return self.dirty or (self.lease > 0 and now >= self._sent_at + BEAT_S)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is held, leased or waited for, so that it can be forgotten."""
+        return not (self.under or self.unwritten or self.lease > 0 or self.waiting or self.dirty)
+
+    def send(self, now: float) -> LeaseRequest:
+        """Return what to tell the store. `heard` or `failed` must follow before the next `send`."""
+        over = self.spent + self.others + self.lease > self.limit + (self.limit // 10 if self.money else 0)
+        lapsed, unused = now >= self._until, now >= self._taken_at + _IDLE_S
+        if self.waiting or self.pressed or lapsed or over or unused:
+            self.lease = min(self.lease, self.under + self.unwritten)
+        self._reporting = 0 if self.money else self.unwritten
+        held = self.under + self.unwritten - self._reporting
+        kept = max(self.lease - self._reporting, held)
+        spare, worst = kept - held, sum(worst for _, worst in self.waiting)
+        least = min(self.waiting, key=_worst, default=(0, 0))
+        self._sent_at, self._before, self._asked_least, self.dirty = now, self._written, least[1], False
+        comfort = max(2 * self._taken - spare, 0)
+        self._taken = 0
+        return LeaseRequest(
+            self.unit, self.limit, kept, held, self.expected + (self.unwritten if self.money else 0),
+            max(worst - spare, 0), sum(expected for expected, _ in self.waiting),
+            max(least[1] - spare, 0), least[0], comfort,
+            self._reported + self._reporting, self._reported,
+        )  # fmt: skip
+
+    def heard(self, reply: LeaseReply, now: float) -> None:
+        """Take what the store replied to the last `send`."""
+        self.lease = reply.lease - (self._written - self._before)
+        self._written = 0
+        self.unwritten -= self._reporting
+        self._reported += self._reporting
+        self._reporting = 0
+        self._until = self._sent_at + LIFE_S[self.unit]
+        self.spent, self.others = reply.spent, reply.others
+        self.others_held, self.others_expected, self.pressed = reply.others_held, reply.others_expected, reply.pressed
+        self.heard_at = now
+        self.denied_until = _NEVER
+        if reply.denied:
+            self._denied_least = self._asked_least
+            free = self.limit - reply.spent - reply.others_held - self.under - self.unwritten
+            passes = self.unit in ("requests", "tokens") and free < self._denied_least  # only time makes room
+            self._denied = FULL if passes else HELD
+            self.denied_until = now + (RECHECK_S if self._denied == FULL else RETRY_S)
+            self.retry_at = now + reply.retry_ms / 1000
+
+    def failed(self, *, lasting: bool) -> None:
+        """Note that no reply came to the last `send`; a `lasting` lease has no deadline until one comes."""
+        self._reporting = 0
+        self.dirty = True
+        if lasting and self.lease > 0:
+            self._until = _EVER
+
+
+_NEVER: Final = float("-inf")
+_EVER: Final = float("inf")
+
+
+def _worst(waiting: tuple[int, int]) -> int:
+    return waiting[1]

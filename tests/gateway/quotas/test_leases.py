@@ -1,0 +1,221 @@
+"""Workers keep their requests to one limit together, over a real store and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+import redis
+
+from cache.store.base import NoStore, Store
+from cache.store.redis_store import RedisStore
+from gateway.quotas.accounts import Account, Window
+from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases, Refusal, WhenDown
+from tests.support.store import UNHURRIED, LocalStore
+
+USD = 1_000_000_000
+WINDOW = Window("2026-11@UTC", 0.0, 4e9)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalStore]:
+    store = LocalStore()
+    store.start()
+    yield store
+    store.stop()
+
+
+@contextlib.asynccontextmanager
+async def _workers(
+    server: LocalStore | None, count: int, when_down: WhenDown = "open"
+) -> AsyncIterator[Sequence[QuotaLeases]]:
+    stores: list[Store] = [
+        NoStore() if server is None else RedisStore.from_url(server.url, slack=UNHURRIED) for _ in range(count)
+    ]
+    workers = [QuotaLeases(store, when_down=when_down) for store in stores]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            await worker.aclose()
+        for store in stores:
+            await store.aclose()
+
+
+def _money(name: str, dollars: float) -> Account:
+    return Account("key", name, "usd", round(dollars * USD), WINDOW)
+
+
+def _cost(expected: float, worst: float | None = None) -> Demand:
+    return Demand(expected=round(expected * USD), worst=round((worst or expected) * USD))
+
+
+async def _entered(worker: QuotaLeases, account: Account, demand: Demand, patience_s: float = 5.0) -> Entered:
+    entered = worker.enter([account], demand) or await worker.wait([account], demand, patience_s)
+    assert isinstance(entered, Entered), entered
+    return entered
+
+
+async def _refused(worker: QuotaLeases, account: Account, demand: Demand, patience_s: float = 0.3) -> Refusal:
+    assert worker.enter([account], demand) is None
+    refusal = await worker.wait([account], demand, patience_s)
+    assert isinstance(refusal, Refusal), refusal
+    return refusal
+
+
+def _pay(worker: QuotaLeases, server: LocalStore | None, entered: Entered, dollars: float) -> None:
+    """Settles a request, and does what the script that appends records does."""
+    amount = round(dollars * USD)
+    worker.settle(entered, charged=amount)
+    for account in entered.accounts:
+        if server is not None:
+            redis.Redis.from_url(server.url).hincrby(ACCOUNT_PREFIX + account.name, "spent", amount)
+            worker.written([(account.name, amount)])
+
+
+BOTH = pytest.mark.parametrize("stored", [True, False], ids=["store", "alone"])
+
+
+@BOTH
+async def test_requests_of_a_minute_are_counted_over_all_workers(server: LocalStore, *, stored: bool) -> None:
+    """Workers together let in exactly as many as the limit says, then say when there is room again."""
+    account = Account("key", f"minute-{stored}", "requests", 50)
+    async with _workers(server if stored else None, 4 if stored else 1) as workers:
+        let_in = 0
+        for turn in range(120):
+            worker = workers[turn % len(workers)]
+            got = worker.enter([account], Demand()) or await worker.wait([account], Demand())
+            if isinstance(got, Entered):
+                worker.settle(got)
+                let_in += 1
+            else:
+                assert (got.why, got.standing.limit, got.standing.left) == ("limit", 50, 0)
+                assert 50 < got.retry_after_s <= 60.5
+        assert let_in == 50
+
+
+@BOTH
+async def test_requests_at_once_are_limited_until_one_ends(server: LocalStore, *, stored: bool) -> None:
+    """A request over the limit is refused at once; the next after one ended gets in, on any worker."""
+    account = Account("team", f"at-once-{stored}", "concurrent", 3)
+    async with _workers(server if stored else None, 2 if stored else 1) as workers:
+        held = [await _entered(workers[turn % len(workers)], account, Demand()) for turn in range(3)]
+        assert (await _refused(workers[-1], account, Demand())).why == "limit"
+        workers[0].settle(held[0])
+        workers[0].settle(held[0])  # a second call does nothing
+        await _entered(workers[-1], account, Demand())
+        assert (await _refused(workers[0], account, Demand())).why == "limit"
+
+
+@BOTH
+async def test_a_budget_that_is_spent_refuses_and_says_so(server: LocalStore, *, stored: bool) -> None:
+    """While anything is left a request gets in, even one that could cost more; then none, until money is added."""
+    account = _money(f"spent-{stored}", 1.0)
+    async with _workers(server if stored else None, 2 if stored else 1) as workers:
+        _pay(workers[0], server if stored else None, await _entered(workers[0], account, _cost(0.5, 64.0)), 0.99)
+        _pay(workers[-1], server if stored else None, await _entered(workers[-1], account, _cost(0.5, 64.0)), 0.02)
+        refusal = await _refused(workers[0], account, _cost(0.001))
+        assert (refusal.why, refusal.standing.left) == ("exhausted", 0)
+        assert workers[0].share_spent([account]) == pytest.approx(1.01)
+        if stored:
+            redis.Redis.from_url(server.url).hincrby(ACCOUNT_PREFIX + account.name, "spent", -USD)
+        else:
+            workers[0].adjusted(account.name, -USD)
+        await asyncio.sleep(0.3)
+        await _entered(workers[0], account, _cost(0.001))
+        for worker in workers:
+            assert (await _refused(worker, _money(f"nothing-{stored}", 0.0), _cost(0.0))).why == "exhausted"
+
+
+@BOTH
+async def test_a_limit_that_changes_holds_for_the_next_request(server: LocalStore, *, stored: bool) -> None:
+    """A budget lowered under what is spent refuses at once, and one that is raised again lets in at once."""
+    name = f"changed-{stored}"
+    async with _workers(server if stored else None, 1) as [worker]:
+        _pay(worker, server if stored else None, await _entered(worker, _money(name, 10.0), _cost(0.5)), 2.0)
+        await asyncio.sleep(0.3)
+        refusal = await _refused(worker, _money(name, 1.5), _cost(0.01))
+        assert (refusal.why, refusal.standing.used) == ("exhausted", 2 * USD)
+        await _entered(worker, _money(name, 3.0), _cost(0.01))
+
+
+@BOTH
+async def test_what_others_hold_is_waited_for(server: LocalStore, *, stored: bool) -> None:
+    """A request waits for those that hold the rest of a budget, gets in when they cost less, and else is told to."""
+    account = _money(f"held-{stored}", 1.0)
+    async with _workers(server if stored else None, 2 if stored else 1) as workers:
+        first = await _entered(workers[0], account, _cost(0.9, 1.0))
+        assert (await _refused(workers[-1], account, _cost(0.2, 0.9))).why == "held"
+        waiting = asyncio.ensure_future(workers[-1].wait([account], _cost(0.2, 0.9), 5.0))
+        await asyncio.sleep(0.05)
+        _pay(workers[0], server if stored else None, first, 0.1)
+        assert isinstance(await waiting, Entered)
+
+
+async def test_a_lease_answers_without_a_round_trip(server: LocalStore) -> None:
+    """A worker in use asks the store for its first request, and later only beside its requests."""
+    rates, account = Account("key", "busy", "requests", 100_000), _money("busy", 100.0)
+    async with _workers(server, 1) as [worker]:
+        await _entered(worker, account, _cost(0.001, 0.01))
+        await _entered(worker, rates, Demand())
+        await asyncio.sleep(0.25)
+        waits = 0
+        for _ in range(100):
+            entered = worker.enter([rates, account], _cost(0.001, 0.01))
+            if entered is None:
+                waits += 1
+                got = await worker.wait([rates, account], _cost(0.001, 0.01))
+                assert isinstance(got, Entered)
+                entered = got
+            _pay(worker, server, entered, 0.001)
+            await asyncio.sleep(0.005)
+        assert waits <= 10
+
+
+async def test_slots_of_a_killed_worker_are_free_after_seconds(server: LocalStore) -> None:
+    """What a worker held when it died is lent again after its lease's deadline, or once its heir has settled."""
+    account, money = Account("key", "killed", "concurrent", 2), _money("killed", 1.0)
+    async with _workers(server, 1) as [worker]:
+        killed = QuotaLeases(RedisStore.from_url(server.url, slack=UNHURRIED))
+        for _ in range(2):
+            await _entered(killed, account, Demand())
+        await _entered(killed, money, _cost(0.9, 1.0))
+        assert killed._task is not None
+        killed._task.cancel()
+        began = time.monotonic()
+        assert (await _refused(worker, account, Demand())).why == "limit"
+        assert (await _refused(worker, money, _cost(0.5, 0.6))).why == "held"
+        await worker.release(killed.worker, [money])
+        await _entered(worker, money, _cost(0.5, 0.6))
+        while not isinstance(await worker.wait([account], Demand(), 0.2), Entered):
+            await asyncio.sleep(0.1)
+        assert 1.0 < time.monotonic() - began < 6.0
+        await killed._store.aclose()
+
+
+@pytest.mark.parametrize("when_down", ["open", "closed"])
+async def test_without_an_answer_of_the_store_the_config_decides(when_down: WhenDown) -> None:
+    """Leases go on; then requests go on by `open` and stop by `closed`, and money always stops."""
+    server = LocalStore()
+    server.start()
+    account, money = Account("key", "k", "requests", 100), _money("k", 10.0)
+    async with _workers(server, 1, when_down) as [worker]:
+        for _ in range(2):  # the second has been expected
+            await _entered(worker, account, Demand())
+            await _entered(worker, money, _cost(0.01, 0.1))
+            await asyncio.sleep(0.25)
+        server.stop()
+        await _entered(worker, account, Demand())
+        await _entered(worker, money, _cost(0.01, 0.1))
+        for _ in range(60):
+            got = worker.enter([account], Demand()) or await worker.wait([account], Demand(), 0.5)
+            if isinstance(got, Refusal):
+                break
+        assert isinstance(got, Entered) if when_down == "open" else got.why == "store"
+        assert (await _refused(worker, money, _cost(1.0, 9.0))).why == "store"
+        server.start()
+        await asyncio.sleep(1.5)
+        await _entered(worker, money, _cost(1.0, 9.0))
