@@ -9,6 +9,7 @@ beside      no hedge, no second tier at once, no holdout: no money for what may 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from policies.quantities import percent
@@ -63,3 +64,21 @@ def steering_of(policy: Policy, spent: Spent | None) -> Steering | None:
     if cap == NONE or cap == ladder[-1]:
         cap = ""
     return Steering(spent.share, cap, rules.ease(spent.share))
+
+
+def measured_cap(ladder: Sequence[str], quality: Mapping[str, float], usd: Mapping[str, float]) -> str:
+    """Return the tier from which the strongest of the ladder gains least for each dollar that it costs more.
+
+    `quality` is that of the tiers' answers, 0..1, `usd` what a tier's call costs. A tier of which either is missing is
+    left out. The strongest itself where no weaker one costs less; empty where it is missing, or all others are.
+    """
+    known = [name for name in ladder if name in quality and name in usd]
+    if len(known) < 2 or known[-1] != ladder[-1]:
+        return ""
+    strongest = known.pop()
+    gained = {
+        name: (quality[strongest] - quality[name]) / (usd[strongest] - usd[name])
+        for name in known
+        if usd[name] < usd[strongest]
+    }
+    return min(gained, key=gained.__getitem__) if gained else strongest

@@ -16,10 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.archive.columns import REQUESTS, TABLES
-from gateway.archive.folder import TableFiles, add_bases, known_bases
+from gateway.archive.folder import ArchiveError, TableFiles, add_bases, known_bases
 from gateway.archive.follower import READ_S, StreamFollower
+from gateway.archive.query import QueryError
+from gateway.archive.tier_worth import tier_worth
+from gateway.cascade.budget_steering import TIER_WORTH
 from gateway.telemetry.decisions import BASES
 
 if TYPE_CHECKING:
@@ -31,6 +36,8 @@ _BLOCK_MS: Final = 1000
 _RETRY_S: Final = 1.0
 _MERGE: Final = 16
 _TIDY_S: Final = 60.0
+_WORTH_S: Final = 300.0
+"""How often it is worked out what tiers are worth."""
 Say = Callable[[str], None]
 
 
@@ -69,6 +76,7 @@ class Keeper:
         with contextlib.ExitStack() as opened:
             tables = [opened.enter_context(contextlib.closing(TableFiles(self._folder, table))) for table in TABLES]
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._tell_worth(), name="tierline.archive.tier-worth")
                 for files in tables:
                     group.create_task(self._follow(files), name=f"tierline.archive.{files.table.name}")
 
@@ -80,6 +88,21 @@ class Keeper:
                 self._tell_damage(files, set())
                 while await self._write_page(follower, files, block_ms=0):
                     pass
+
+    async def tell_worth(self) -> None:
+        """Leave in the store what the surfaces' tiers are worth. Raises ArchiveError, QueryError, StoreUnavailable."""
+        worth = await asyncio.to_thread(tier_worth, self._folder)
+        if worth:
+            pairs = [part for name, one in worth.items() for part in (name.encode(), orjson.dumps(one))]
+            await self._store.ask([Command((b"HSET", TIER_WORTH.encode(), *pairs))], READ_S)
+
+    async def _tell_worth(self) -> None:
+        while True:
+            await asyncio.sleep(_WORTH_S)
+            try:
+                await self.tell_worth()
+            except (ArchiveError, QueryError, StoreUnavailable, OSError) as error:
+                self._say(f"what tiers are worth is not known anew: {error}")
 
     async def _follow(self, files: TableFiles) -> None:
         follower = StreamFollower(self._store, files.table, *files.last)

@@ -23,6 +23,8 @@ QUERIES: Final[Mapping[str, str]] = {
     name: _SQL[name].format(verified="") for name in ("labels", "scores", "rated", "shadows", "ladders")
 }
 """What `surface_labels` takes the rows of, by name."""
+LENGTHS: Final = _SQL["lengths"]
+"""SQL of one row per surface: the mean tokens of its fresh answers, `tokens_in` and `tokens_out`."""
 TO_FIT: Final = {**QUERIES, "rated": _SQL["rated"].format(verified=_SQL["verified"])}
 """The same, with what the verifiers said of the rated answers, which confidence heads are fitted to."""
 DRAWN: Final = Summary(

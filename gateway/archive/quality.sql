@@ -64,3 +64,8 @@ SELECT r.surface, r.routed, r.held_out, json_extract_string(b.basis, '$.ladder[*
 FROM (SELECT surface, sum(routed) AS routed, sum(held_out) AS held_out,
         arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis FROM ruled GROUP BY surface) r
 LEFT JOIN bases b ON b.id = r.basis
+
+-- name: lengths
+SELECT surface, avg(answer_tokens_in) AS tokens_in, avg(answer_tokens_out) AS tokens_out FROM requests
+WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms AND status = 200 AND tier <> '' AND path NOT LIKE 'cache-%'
+    AND answer_tokens_in IS NOT NULL GROUP BY surface

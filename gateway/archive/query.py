@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.archive.columns import TABLES, Table
+from gateway.archive.columns import TABLES, Row, Table
 from gateway.archive.damage import is_of_files, why_damaged
 from gateway.archive.folder import BASES, ArchiveError, hot_rows, quoted, quoted_list, read_lines
 from gateway.archive.segments import ReadSegments, log_damage
@@ -90,6 +90,13 @@ def ask(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any]
         if is_of_files(error) and _leave_out_damaged(database):
             return ask(database, sql, values)
         raise QueryError(str(error)) from None
+
+
+def rows_of(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any] | None = None) -> list[Row]:
+    """Return the rows of one query, by column. Raises QueryError."""
+    found = ask(database, sql, values)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def ask_typed(database: duckdb.DuckDBPyConnection, sql: str) -> Any:

@@ -146,10 +146,10 @@ class JudgeAgreement:
         return {"answers": self.count, "agreed": self.agreed, "interval": self.interval, "kappa": self.kappa}
 
 
-def tier_qualities(
+def tier_opinions(
     rows: Sequence[Mapping[str, Any]], feedback: Feedbacks, unjudged: Mapping[str, Sequence[float]]
-) -> dict[str, Quality]:
-    """Return the quality of each tier that labels or feedback speak of.
+) -> dict[str, Opinions]:
+    """Return what is said of the answers of each tier that labels or feedback speak of.
 
     `rows` are labels of one surface, `unjudged` the scores of feedback on each tier's answers without a label.
     """
@@ -161,7 +161,24 @@ def tier_qualities(
     for tier, scores in unjudged.items():
         if scores:
             by_tier.setdefault(tier, []).extend((score, None) for score in scores)
-    return {tier: estimate(Opinions.of(pairs)) for tier, pairs in by_tier.items()}
+    return {tier: Opinions.of(pairs) for tier, pairs in by_tier.items()}
+
+
+def tier_qualities(
+    rows: Sequence[Mapping[str, Any]], feedback: Feedbacks, unjudged: Mapping[str, Sequence[float]]
+) -> dict[str, Quality]:
+    """Return the quality of each tier, by what `tier_opinions` returns for the same."""
+    return {tier: estimate(one) for tier, one in tier_opinions(rows, feedback, unjudged).items()}
+
+
+def comparable(opinions: Mapping[str, Opinions]) -> tuple[Word, dict[str, Quality]] | None:
+    """Return in one word the quality of the tiers of which at least FEWEST_BOTH answers were rated.
+
+    None where there are not two of them, or neither people nor judge speak of all.
+    """
+    known = {tier: one for tier, one in opinions.items() if len(one) >= FEWEST_BOTH}
+    told = in_one_word([*known.values()]) if len(known) > 1 else None
+    return None if told is None else (told[0], dict(zip(known, told[1], strict=True)))
 
 
 def agreement(rows: Sequence[Mapping[str, Any]], feedback: Feedbacks) -> JudgeAgreement:

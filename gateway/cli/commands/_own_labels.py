@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
-from gateway.archive.columns import Row
 from gateway.archive.folder import ArchiveError
 from gateway.archive.quality import TO_FIT, SurfaceLabels
 from gateway.archive.quality import surface_labels as labels_by_surface
-from gateway.archive.query import ask, opened
+from gateway.archive.query import opened, rows_of
 from gateway.cli.commands import CommandError
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 _NEEDED: Final = frozenset({"better", "judged_at", "request_id", "small", "strong", "surface", "tenant"})
 
@@ -55,16 +51,11 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
             raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
     try:
         with opened(args.ledger or state / "ledger") as database:
-            found = {name: _rows(database, sql, args.surface) for name, sql in TO_FIT.items()}
+            values = {"surface": args.surface, "from_ms": 0}
+            found = {name: rows_of(database, sql, values) for name, sql in TO_FIT.items()}
     except ArchiveError as error:
         raise CommandError(str(error)) from None
     return labels_by_surface(found).get(args.surface, SurfaceLabels())
-
-
-def _rows(database: DuckDBPyConnection, sql: str, surface: str) -> list[Row]:
-    found = ask(database, sql, {"surface": surface, "from_ms": 0})
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def _time(row: Mapping[str, Any]) -> float:

@@ -61,7 +61,7 @@ def _in_files(folder: Path, where: str, **values: Any) -> Iterator[tuple[tuple[i
     if not has_files(folder):
         return
     # Slow to import and 30 MB, and needed only where the store has too little.
-    from gateway.archive.query import QueryError, ask, opened
+    from gateway.archive.query import QueryError, ask, opened, rows_of
 
     with opened(folder) as database:
         place = _NEWEST
@@ -78,10 +78,7 @@ def _in_files(folder: Path, where: str, **values: Any) -> Iterator[tuple[tuple[i
             if not places:
                 return
             among = f"{bound} AND entry_ms BETWEEN {places[-1][0]} AND {places[0][0]} {order} LIMIT {len(places)}"
-            result = ask(database, f"SELECT * FROM requests_all WHERE {among}", values or None)  # noqa: S608
-            names = [column[0] for column in result.description]
-            for found in result.fetchall():
-                row = dict(zip(names, found, strict=True))
+            for row in rows_of(database, f"SELECT * FROM requests_all WHERE {among}", values or None):  # noqa: S608
                 yield (row["entry_ms"], row["entry_seq"]), _record(row)
             place = places[-1]
 

@@ -1,0 +1,88 @@
+"""Steer requests whose budget runs out: how much of it is spent, where the ladder is capped, and how long batch waits.
+
+`routing.spending` has the rules; here are the figures that they go by. What tiers are worth the keeper of the ledger
+leaves in the store every few minutes (`gateway.archive.tier_worth`); a worker reads it twice a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cache.store.base import Command, Store, StoreUnavailable
+from gateway.accounting import cost
+from gateway.chat.usage import Usage
+from routing.spending import measured_cap
+
+if TYPE_CHECKING:
+    from gateway.tiers import Tier
+    from policies.model import Policy
+
+TIER_WORTH: Final = "tierline:tier-worth"
+"""Key of the store's hash of what tiers are worth, JSON by surface."""
+_READ_EVERY_S: Final = 30.0
+_LIMIT_S: Final = 1.0
+_log = logging.getLogger("tierline")
+
+
+class MeasuredCaps:
+    """Know for each surface the tier beyond which the last dollars gain least."""
+
+    def __init__(self, store: Store, tiers: Mapping[str, Tier]) -> None:
+        self._store = store
+        self._tiers = tiers
+        self._worth: Mapping[str, Any] = {}
+        self._caps: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Read what the store says from now on; do nothing if no store is configured."""
+        if self._store.state().status != "unconfigured":
+            self._reading = asyncio.create_task(self._read(), name="tierline.tier-worth")
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def refresh(self) -> None:
+        """Read it once. Raises StoreUnavailable."""
+        [flat] = await self._store.ask([Command((b"HGETALL", TIER_WORTH.encode()))], _LIMIT_S)
+        worth = {}
+        for surface, blob in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                worth[surface.decode()] = orjson.loads(blob)
+            except ValueError:
+                _log.warning("what tiers of %r are worth cannot be read", surface)
+        self._worth = worth
+        self._caps.clear()
+
+    def cap_of(self, policy: Policy) -> str:
+        """Return the measured cap of a policy's ladder; empty where it is not known."""
+        key = policy.surface, policy.ladder
+        known = self._caps.get(key)
+        if known is None:
+            known = self._caps[key] = self._measured(policy)
+        return known
+
+    def _measured(self, policy: Policy) -> str:
+        worth = self._worth.get(policy.surface)
+        if worth is None:
+            return ""
+        usage = Usage(round(worth["tokens_in"]), round(worth["tokens_out"]))
+        usd = {name: cost(self._tiers[name].price, usage) for name in policy.ladder}
+        quality = {name: value for name, (value, _, _) in worth["tiers"].items()}
+        return measured_cap(policy.ladder, quality, {name: one for name, one in usd.items() if one is not None})
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except StoreUnavailable as error:
+                _log.info("what tiers are worth stays as it was: %s", error)
+            await asyncio.sleep(_READ_EVERY_S)
