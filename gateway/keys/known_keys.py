@@ -124,11 +124,20 @@ class KnownKeys:
             raise
 
     async def of_record(self, record: KeyRecord) -> Caller:
-        """Return the caller of the record that an identity's token stands for, by the terms of its team and tenant."""
-        names = {f"team:{record.team}": ("team", record.team), f"tenant:{record.tenant}": ("tenant", record.tenant)}
-        if new := names.keys() - self._asked_owners:
-            await self._read_owners({*new})
-            self._asked_owners |= new
+        """Return the caller of the record that an identity's token stands for, by the terms of its team and tenant.
+
+        Raises Overloaded where the store cannot say what these are.
+        """
+        names = f"team:{record.team}", f"tenant:{record.tenant}"
+        if not self._asked_owners.issuperset(names):
+            async with self._lock:  # so that what changes meanwhile is not overwritten by what was read before
+                try:
+                    await self._read_owners({*names}, new=True)
+                except StoreUnavailable as down:
+                    if down.reason != "unconfigured":
+                        message = "What your team may use cannot be read now: the store of keys does not answer."
+                        raise Overloaded(message, code="keys_unavailable", headers=retry_after(1)) from None
+                self._asked_owners.update(names)
         return caller_of(record, *map(self.owner, names))
 
     def owner(self, name: str) -> OwnerRecord | None:
@@ -242,10 +251,10 @@ class KnownKeys:
         if self._kept is not None:
             await self._kept.change([(one, keys.get(one)) for one in changes.digests], owners.items(), changes.revision)
 
-    async def _read_owners(self, names: set[str]) -> dict[str, OwnerRecord | None]:
-        """Take the store's records of teams and tenants, of which the config or an identity names some."""
+    async def _read_owners(self, names: set[str], *, new: bool = False) -> dict[str, OwnerRecord | None]:
+        """Take the store's records of teams and tenants that the config or an identity names, or all of `new` names."""
         read = await self._registry.some_owners(sorted(names))
-        for name in read.keys() & self._asked_owners:
+        for name in read.keys() if new else read.keys() & self._asked_owners:
             if (owner := read[name]) is None:
                 self._owners.pop(name, None)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,18 @@ from typing import Any
 import pytest
 
 from gateway.keys import identities as module
+from gateway.keys.records import OwnerRecord
+from gateway.keys.registry import KeyRegistry
+from gateway.quotas.terms import Terms
 from gateway.request.callers import Callers
+from tests.gateway.keys.conftest import WHY, registry, server, store
 from tests.support.app import in_process
 from tests.support.identity_provider import IdentityProvider
+from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
+from tests.support.wait import SLACK
+
+__all__ = ["registry", "server", "store"]
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -110,3 +119,41 @@ async def test_tenants_of_tokens_do_not_share_what_a_service_keeps(
         assert app.steps.deployment.shares_backends
     async with in_process(tmp_path, upstream.url) as app:
         assert not app.steps.deployment.shares_backends
+
+
+async def test_a_teams_record_in_the_store_holds_for_its_tokens(
+    tmp_path: Path, upstream: Upstream, provider: IdentityProvider, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """From the first request on, and within a second of a change."""
+    before = await registry.put_owner(None, OwnerRecord("team", "web", Terms(concurrent=3)), WHY)
+    state = settings(tmp_path, provider)
+    async with in_process(tmp_path, upstream.url, store_url=server.url, settings=state) as app:
+        headers = {b"authorization": b"Bearer " + provider.token(org="acme", groups=["web"]).encode()}
+
+        async def limits() -> list[int | None]:
+            caller = await app.steps.callers.of(headers)
+            return [one.terms.concurrent for one in caller.limited if one.kind == "team"]
+
+        assert await limits() == [3], "the store's record stands in place of the config's"
+        await registry.put_owner(before, OwnerRecord("team", "web", Terms(concurrent=1)), WHY)
+        async with asyncio.timeout(1.0 * SLACK):
+            while await limits() != [1]:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_team_of_which_nothing_is_known_is_503_while_the_store_is_down(
+    tmp_path: Path, upstream: Upstream, provider: IdentityProvider, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Else its limits would not hold; a token whose team was asked for before is served on."""
+    await registry.put_owner(None, OwnerRecord("team", "web", Terms(concurrent=3)), WHY)
+    async with in_process(tmp_path, upstream.url, store_url=server.url, settings=settings(tmp_path, provider)) as app:
+        token = provider.token(org="acme", groups=["web"])
+        assert (await app.ask(headers=sent(token))).status_code == 200
+        server.stop()
+        try:
+            refused = await app.ask(headers=sent(provider.token(org="acme", groups=["search"])))
+            assert refused.status_code == 503 and refused.json()["error"]["code"] == "keys_unavailable"
+            again = provider.token(org="acme", groups=["web"], sub="another")
+            assert (await app.ask(headers=sent(again))).status_code == 200
+        finally:
+            server.start()
