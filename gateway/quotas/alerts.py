@@ -1,7 +1,7 @@
 """Tell an operator, once each, that a share of a budget is spent: by a webhook as Standard Webhooks defines them.
 
-Each worker looks each second at the budgets it spends from. A share that is reached is raised by a script: once for all
-workers, restarts included, as long as the window lasts and the budget is the same.
+Each worker looks each second at the budgets that it spends from. A share that is reached is raised by a script: once
+for all workers, restarts included, as long as the window lasts and the budget is the same.
 
     {tierline:traces}:alert:ACCOUNT    limit and greatest share that was told of; a reset of the budget deletes it
     {tierline:traces}:alerts:due       sorted set   id of an alert -> when it is sent, or sent again
@@ -18,9 +18,9 @@ import asyncio
 import base64
 import binascii
 import contextlib
-import hashlib
 import hmac
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.terms import NANO, OwnerKind
+from gateway.quotas.accounts import ENDLESS, Account
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import NANO
 
 if TYPE_CHECKING:
     import httpx2
@@ -50,21 +52,24 @@ _PAUSES_S: Final = (5.0, 3600.0)
 """Pause after the first failure, which quadruples, and the longest."""
 _GIVE_UP_S: Final = 3 * 86400.0
 _SLICE: Final = 500
+_REFRESH: Final = 10
+"""Every so many looks, what others may have changed is read again."""
+_MOST: Final = 20_000
+"""Budgets that a worker watches; beyond, the one that it met first is left to other workers."""
 _GONE: Final = 410
 """A receiver's answer that it wants no more."""
 
 
 class BudgetState(NamedTuple):
-    """What is spent of a budget in one window. Money is in nanodollars."""
+    """What is spent of a budget, in nanodollars."""
 
-    account: str
-    kind: OwnerKind
-    name: str
-    window: str
+    account: Account
     spent: int
-    limit: int
-    ends: float | None
-    """Unix seconds; None for a budget that does not end."""
+
+    @property
+    def share(self) -> float:
+        """Share that is spent; of a budget of nothing 1.0 if anything is."""
+        return self.spent / self.account.limit if self.account.limit else float(self.spent > 0)
 
 
 class AlertOutbox:
@@ -80,20 +85,19 @@ class AlertOutbox:
     async def add(self, state: BudgetState, share: float, text: bytes) -> bool:
         """Add the alert of a share that is spent, unless it was; return whether it is new. Raises StoreUnavailable."""
         now, thousandths = self._clock(), round(share * 1000)
-        alert = (
-            f"budget_{hashlib.sha256(f'{state.account} {state.limit} {thousandths} {now}'.encode()).hexdigest()[:24]}"
-        )
+        alert = f"budget_{secrets.token_hex(12)}"
         if self._local is not None:
-            limit, told = self._told.get(state.account, (-1, 0))
-            if limit == state.limit and told >= thousandths:
+            limit, told = self._told.get(state.account.name, (-1, 0))
+            if limit == state.account.limit and told >= thousandths:
                 return False
-            self._told[state.account] = state.limit, thousandths
+            self._told[state.account.name] = state.account.limit, thousandths
             if text:
                 self._local[alert] = [now, text, 0]
             return True
-        lifetime = 0 if state.ends is None else max(int(state.ends - now) + 86400, 86400)
-        words = (b"%d" % state.limit, b"%d" % thousandths, b"%d" % lifetime, alert.encode(), b"%f" % now, text)
-        return bool(await self._run(f"{MARK}{state.account}", b"raise", *words))
+        ends = _end_of(state.account)
+        lifetime = 0 if ends is None else max(int(ends - now) + 86400, 86400)
+        words = (b"%d" % state.account.limit, b"%d" % thousandths, b"%d" % lifetime, alert.encode(), b"%f" % now, text)
+        return bool(await self._run(f"{MARK}{state.account.name}", b"raise", *words))
 
     async def take(self) -> tuple[str, bytes, int] | None:
         """Return one that is due, and how often it was taken with this time; nobody else gets it for a while."""
@@ -135,31 +139,45 @@ class BudgetAlerts:
 
     def __init__(
         self,
-        outbox: AlertOutbox,
-        states: Callable[[], Iterable[BudgetState]],
+        store: Store,
         told: Callable[[str], None],
         *,
         shares: Sequence[float],
-        webhook: str,
-        secret: bytes,
+        webhook: str = "",
+        secret: bytes = b"",
         every_s: float = _EVERY_S,
         pauses_s: tuple[float, float] = _PAUSES_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`states` are the budgets that this worker spends from; `told` counts what came of an alert, by a word.
+        """`told` counts what came of an alert, by a word. `secret` is as `key_of` returns it.
 
-        `secret` is as `key_of` returns it. Without a `webhook` alerts are only counted.
+        Without a `webhook` alerts are only counted.
         """
-        self._outbox = outbox
-        self._states = states
+        self._store = store
+        self._outbox = AlertOutbox(store, clock)
         self._told = told
         self._shares = tuple(sorted(shares))
         self._webhook = webhook
         self._secret = secret
         self._every_s = every_s
         self._pauses_s = pauses_s
+        self._clock = clock
+        self._states: dict[str, BudgetState] = {}
         self._known: dict[str, tuple[int, float]] = {}
         """By account, its limit and the greatest share that was raised, so that the store is asked once."""
+        self._looks = 0
         self._tasks: list[asyncio.Task[None]] = []
+
+    def note(self, account: Account, spent: int) -> None:
+        """Take what is known to be spent of a budget."""
+        if account.name not in self._states and len(self._states) >= _MOST:
+            self._states.pop(next(iter(self._states)))
+        self._states[account.name] = BudgetState(account, spent)
+
+    def states(self) -> Iterable[BudgetState]:
+        """Return the budgets that this worker spent from, in windows that run now."""
+        now = self._clock()
+        return [state for state in self._states.values() if (_end_of(state.account) or now) >= now]
 
     def start(self) -> None:
         """Begin to look and to send."""
@@ -177,33 +195,49 @@ class BudgetAlerts:
         while True:
             await asyncio.sleep(self._every_s)
             with contextlib.suppress(StoreUnavailable):  # what was not raised is raised by the next look
-                await self.raise_reached()
+                await self.look()
 
-    async def raise_reached(self) -> None:
+    async def look(self) -> None:
         """Raise what the budgets have reached. Raises StoreUnavailable."""
+        self._looks += 1
+        self._states = {state.account.name: state for state in self.states()}
+        if self._looks % _REFRESH == 0:
+            await self._refresh()
         known: dict[str, tuple[int, float]] = {}
-        for number, state in enumerate(self._states(), 1):
+        for number, state in enumerate(list(self._states.values()), 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-            reached = [share for share in self._shares if state.spent >= share * state.limit > 0]
+            name, limit = state.account.name, state.account.limit
+            reached = [share for share in self._shares if state.spent >= share * limit > 0]
             if not reached:
                 continue
-            limit, before = self._known.get(state.account, (0, 0.0))
+            before = self._known.get(name, (0, 0.0))
             for share in reached:
-                is_new = limit != state.limit or share > before
+                is_new = before[0] != limit or share > before[1]
                 if is_new and await self._outbox.add(state, share, self._text(state, share)):
                     self._told("raised")
-            known[state.account] = state.limit, reached[-1]
+            known[name] = limit, reached[-1]
         self._known = known
+
+    async def _refresh(self) -> None:
+        """Read again what is spent of budgets of which much is: they may have been reset, or others spend them."""
+        least = min(self._shares, default=1.0)
+        much = [state.account for state in self._states.values() if state.share >= least]
+        if not much or self._store.state().status == "unconfigured":
+            return
+        asked = [Command((b"HGET", f"{ACCOUNT_PREFIX}{account.name}".encode(), b"spent")) for account in much[:_SLICE]]
+        for account, spent in zip(much, await self._store.ask(asked, _LIMIT_S), strict=False):
+            self.note(account, int(spent or 0))
 
     def _text(self, state: BudgetState, share: float) -> bytes:
         """Return the alert as JSON; nothing where nobody is to be sent it."""
         if not self._webhook:
             return b""
-        ends = None if state.ends is None else datetime.fromtimestamp(state.ends, UTC).isoformat()
+        account, ends = state.account, _end_of(state.account)
         data = {
-            "account": state.account, "owner": {"kind": state.kind, "name": state.name}, "window": state.window,
-            "share": share, "spent_usd": state.spent / NANO, "limit_usd": state.limit / NANO, "ends": ends,
+            "account": account.name, "owner": {"kind": account.kind, "name": account.owner},
+            "window": account.window.name if account.window else "", "share": share, "spent_usd": state.spent / NANO,
+            "limit_usd": account.limit / NANO, "ends": ends and datetime.fromtimestamp(ends, UTC).isoformat(),
         }  # fmt: skip
         return orjson.dumps({"type": "budget.reached", "timestamp": datetime.now(UTC).isoformat(), "data": data})
 
@@ -246,6 +280,11 @@ class BudgetAlerts:
         self._told("failed")
         _log.warning("alert %s was not taken (%s); it is sent again in %.0f s", alert, why, pause_s)
         await self._outbox.put_off(alert, pause_s)
+
+
+def _end_of(account: Account) -> float | None:
+    """Return when the account's window ends, in Unix seconds; None if it does not."""
+    return None if account.window is None or account.window.ends == ENDLESS else account.window.ends
 
 
 def key_of(secret: str) -> bytes:

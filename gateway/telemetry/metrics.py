@@ -277,8 +277,7 @@ class Metrics(MetricSet):
         def read() -> None:
             highest = dict.fromkeys(get_args(OwnerKind), 0.0)
             for state in states():
-                share = state.spent / state.limit if state.limit else float(state.spent > 0)
-                highest[state.kind] = max(highest[state.kind], share)
+                highest[state.account.kind] = max(highest[state.account.kind], state.share)
             for kind, share in highest.items():
                 self._child(self.budget_share, (kind,)).set(share)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,9 @@ import pytest
 from cache.store.base import Command, NoStore, Store
 from cache.store.redis_store import RedisStore
 from gateway.quotas import alerts
-from gateway.quotas.alerts import MARK, AlertOutbox, BudgetAlerts, BudgetState, key_of, signed
+from gateway.quotas.accounts import Account, Window
+from gateway.quotas.alerts import MARK, BudgetAlerts, key_of, signed
+from gateway.quotas.leases import ACCOUNT_PREFIX
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK
 
@@ -68,16 +71,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Worker:
-    """What one worker runs; `spent` and `limit` are of its one budget, in dollars."""
+    """What one worker runs, with one budget of `limit` dollars."""
 
-    def __init__(self, store: Store, url: str, limit: float = 10.0) -> None:
-        self.spent, self.limit = 0.0, limit
+    def __init__(self, store: Store, url: str) -> None:
         self.told: Counter[str] = Counter()
         self.alerts = BudgetAlerts(
-            AlertOutbox(store),
-            lambda: [
-                BudgetState(ACCOUNT, "key", "k_1", "2026-11", round(self.spent * 1e9), round(self.limit * 1e9), None)
-            ],
+            store,
             lambda word: self.told.update([word]),
             shares=(0.5, 0.8, 1.0),
             webhook=url,
@@ -85,6 +84,12 @@ class Worker:
             every_s=0.02,
             pauses_s=(0.05, 0.2),
         )
+
+    def spends(self, usd: float, limit: float = 10.0) -> None:
+        """Have so much spent of the budget."""
+        account = Account("key", "k_1", "usd", round(limit * 1e9), Window("2026-11@UTC", 0.0, time.time() + 1000))
+        assert account.name == ACCOUNT
+        self.alerts.note(account, round(usd * 1e9))
 
 
 @pytest.fixture(autouse=True)
@@ -109,12 +114,12 @@ async def test_each_share_is_told_once(store: RedisStore, receiver: Receiver, *,
         one.alerts.start()
     for spent in (4.9, 5.0, 8.5, 10.2):
         for one in workers:
-            one.spent = spent
+            one.spends(spent)
         await asyncio.sleep(0.1)
     await becomes(lambda: sum(one.told["delivered"] for one in workers) == 3)
     if with_store:
         workers.append(Worker(store, receiver.url))
-        workers[-1].spent = 10.2
+        workers[-1].spends(10.2)
         workers[-1].alerts.start()
     await asyncio.sleep(0.2)
     for one in workers:
@@ -136,7 +141,7 @@ async def test_what_a_killed_worker_had_is_sent_by_another(
     monkeypatch.setattr(alerts, "_CLAIM_S", 0.5)
     receiver.statuses = [0]
     killed, other = Worker(store, receiver.url), Worker(store, receiver.url)
-    killed.spent = 5.0
+    killed.spends(5.0)
     killed.alerts.start()
     await becomes(lambda: receiver.got)
     await killed.alerts.aclose()
@@ -150,14 +155,14 @@ async def test_a_budget_that_is_raised_or_reset_is_told_anew(store: RedisStore, 
     """Half of a larger budget is another half; and after a reset, which deletes the mark, the same half is new."""
     worker = Worker(store, receiver.url)
     worker.alerts.start()
-    worker.spent = 6.0
+    worker.spends(6.0)
     await becomes(lambda: worker.told["delivered"] == 1)
-    worker.limit = 12.0
+    worker.spends(6.0, 12.0)
     await becomes(lambda: worker.told["delivered"] == 2)
-    worker.spent = 0.0
+    worker.spends(0.0)
     await store.delete(f"{MARK}{ACCOUNT}")
     await asyncio.sleep(0.1)
-    worker.spent = 6.0
+    worker.spends(6.0)
     await becomes(lambda: worker.told["delivered"] == 3)
     await worker.alerts.aclose()
     assert receiver.shares() == [0.5] * 3
@@ -167,7 +172,7 @@ async def test_a_store_that_is_away_is_waited_for(server: Any, store: RedisStore
     """What is reached meanwhile is told when it is back."""
     worker = Worker(store, receiver.url)
     server.freeze()
-    worker.spent = 9.0
+    worker.spends(9.0)
     worker.alerts.start()
     await asyncio.sleep(0.3)
     server.thaw()
@@ -180,7 +185,7 @@ async def test_a_receiver_that_wants_no_more_gets_no_more(store: RedisStore, rec
     """Which it says with status 410."""
     receiver.statuses = [410]
     worker = Worker(store, receiver.url)
-    worker.spent = 5.0
+    worker.spends(5.0)
     worker.alerts.start()
     await becomes(lambda: worker.told["given_up"] == 1)
     await asyncio.sleep(0.3)
@@ -197,3 +202,18 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     assert headers["webhook-timestamp"] == "1614265330"
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert key_of("plain words") == b"plain words"
+
+
+async def test_what_other_workers_spend_is_seen(store: RedisStore, receiver: Receiver) -> None:
+    """A worker that has no more requests of a budget still tells, as it reads the counter again."""
+    worker = Worker(store, receiver.url)
+    worker.alerts.start()
+    key = f"{ACCOUNT_PREFIX}{ACCOUNT}".encode()
+    await store.ask([Command((b"HSET", key, b"spent", b"6000000000"))])
+    worker.spends(6.0)
+    await becomes(lambda: worker.told["delivered"] == 1)
+    await store.ask([Command((b"HSET", key, b"spent", b"9000000000"))])
+    await becomes(lambda: worker.told["delivered"] == 2)
+    await worker.alerts.aclose()
+    await store.delete(key.decode())
+    assert receiver.shares() == [0.5, 0.8]

@@ -17,7 +17,9 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from cache.risk.audited_surface import SurfaceState
 from cache.store.base import StoreState
+from gateway.quotas.accounts import Account
 from gateway.quotas.alerts import BudgetState
+from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metric_set import DURATION_BUCKETS, MOST, OVERHEAD_BUCKETS, TTFT_BUCKETS
@@ -254,14 +256,9 @@ def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: Metrics, re
 
 def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: Metrics, read: Read) -> None:
     """Names of owners are no labels. A budget of nothing is spent by anything."""
-    budgets = [
-        ("key", "a", 3, 10),
-        ("key", "b", 9, 10),
-        ("key", "c", 0, 0),
-        ("team", "web", 12, 10),
-        ("user", "u", 1, 0),
-    ]
-    states = [BudgetState(f"{kind}:{name}", kind, name, "", spent, of, None) for kind, name, spent, of in budgets]
+    budgets: list[tuple[OwnerKind, int, int]] = [("key", 3, 10), ("key", 9, 10), ("key", 0, 0), ("team", 12, 10)]
+    budgets.append(("user", 1, 0))
+    states = [BudgetState(Account(kind, "a", "usd", limit), spent) for kind, spent, limit in budgets]
     metrics.watch_budgets(lambda: states)
     assert [read("budget_share", owner=kind) for kind in ("key", "team", "tenant", "user")] == [0.9, 1.2, 0, 1]
     metrics.alert("delivered")
