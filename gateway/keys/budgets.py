@@ -35,7 +35,7 @@ _IN_USE: Final = b"{tierline:traces}:quotas"
 _LIMIT_S: Final = 1.0
 _PAGE: Final = 500
 _TRIES: Final = 20
-_KEPT_S: Final = 86400
+_KEPT_S: Final = 7 * 86400
 """How long a counter that was adjusted outlives its window at least."""
 _NAME: Final = re.compile(
     r"(key|team|tenant|user|session):([^/]+)/usd/(?:(total)|(\d{4}-\d\d-\d\d|\d{4}-W\d\d|\d{4}-\d\d)@(.+))"
@@ -90,6 +90,13 @@ class OwnerBudgets:
 
     async def of(self, owner: Owned, per: Per | None = None) -> list[BudgetStanding]:
         """Return an owner's budgets, or the one of one kind of window."""
+        if owner[0] in ("user", "session"):  # which have terms of several others
+            used = [one for one in await self.in_use() if (one.account.kind, one.account.owner) == owner]
+            if not used:
+                raise KeysRefused(
+                    f"no budget of {owner[0]} {owner[1]} is in use; `tierline budgets show` lists those that are"
+                )
+            return used
         accounts = OwnerAccounts(*owner, await self._terms(owner)).money(self._clock())
         chosen = [one for one in accounts if per in (None, one.budget and one.budget.per)]
         if not chosen:
@@ -165,8 +172,6 @@ class OwnerBudgets:
         kind, name = owner
         if kind == "key":
             return (await self._registry.find(name)).terms
-        if kind not in ("team", "tenant"):
-            raise KeysRefused(f"budgets of a {kind} are those that a key, a team or a tenant gives all of theirs")
         record = await self._registry.owner(cast(Any, kind), name)
         return self._configured.get(owner, NO_TERMS) if record is None else record.terms
 
@@ -228,7 +233,7 @@ def _record(account: Account, what: str, charge: int, why: Why) -> bytes:
     trace = Trace(ADJUSTMENT)
     trace.root.attributes.update({"author": why.by, "reason": why.message})
     trace.root.end()
-    owner: dict[str, Any] = {account.kind: account.owner}
+    owner: dict[str, Any] = {account.kind: account.owner.rpartition(":")[2]}  # a user's begins with whose it is
     ledger = Ledger(
         f"adj_{secrets.token_hex(12)}",
         **owner,

@@ -74,7 +74,7 @@ for i = 1, (#ARGV - 3) / WORDS do
       spent = tonumber(value)
     elseif name == 'pressed' then
       pressed_until = tonumber(value)
-    else
+    elseif name ~= 'limit' then
       local lease = {}
       for figure in string.gmatch(value, '%S+') do lease[#lease + 1] = tonumber(figure) end
       if lease[4] <= now then
@@ -119,8 +119,9 @@ for i = 1, (#ARGV - 3) / WORDS do
       whole(number), whole(total_used)}, ' '))
     if not money then
       redis.call('PEXPIRE', key, key_life)
-    elseif may_go > 0 then
-      redis.call('ZADD', KEYS[1], may_go, key)
+    else
+      redis.call('HSET', key, 'limit', whole(limit))
+      redis.call('ZADD', KEYS[1], may_go > 0 and may_go or '+inf', key)
     end
   end
   for _, figure in ipairs({amount, spent, others, others_held, others_expected, pressed and 1 or 0, denied, retry}) do

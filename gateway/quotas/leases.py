@@ -2,9 +2,9 @@
 
 In the store, in the slot of the stream of records:
 
-    {tierline:traces}:quota:<account>          hash: `spent`, nanodollars; `pressed`; `w:<worker>` for each lease
+    {tierline:traces}:quota:<account>          hash: `spent`, `limit`: nanodollars; `pressed`; `w:<worker>`, leases
     {tierline:traces}:quota:<account>:slots    hash, of requests and tokens: what was used, by quarter of a second
-    {tierline:traces}:quotas                   sorted set: accounts of money, by when they may go
+    {tierline:traces}:quotas                   sorted set: accounts of money, by when they may go (+inf: never)
 
 `spent` is moved by the script that appends records to the stream, `HINCRBY <key> spent <nanodollars>` in the same step
 as the record, and by nothing else; a reset and a top-up are records too, with a negative charge. All other fields are
@@ -112,6 +112,8 @@ class QuotaLeases:
         """
         self.down = ""
         """Why the store did not answer the last exchange; '' if it did."""
+        self.on_spent: Callable[[Account, int], None] = lambda account, spent: None
+        """Called with what is spent of a budget, whenever the store has said so."""
         self._store = store
         self._alone = Authority() if isinstance(store, NoStore) else None
         self._open = when_down == "open"
@@ -341,8 +343,10 @@ class QuotaLeases:
                     lease.failed(lasting=self._open)
             else:
                 self.down = ""
-                for (_, lease), reply in zip(due, replies, strict=True):
+                for (name, lease), reply in zip(due, replies, strict=True):
                     lease.heard(reply, self._clock())
+                    if lease.money:
+                        self.on_spent(self._accounts[name], lease.spent)
         self._wake()
 
     async def _asked(
@@ -366,6 +370,7 @@ class QuotaLeases:
         for (name, lease), reply in zip(due, replies, strict=True):
             lease.heard(reply, now)
             if lease.money:
+                self.on_spent(self._accounts[name], lease.spent)
                 alone.may_go[name] = self._may_go_ms(self._accounts[name])
 
     def _may_go_ms(self, account: Account) -> int:

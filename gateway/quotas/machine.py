@@ -203,7 +203,7 @@ class AccountLease:
 
     def give_back(self) -> None:
         """Return with the next exchange all that no request holds."""
-        self._taken_at, self.dirty = _NEVER, True
+        self._taken, self._taken_at, self.dirty = 0, _NEVER, True
 
     @property
     def known(self) -> int:

@@ -17,11 +17,12 @@ from gateway.archive.usage import UsageQuery, usage_of
 from gateway.audit.entries import BUDGETS
 from gateway.audit.trail import AuditTrail, TrailFilter
 from gateway.cli.main import main
-from gateway.keys.budgets import OwnerBudgets, account_named
+from gateway.keys.budgets import Owned, OwnerBudgets, account_named
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.alerts import MARK
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases
 from gateway.quotas.terms import Terms
 from gateway.telemetry import reader
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -166,4 +167,24 @@ async def test_the_command_shows_and_changes(
     assert (await run("reset", "k_1", "--to", "3", "-m", "so"))[0] == 0
     assert "$3.00" in (await run("show", "k_1"))[1]
     code, out = await run("reset", "user:u1", "-m", "so")
-    assert code == 2 and "budgets of a user are those that a key" in out
+    assert code == 2 and "no budget of user u1 is in use" in out
+
+
+async def test_what_workers_lease_is_reserved(store: RedisStore) -> None:
+    """With the limit that they hold requests to; also of budgets without an end, and of end users, who can be reset."""
+    leases = QuotaLeases(store)
+    told: dict[str, int] = {}
+    leases.on_spent = lambda account, nanodollars: told.update({account.name: nanodollars})
+    total = Terms.model_validate({"budgets": [{"usd": 10, "per": "total"}]})
+    user: Owned = ("user", "key:k_1:0a1b")
+    accounts = [OwnerAccounts(kind, name, total).money(NOW)[0] for kind, name in (("team", "web"), user)]
+    entered = await leases.wait(accounts, Demand(expected=10**8, worst=10**9))
+    assert isinstance(entered, Entered)
+    found = {one.account.kind: one for one in await budgets(store).in_use()}
+    assert found["team"].account.limit == 10 * 10**9 and found["team"].spent == 0
+    assert all(one.reserved >= 10**9 for one in found.values()) and told == {one.name: 0 for one in accounts}
+    await budgets(store).reset(user, 3, None, WHY)
+    leases.settle(entered)
+    await leases.aclose()
+    after = {one.account.kind: (one.spent, one.reserved) for one in await budgets(store).in_use()}
+    assert after == {"team": (0, 0), "user": (3 * 10**9, 0)} and told[accounts[1].name] == 3 * 10**9
