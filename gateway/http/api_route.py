@@ -35,10 +35,15 @@ async def _steps(request: Request) -> Steps:
     return steps
 
 
-async def _sender(request: Request) -> str:
-    """Return the tenant of who asks, as the application's `admit` says. Raises Unauthorized."""
+async def _caller(request: Request) -> Caller:
+    """Return who asks, as the application's `admit` says. Raises Unauthorized."""
     caller: Caller = await request.app.state.admit(request)
-    return caller.tenant
+    return caller
+
+
+async def _sender(request: Request) -> str:
+    """Return the tenant of who asks. Raises Unauthorized."""
+    return (await _caller(request)).tenant
 
 
 def needs(action: str) -> Any:
@@ -70,6 +75,8 @@ def permit(person: Person, action: str, subject: str = "") -> None:
 
 Served = Annotated[Steps, Depends(_steps)]
 """The worker's steps."""
+CallerOf = Annotated[Caller, Depends(_caller)]
+"""Who asks the public port."""
 Sender = Annotated[str, Depends(_sender)]
 """The tenant whose key a request has."""
 

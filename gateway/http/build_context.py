@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
 
 from gateway.cascade.conversations import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
-from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
+from gateway.errors import Forbidden, InvalidRequest, NotFound, UpstreamTimeout
 from gateway.keys.records import ANYBODY, Caller
 from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
@@ -20,11 +21,13 @@ from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.request.session import session_of
 from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
+from policies.loader import AUTO
 from routing.decide import Clamp
 from routing.features import features_of
 from routing.output_limits import effective_body
 
 if TYPE_CHECKING:
+    from gateway.keys.records import KeyRecord
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
@@ -54,7 +57,7 @@ def build_context(
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
     policies = steps.policies.current
-    policy = instead or policy_of(policies, body["model"], options, pinned)
+    policy = instead or policy_of(policies, body["model"], options, pinned, caller.record)
     ledger.session, ledger.conversation, named = session_of(ledger.tenant, headers, body)
     if policies.rolling and instead is None:
         policy = _assigned(policies.rolling, policy, headers, ledger)
@@ -95,7 +98,7 @@ def build_context(
         body=effective,
         features=features,
         options=options,
-        clamp=clamp_of(policy, options, pinned),
+        clamp=clamp_of(policy, options, pinned, caller.record),
         own_limit=own_limit,
         deadline=came + allowed_s,
         trace=trace,
@@ -109,9 +112,11 @@ def build_context(
     )
 
 
-def policy_of(policies: PolicySet, model: str, options: RequestOptions, pinned: str | None) -> Policy:
-    """Return the policy in force that a request chooses. Raises NotFound."""
-    policy = policies.resolve("auto" if pinned is not None else model, options.surface)
+def policy_of(
+    policies: PolicySet, model: str, options: RequestOptions, pinned: str | None, key: KeyRecord | None
+) -> Policy:
+    """Return the policy in force that a request chooses. Raises NotFound, and Forbidden for one closed to its key."""
+    policy = chosen_policy(policies, model, AUTO if pinned is not None else model, options.surface, key)
     if policy is None:
         name = options.surface or model
         raise NotFound(
@@ -120,6 +125,35 @@ def policy_of(policies: PolicySet, model: str, options: RequestOptions, pinned: 
             param="x-tierline-surface" if options.surface else "model",
         )
     return policy
+
+
+def chosen_policy(
+    policies: PolicySet, model: str, name: str, surface: str | None, key: KeyRecord | None
+) -> Policy | None:
+    """Return the policy of a surface, or of a name where that is None; None for no policy.
+
+    `model` is what the client wrote. A `key` may have a default surface of its own, for `auto` and for names that stand
+    for nothing here. Raises Forbidden for a model or a surface that it may not use.
+    """
+    policy = policies.resolve(name, surface)
+    if key is None:
+        return policy
+    if key.models and model not in key.models:
+        message = f"This key may not use model {model!r}; it may use {', '.join(key.models)}."
+        raise Forbidden(message, code="model_not_allowed", param="model")
+    if surface is None and (policy is None or name == AUTO) and (own := default_of(policies, key)):
+        policy = policies.resolve(own)
+    if policy is not None and key.surfaces and policy.surface not in key.surfaces:
+        message = f"This key may not use surface {policy.surface!r}; it may use {', '.join(key.surfaces)}."
+        raise Forbidden(message, code="model_not_allowed", param="model" if surface is None else "x-tierline-surface")
+    return policy
+
+
+def default_of(policies: PolicySet, key: KeyRecord) -> str:
+    """Return the surface of a key's requests that name none; '' for the deployment's."""
+    if key.default_surface or not key.surfaces or policies.default.surface in key.surfaces:
+        return key.default_surface
+    return key.surfaces[0]
 
 
 def _assigned(
@@ -136,18 +170,35 @@ def _assigned(
     return candidate.policy if ledger.arm == CANDIDATE else live
 
 
-def clamp_of(policy: Policy, options: RequestOptions, pinned: str | None) -> Clamp | None:
-    """Return the tiers that a request allows; None for all. Raises ApiError for a tier that its surface lacks."""
-    if pinned is not None:
-        _check_tier(policy, pinned, "model")
-        return Clamp(pinned, pinned)
-    if options.min_tier is None and options.max_tier is None:
-        return None
-    for name, header in ((options.min_tier, "x-tierline-min-tier"), (options.max_tier, "x-tierline-max-tier")):
+def clamp_of(policy: Policy, options: RequestOptions, pinned: str | None, key: KeyRecord | None = None) -> Clamp | None:
+    """Return the tiers that a request and its key allow; None for all.
+
+    Of the tiers that a key may use, the first that are neighbours on the ladder count: what lies between must not be
+    used. Raises ApiError for a tier that the surface lacks or that is closed to the key.
+    """
+    least, most = (pinned, pinned) if pinned is not None else (options.min_tier, options.max_tier)
+    for name, header in ((least, "x-tierline-min-tier"), (most, "x-tierline-max-tier")):
         if name is not None:
-            _check_tier(policy, name, header)
-    _check_order(policy, options.min_tier, options.max_tier)
-    return Clamp(options.min_tier, options.max_tier)
+            _check_tier(policy, name, "model" if pinned is not None else header)
+    if key is not None and key.tiers:
+        return _of_key(policy, least, most, key.tiers)
+    if least is None and most is None:
+        return None
+    _check_order(policy, least, most)
+    return Clamp(least, most)
+
+
+def _of_key(policy: Policy, least: str | None, most: str | None, allowed: tuple[str, ...]) -> Clamp:
+    """Return the range from `least` to `most` within the first allowed tiers that are neighbours. Raises Forbidden."""
+    _check_order(policy, least, most)
+    tiers = policy.tiers
+    wanted = tiers[tiers.index(least) if least else 0 : tiers.index(most) + 1 if most else None]
+    open_to_it = list(takewhile(allowed.__contains__, dropwhile(lambda name: name not in allowed, wanted)))
+    if not open_to_it:
+        message = f"This key may use {', '.join(allowed)} alone, and surface {policy.surface!r} has none of them"
+        limits = " within the tiers that the request allows" if least or most else ""
+        raise Forbidden(f"{message}{limits}.", code="model_not_allowed", param="model")
+    return Clamp(open_to_it[0], open_to_it[-1])
 
 
 def _check_order(policy: Policy, least: str | None, most: str | None) -> None:

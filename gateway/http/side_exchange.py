@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
+from gateway.http.build_context import chosen_policy
 from gateway.http.error_replies import envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
@@ -42,10 +43,11 @@ class SideExchange(BaseExchange):
     def policy(self, model: str | None = None) -> Policy:
         """Return the policy: of the surface in the header, else of the one that `model` names, else the default's.
 
-        Raises NotFound for an unknown surface in the header.
+        Raises NotFound for an unknown surface in the header, and Forbidden for what is closed to the key.
         """
         policies = self.steps.policies.current
-        policy = policies.resolve(model or AUTO, self.options.surface)
+        name = model or AUTO
+        policy = chosen_policy(policies, name, name, self.options.surface, self.caller.record)
         if policy is None and self.options.surface is not None:
             raise NotFound(
                 f"There is no surface {self.options.surface!r} here. GET /v1/models lists what there is.",

@@ -37,7 +37,7 @@ async def tried_policy(steps: Steps, headers: dict[bytes, bytes], caller: Caller
         raise Forbidden(message, code="try_not_allowed", param=_NAME)
     wanted = headers[TRY].decode("latin-1").strip().lower()
     pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
-    live = policy_of(steps.policies.current, model, read_options(headers), pinned)
+    live = policy_of(steps.policies.current, model, read_options(headers), pinned, caller.record)
     if wanted == "live":
         return live
     if wanted == "candidate":

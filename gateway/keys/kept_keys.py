@@ -12,16 +12,18 @@ import contextlib
 import hashlib
 import logging
 import os
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gateway.keys.records import KeyRecord, OwnerRecord, key_from, owner_from, to_json
 from gateway.keys.registry import FoundKey
+
+if TYPE_CHECKING:
+    import sqlite3
 
 T = TypeVar("T")
 log = logging.getLogger("tierline.keys")
@@ -47,7 +49,7 @@ def file_in(state: Path, store_url: str) -> Path:
 
 
 class KeptKeys:
-    """The copy in one file. It is opened by the first call."""
+    """The copy in one file. The first key that is kept makes it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -71,7 +73,7 @@ class KeptKeys:
             if last is not None:
                 rows.execute("DELETE FROM keys WHERE used <= ?", last)
 
-        await self._do(write, None)
+        await self._do(write, None, creates=True)
 
     async def change(
         self,
@@ -118,11 +120,16 @@ class KeptKeys:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._opened.close)
         self._thread.shutdown(wait=False)
 
-    async def _do(self, work: Callable[[sqlite3.Connection], T], without: T) -> T:
-        """Return what `work` returns, in the thread; `without` where the file fails."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._done, work, without)
+    async def _do(self, work: Callable[[sqlite3.Connection], T], without: T, *, creates: bool = False) -> T:
+        """Return what `work` returns, in the thread; `without` where the file fails, or is not there."""
+        done = partial(self._done, work, without, creates=creates)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, done)
 
-    def _done(self, work: Callable[[sqlite3.Connection], T], without: T) -> T:
+    def _done(self, work: Callable[[sqlite3.Connection], T], without: T, *, creates: bool) -> T:
+        if self._opened is None and not creates and not self._file.exists():
+            return without
+        import sqlite3  # gateways without keys do not need it
+
         try:
             with self._open() as rows:
                 return work(rows)
@@ -137,6 +144,8 @@ class KeptKeys:
             return without
 
     def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
         if self._opened is None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))

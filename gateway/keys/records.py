@@ -10,7 +10,7 @@ Records are stored as JSON objects with these fields, under the digest of the ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final, Literal, NamedTuple
@@ -98,9 +98,9 @@ class Caller:
     record: KeyRecord | None = None
     limited: tuple[Limited, ...] = ()
     """The key, its team and its tenant, those of them that have terms."""
-    per_user: tuple[Terms, ...] = ()
-    """Terms of each end user, of the key, its team and its tenant; empty where there are none."""
-    per_session: tuple[Terms, ...] = ()
+    per_user: tuple[Limited, ...] = ()
+    """Terms of each end user of the key, of its team and of its tenant, by who has them; empty where there are none."""
+    per_session: tuple[Limited, ...] = ()
 
 
 ANYBODY: Final = Caller()
@@ -142,6 +142,8 @@ def owner_of(values: dict[str, Any]) -> OwnerRecord:
 _ALWAYS: Final = frozenset({"id", "digest", "kind", "name", "tenant", "state", "revision"})
 _TERMS: Final = frozenset({"terms", "per_user", "per_session"})
 _LISTS: Final = frozenset({"surfaces", "tiers", "models"})
+_NOTHING: Final = ("-",)
+"""Names of which there is none, in a list that would stand for all if it were empty."""
 _SHARED: Final = frozenset({"tenant", "team", "state", "default_surface", "created_by", "kind"})
 """Texts that many records have in common: a worker holds each once."""
 
@@ -164,16 +166,31 @@ def _terms(blob: bytes) -> Terms:
 
 
 def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerRecord | None = None) -> Caller:
-    """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms."""
-    owners = [one for one in (team, tenant) if one is not None]
-    limited = [Limited("key", record.id, record.terms), *(Limited(one.kind, one.name, one.terms) for one in owners)]
-    every: tuple[KeyRecord | OwnerRecord, ...] = (record, *owners)
+    """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms.
+
+    What the key may use is what its owners' keys may use, too, whatever it was when the key was made.
+    """
+    owners: list[tuple[OwnerKind, str, KeyRecord | OwnerRecord]] = [("key", record.id, record)]
+    for one in (team, tenant):
+        if one is None:
+            continue
+        owners.append((one.kind, one.name, one))
+        if one.surfaces or one.tiers:
+            surfaces, tiers = _both(record.surfaces, one.surfaces), _both(record.tiers, one.tiers)
+            record = replace(record, surfaces=surfaces, tiers=tiers)
     return Caller(
         record.tenant,
         record.team,
         record.id,
         record,
-        tuple(one for one in limited if one.terms),
-        tuple(one.per_user for one in every if one.per_user),
-        tuple(one.per_session for one in every if one.per_session),
+        tuple(Limited(kind, name, one.terms) for kind, name, one in owners if one.terms),
+        tuple(Limited(kind, name, one.per_user) for kind, name, one in owners if one.per_user),
+        tuple(Limited(kind, name, one.per_session) for kind, name, one in owners if one.per_session),
     )
+
+
+def _both(own: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that both lists have, of which an empty one has all; _NOTHING for none."""
+    if not own or not allowed:
+        return own or allowed
+    return tuple(name for name in own if name in allowed) or _NOTHING

@@ -15,7 +15,8 @@ from starlette.responses import JSONResponse
 
 from gateway.dialects.responses.reading import unsupported
 from gateway.errors import NotFound
-from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.api_route import BodyRoute, CallerOf, Served
+from gateway.keys.records import Caller
 from policies.loader import AUTO, CLAUDE
 
 router: Final = APIRouter(tags=["The gateway"], route_class=BodyRoute)
@@ -35,7 +36,7 @@ class Model(BaseModel):
 
 
 class Models(BaseModel):
-    """All surfaces."""
+    """The surfaces that the key may use."""
 
     object: Literal["list"] = "list"
     data: list[Model]
@@ -44,14 +45,14 @@ class Models(BaseModel):
 @router.get("/v1/models", response_model=Models | dict[str, Any])
 async def list_models(
     steps: Served,
-    _: Sender,
+    caller: CallerOf,
     limit: _Limit = None,
     after_id: _Cursor = None,
     before_id: _Cursor = None,
     version: _Version = None,
 ) -> Models | JSONResponse:
-    """List the surfaces, as models to ask for: in pages where Anthropic's clients ask for such."""
-    names = (AUTO, *steps.policies.current.names)
+    """List the surfaces that the key may use, as models to ask for: in pages where Anthropic's clients ask for such."""
+    names = (AUTO, *(name for name in steps.policies.current.names if _is_open(caller, name)))
     if version is None:
         return Models(data=[_model(steps, name) for name in names])
     page, more = _page((*names, *(CLAUDE + name for name in names[1:])), limit, after_id, before_id)
@@ -62,11 +63,18 @@ async def list_models(
 
 
 @router.get("/v1/models/{model}")
-async def get_model(steps: Served, _: Sender, model: str, version: _Version = None) -> Model | dict[str, Any]:
+async def get_model(steps: Served, caller: CallerOf, model: str, version: _Version = None) -> Model | dict[str, Any]:
     """Show one surface, by its name or an alias."""
-    if steps.policies.current.resolve(model) is None:
+    policy = steps.policies.current.resolve(model)
+    if policy is None or not (model == AUTO or _is_open(caller, policy.surface)):
         raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
     return _model(steps, model) if version is None else _anthropic_model(steps, model)
+
+
+def _is_open(caller: Caller, surface: str) -> bool:
+    """Return whether the caller's key may use a surface."""
+    key = caller.record
+    return key is None or not key.surfaces or surface in key.surfaces
 
 
 def _page(

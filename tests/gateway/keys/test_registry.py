@@ -36,7 +36,7 @@ async def test_a_key_is_found_by_its_digest_with_the_terms_of_its_owners(registr
     caller = caller_of(*found)
     assert [(one.kind, one.name) for one in caller.limited] == [("key", record.id), ("team", "web")]
     assert caller.limited[1].terms == terms
-    assert caller.per_user == (Terms(concurrent=2),)
+    assert [(one.name, one.terms) for one in caller.per_user] == [("web", Terms(concurrent=2))]
     assert await registry.lookup("00" * 32) is None
 
 
