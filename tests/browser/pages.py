@@ -63,13 +63,25 @@ def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
             found["playground-race"] = _race(demo)
         elif path == "/conversations/{id}":
             found["conversation"] = path.replace("{id}", demo.data("/conversations?since=24h")["listed"][0]["name"])
-        else:
+        elif path == "/keys/{name}":
+            found["key"] = f"/keys/{_key(demo)}"
+        elif path == "/teams/{kind}/{name}":
+            found["team"] = "/teams/team/web"
+        elif path != "/teams/new":  # it leads to the page of a team
             filled = path.replace("{surface}", "chat")
             assert "{" not in filled, f"tests/browser/pages.py knows no value for {path}"
             found[_name(filled)] = filled
     found["policies-support"] = "/policies/support"
     found["requests-peek"] = f"/requests?surface=chat&peek={demo.request_id(ESCALATED)}"
     return found | {_name(state): state for state in STATES}
+
+
+def _key(demo: RunningDemo) -> str:
+    """Make a key with a budget, and return its id."""
+    form = {"name": "ada's laptop", "team": "web", "budgets": "25/month", "surfaces": "chat", "expires": "90d"}
+    page = httpx2.post(f"{demo.console}/keys", data=form, timeout=60)
+    assert page.status_code == 200, page.text
+    return str(demo.data("/keys")["keys"][0]["id"])
 
 
 def _race(demo: RunningDemo) -> str:

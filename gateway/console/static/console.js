@@ -88,6 +88,7 @@
     const button = event.target.closest?.("[data-copy]");
     if (!button) return;
     const text = document.getElementById(button.dataset.copy);
+    button.removeAttribute("aria-label"); // what it says next is its name
     try {
       await navigator.clipboard.writeText(text.textContent);
       button.textContent = "Copied";
