@@ -17,6 +17,7 @@ from gateway.quotas.terms import Terms
 from gateway.request.callers import Callers
 from tests.gateway.keys.conftest import WHY, registry, server, store
 from tests.support.app import in_process
+from tests.support.gateway import CHAT as POLICY
 from tests.support.identity_provider import IdentityProvider
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
@@ -157,3 +158,32 @@ async def test_a_team_of_which_nothing_is_known_is_503_while_the_store_is_down(
             assert (await app.ask(headers=sent(again))).status_code == 200
         finally:
             server.start()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"])
+async def test_a_token_uses_the_surfaces_of_its_claim_alone(
+    upstream: Upstream, tmp_path: Path, provider: IdentityProvider, path: str
+) -> None:
+    """In every API, by whatever name, and `auto` is the first that it may use."""
+    config = settings(tmp_path, provider)
+    config["identity"]["issuers"][0]["claims"] = {"surfaces": "may_use"}
+    policies = {"chat": POLICY, "code": POLICY.replace("surface: chat", "surface: code").replace("[chat,", "[coder,")}
+    policies["code"] = policies["code"].replace(", gpt-4o-mini]", "]")
+    async with in_process(tmp_path, upstream.url, settings=config, policies=policies) as app:
+        headers = sent(provider.token(may_use=["code"]))
+        text = {"/v1/responses": {"input": "hello"}, "/v1/completions": {"prompt": "hello"}}
+        body = text.get(path, {"messages": CHAT["messages"], "max_tokens": 9})
+        for model, more, status in (
+            ("coder", {}, 200), ("auto", {}, 200), ("chat", {}, 403), ("gpt-4o-mini", {}, 403),
+            ("coder", {"x-tierline-surface": "chat"}, 403), ("auto", {"x-tierline-surface": "code"}, 200),
+        ):  # fmt: skip
+            reply = await app.client.post(path, json={**body, "model": model}, headers={**headers, **more})
+            assert reply.status_code == status, (model, more, reply.text)
+            assert status == 403 or reply.headers["x-tierline-surface"] == "code"
+            assert status == 200 or reply.json()["error"].get("code", "model_not_allowed") == "model_not_allowed"
+        listed = await app.get("/v1/models", headers)
+        assert [one["id"] for one in listed.json()["data"]] == ["auto", "code"]
+        assert (await app.get("/v1/models/chat", headers)).status_code == 404
+        embedded = await app.client.post("/v1/embeddings", json={"model": "chat", "input": "x"}, headers=headers)
+        assert embedded.status_code == 403
+    assert all(request.body["messages"] for request in upstream.requests)
