@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
+
+import orjson
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -17,7 +21,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag, duration
 from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
 from gateway.exit_codes import Exit
-from gateway.quotas.terms import NANO
+from gateway.quotas.terms import NANO, Budget
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import dollars
 
@@ -98,26 +102,22 @@ async def _check(archive: LiveArchive, store: RedisStore, *, as_json: bool) -> i
     before = await budgets.counters()
     await archive.catch_up()
     charges, after = await charges_of(archive), await budgets.counters()
+    rows = table("account", "counter", "ledger", "counter - ledger")
     differing = []
     for name in sorted({*after, *(one for one in charges if account_named(one, time.time()))}):
         counter, ledger = after.get(name), charges.get(name, 0)
         low, high = sorted((before.get(name, counter or 0), counter or 0))
         if counter is None or not low <= ledger <= high:
-            spent = None if counter is None else counter / NANO
-            off = ((counter or 0) - ledger) / NANO
-            differing.append({"account": name, "counter_usd": spent, "ledger_usd": ledger / NANO, "off_usd": off})
-    rows = table("account", "counter", "ledger", "counter - ledger")
-    for one in differing:
-        counted = "none in the store" if one["counter_usd"] is None else f"${one['counter_usd']:.9f}"
-        rows.add_row(printable(one["account"]), counted, f"${one['ledger_usd']:.9f}", f"${one['off_usd']:+.9f}")
+            usd = None if counter is None else counter / NANO, ledger / NANO, ((counter or 0) - ledger) / NANO
+            differing.append(dict(zip(("account", "counter_usd", "ledger_usd", "off_usd"), (name, *usd), strict=True)))
+            counted = "none in the store" if usd[0] is None else f"${usd[0]:.9f}"
+            rows.add_row(printable(name), counted, f"${usd[1]:.9f}", f"${usd[2]:+.9f}")
     notes = [f"{file} is damaged: its records are not in the ledger's sums" for file in archive.damaged]
-    verdict = (
-        f"{len(after)} counters are the sums of their records"
-        if not differing
-        else f"{len(differing)} of {len(after)} counters differ:"
-    )
     values = {"accounts": len(after), "differing": differing, "notes": notes}
-    show(Report(values, [verdict, rows] if differing else [verdict], notes, width=WIDE), as_json=as_json)
+    lines: list[Any] = [f"{len(differing)} of {len(after)} counters differ:", rows]
+    if not differing:
+        lines = [f"{len(after)} counters are the sums of their records"]
+    show(Report(values, lines, notes, width=WIDE), as_json=as_json)
     return Exit.FINDINGS if differing else Exit.OK
 
 
@@ -127,42 +127,33 @@ def _query(args: argparse.Namespace) -> UsageQuery:
 
     if args.month and (args.since or args.until):
         raise CommandError("--month says both ends; leave out --since and --until")
-    now = datetime.now(args.zone)
-    month = _time(f"{args.month}-01", args.zone) if args.month else None
-    since = month or (
-        _time(args.since, args.zone) if args.since else now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    )
-    until = _time(args.until, args.zone) if args.until else None
-    if month is not None:
-        until = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
-    end = until.timestamp() if until else time.time() + 60
-    if end <= since.timestamp():
+    since = datetime.now(args.zone).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    until = datetime.now(args.zone) + timedelta(minutes=1)
+    if args.month:
+        since = _time(f"{args.month}-01", args.zone)
+        until = since.replace(year=since.year + since.month // 12, month=since.month % 12 + 1)
+    since = _time(args.since, args.zone) if args.since else since
+    until = _time(args.until, args.zone) if args.until else until
+    if until <= since:
         raise CommandError("--until is not after --since")
     only = {name: value for name in _BY[1:] if (value := getattr(args, name)) is not None}
-    return UsageQuery(since.timestamp(), end, args.zone.key, args.by, only)
+    return UsageQuery(since.timestamp(), until.timestamp(), args.zone.key, args.by, only)
 
 
 def _time(text: str, zone: ZoneInfo) -> datetime:
     """Read a day or a time as ISO 8601 has it, or how long ago one was, such as 7d. Raises CommandError."""
-    try:
+    with contextlib.suppress(ValueError):
         return datetime.fromisoformat(text).replace(tzinfo=zone)
-    except ValueError:
-        pass
-    try:
+    with contextlib.suppress(argparse.ArgumentTypeError):
         return datetime.fromtimestamp(time.time() - duration(text), zone)
-    except argparse.ArgumentTypeError:
-        raise CommandError(
-            f"{text!r} is no time; write a day (2026-11-01), a time (2026-11-01T12:00), or how long ago (7d)"
-        ) from None
+    raise CommandError(f"{text!r} is no time; write a day or a time (2026-11-01T12:00), or how long ago (7d)")
 
 
 def _zone(name: str) -> ZoneInfo:
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise argparse.ArgumentTypeError(
-            f"{name!r} is no time zone; write a name such as UTC or Europe/Berlin"
-        ) from None
+        return ZoneInfo(Budget(usd=0, zone=name).zone)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{name!r} is no time zone, such as UTC or Europe/Berlin") from None
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -173,9 +164,8 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) -> Report:
-    rows = table(
-        *query.by, "requests", "tokens in", "tokens out", "charged", "hits at list", "wasted", left=len(query.by)
-    )
+    figures = ("requests", "tokens in", "tokens out", "charged", "hits at list", "wasted")
+    rows = table(*query.by, *figures, left=len(query.by))
     lines = [line for line in found["lines"] if line["entry"] == "usage"]
     for line in lines:
         rows.add_row(*(printable(line[name]) if line[name] != "" else NONE for name in query.by), *_cells(line))
@@ -191,19 +181,16 @@ def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) ->
             changes.add_row(at, *texts, dollars(one["usd"], signed=True))
         parts += ["", changes]
     notes = _notes(found, query)
-    plain = {**found, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
-    return Report(_plain(plain), parts, notes, width=WIDE, done=done)
+    values = {**found, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
+    plain = orjson.dumps(values, default=lambda one: float(one) if isinstance(one, Decimal) else str(one))
+    return Report(orjson.loads(plain), parts, notes, width=WIDE, done=done)
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:
-    unknown = line["unpriced"]
-    charged = dollars(float(line["charged_usd"]))
+    charged, unknown = dollars(float(line["charged_usd"])), line["unpriced"]
     if unknown:
-        charged = (
-            f"{charged} + not known ({unknown})"
-            if unknown < line["requests"] or line["charged_usd"]
-            else f"not known ({unknown})"
-        )
+        some = unknown < line["requests"] or line["charged_usd"]
+        charged = f"{charged} + not known ({unknown})" if some else f"not known ({unknown})"
     return [
         f"{line['requests']:,}", f"{line['tokens_in']:,}", f"{line['tokens_out']:,}", charged,
         dollars(float(line["list_usd"])), dollars(float(line["wasted_usd"])),
@@ -212,44 +199,20 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
 
 def _notes(found: Mapping[str, Any], query: UsageQuery) -> list[str]:
     """Return what the figures cover, and what they lack."""
-    covers, total = found["covers"], found["total"]
-    zone = ZoneInfo(query.zone)
-    notes = []
+    covers, total, notes = found["covers"], found["total"], []
     if covers["records"]:
-        first, last = (
-            datetime.fromtimestamp(covers[end], zone).strftime("%Y-%m-%d %H:%M:%S") for end in ("first_s", "last_s")
-        )
-        notes.append(f"records from {first} to {last} ({query.zone}), in files and in the store, each once")
+        ends = [datetime.fromtimestamp(covers[end], ZoneInfo(query.zone)) for end in ("first_s", "last_s")]
+        span = " to ".join(f"{end:%Y-%m-%d %H:%M:%S}" for end in ends)
+        notes.append(f"records from {span} ({query.zone}), in files and in the store, each once")
         if covers["first_s"] > query.since:
             notes.append("nothing older is kept, so what was used before is not in it")
     if covers["missing"]:
-        notes.append(
-            f"{covers['missing']} records between them are lost: the store had dropped them before they were in a file"
-        )
+        notes.append(f"{covers['missing']} records between are lost: the store dropped them before a file had them")
     notes += [f"{file} is damaged, and nothing of it is counted: {why}" for file, why in covers["damaged"].items()]
     if total["unpriced"]:
         notes.append(
-            f"{total['unpriced']} requests called a backend whose price nobody states: their cost is not known, not 0"
+            f"{total['unpriced']} requests called a backend whose price nobody states: that is not known, not 0"
         )
     if total["older"]:
         notes.append(f"{total['older']} records are of a version that charged nobody: they count by their cost")
     return notes
-
-
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures as JSON values."""
-
-    def value(one: Any) -> Any:
-        if isinstance(one, Mapping):
-            return {name: value(part) for name, part in one.items()}
-        if isinstance(one, list):
-            return [value(part) for part in one]
-        return (
-            one
-            if one is None or isinstance(one, str | int | float)
-            else float(one)
-            if hasattr(one, "as_tuple")
-            else str(one)
-        )
-
-    return {name: value(one) for name, one in found.items()}

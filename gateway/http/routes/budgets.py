@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from gateway.errors import InvalidRequest
 from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
-from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
+from gateway.keys.budgets import BudgetStanding, OwnerBudgets, owner_named, terms_in
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.keys.roles import Person
 from gateway.quotas.terms import Per
-from gateway.steps import Steps
 
 router: Final = APIRouter(prefix="/admin/budgets", tags=["Budgets"], route_class=BodyRoute)
 _Sees = Annotated[Person, needs("usage.see")]
@@ -30,12 +30,6 @@ class AdjustRequest(Body):
     message: str = Field(pattern=r"\S")
     author: str = ""
 
-    @field_validator("owner")
-    @classmethod
-    def _is_one(cls, owner: str) -> str:
-        owner_named(owner)
-        return owner
-
     def why(self, person: Person) -> Why:
         """Return who makes the change, which a person with a name of their own cannot choose, and why."""
         return Why(person.name if person.id else self.author or person.name or "admin", self.message, "admin")
@@ -44,47 +38,34 @@ class AdjustRequest(Body):
 @router.get("")
 async def list_budgets(steps: Served, person: _Sees, owner: str = "") -> dict[str, Any]:
     """List the budgets in use, the most spent first, or those of one owner."""
-    budgets = _budgets(steps)
+    budgets = OwnerBudgets(steps.store, terms_in(steps.deployment))
     if not owner:
         permit(person, "usage.see")
         return _shown(await budgets.in_use())
-    kind, name = named = _owner(owner)
-    try:
-        permit(person, "usage.see", (await KeyRegistry(steps.store).find(name)).team if kind == "key" else name)
+    with _refusals():
+        kind, name = named = owner_named(owner)
+        team = (await KeyRegistry(steps.store).find(name)).team if kind == "key" else name if kind == "team" else ""
+        permit(person, "usage.see", team)
         return _shown(await budgets.of(named))
-    except KeysRefused as refused:
-        raise InvalidRequest(str(refused), code="unsupported_value", param="owner") from None
 
 
-@router.post("/reset")
-async def reset(steps: Served, person: _Changes, body: AdjustRequest) -> dict[str, Any]:
-    """Have an amount count as spent."""
+@router.post("/{action}")
+async def adjust(
+    steps: Served, person: _Changes, action: Literal["reset", "topup"], body: AdjustRequest
+) -> dict[str, Any]:
+    """Have an amount count as spent (reset), or take one off what does (topup)."""
+    budgets = OwnerBudgets(steps.store, terms_in(steps.deployment))
+    with _refusals():
+        change = budgets.reset if action == "reset" else budgets.top_up
+        return _shown(await change(owner_named(body.owner), body.usd, body.per, body.why(person)))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
     try:
-        done = await _budgets(steps).reset(_owner(body.owner), body.usd, body.per, body.why(person))
-    except KeysRefused as refused:
+        yield
+    except (KeysRefused, ValueError) as refused:
         raise InvalidRequest(str(refused), code="unsupported_value", param="owner") from None
-    return _shown(done)
-
-
-@router.post("/topup")
-async def top_up(steps: Served, person: _Changes, body: AdjustRequest) -> dict[str, Any]:
-    """Take an amount off what counts as spent."""
-    try:
-        done = await _budgets(steps).top_up(_owner(body.owner), body.usd, body.per, body.why(person))
-    except KeysRefused as refused:
-        raise InvalidRequest(str(refused), code="unsupported_value", param="owner") from None
-    return _shown(done)
-
-
-def _budgets(steps: Steps) -> OwnerBudgets:
-    return OwnerBudgets(steps.store, terms_in(steps.deployment))
-
-
-def _owner(text: str) -> Owned:
-    try:
-        return owner_named(text)
-    except ValueError as error:
-        raise InvalidRequest(str(error), code="unsupported_value", param="owner") from None
 
 
 def _shown(budgets: Sequence[BudgetStanding]) -> dict[str, Any]:

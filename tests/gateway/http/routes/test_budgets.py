@@ -44,7 +44,7 @@ async def test_admins_change_and_members_look(tmp_path: Path, provider: Identity
         assert topped.json()["budgets"][0]["spent_usd"] == 10.5
         seen = await client.get("/admin/budgets?owner=team:web", headers=member)
         assert seen.json()["budgets"][0]["spent_usd"] == 10.5
-        for path in ("/admin/budgets", "/admin/budgets?owner=team:ops"):
+        for path in ("/admin/budgets", "/admin/budgets?owner=team:ops", "/admin/budgets?owner=tenant:web"):
             assert (await client.get(path, headers=member)).status_code == 403, path
         entries = (await AuditTrail(store).page(TrailFilter("budget"), "", 9))["entries"]
         assert [(one["by"], one["action"], one["how"]) for one in entries] == [
