@@ -26,8 +26,8 @@ async def make_key(registry: KeyRegistry, person: Person, wanted: KeyRecord, why
     """Store a new key like `wanted`, whose id and digest do not count; return its record, and the key itself."""
     for what, name in (("team", wanted.team), ("tenant", wanted.tenant)):
         check_name(what, name)
-    key = new_key()
-    wanted = replace(wanted, id=new_id(), digest=_digest(key))
+    key, digest = await _new_key(registry)
+    wanted = replace(wanted, id=new_id(), digest=digest)
     record = allowed_key(person, wanted, await _team_of(registry, wanted), time.time())
     return await registry.create(record, why), key
 
@@ -38,8 +38,8 @@ async def rotate_key(
     """Give a key a new secret; the old one is valid for `grace_s` more. Return the new record, and the key itself."""
     _permit(person, "keys.rotate", before)
     after = allowed_key(person, replace(before, replaces=before.digest), await _team_of(registry, before), time.time())
-    key = new_key()
-    made = await registry.rotate(before, _digest(key), grace_s, why)
+    key, digest = await _new_key(registry)
+    made = await registry.rotate(before, digest, grace_s, why)
     if (after.expires, after.surfaces, after.tiers) != (made.expires, made.surfaces, made.tiers):
         limits = {"expires": after.expires, "surfaces": after.surfaces, "tiers": after.tiers}
         made = await registry.update(made, Why("tierline", "what its team allows", why.how), **limits)
@@ -77,5 +77,8 @@ async def _team_of(registry: KeyRegistry, key: KeyRecord) -> OwnerRecord | None:
     return await registry.owner("team", key.team) if key.team else None
 
 
-def _digest(key: str) -> str:
-    return digest_of(key.encode(), secret_of()).hex()
+async def _new_key(registry: KeyRegistry) -> tuple[str, str]:
+    """Return a new key and its digest. Raises KeysRefused where this process hashes by another secret than others."""
+    key, secret = new_key(), secret_of()
+    await registry.check_secret(secret)
+    return key, digest_of(key.encode(), secret).hex()

@@ -10,6 +10,7 @@ All have one hash tag, so that a script can change them together:
     tierline:{keys}:changes    stream of the digests and owners that changed, its ids REVISION-0; the latest 100,000
     tierline:{keys}:filter     Bloom filter of all digests, by which workers know what no key is
     tierline:{keys}:imported   there once a key was imported that does not begin with `tl_`
+    tierline:{keys}:secret     mark of the secret that keys are hashed by, so that none is made by another
     tierline:{keys}:audit      stream of the audit trail; never trimmed
 
 A change compares the `revision` of each record that it replaces. Nothing here expires, so a store that evicts keys
@@ -18,6 +19,7 @@ without an expiry (`allkeys-*`) is not fit for it.
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
+from gateway.keys.minting import SECRET
 from gateway.keys.records import KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
 
 T = TypeVar("T")
@@ -39,6 +42,7 @@ _REVISION: Final = b"tierline:{keys}:revision"
 _CHANGES: Final = b"tierline:{keys}:changes"
 _FILTER: Final = b"tierline:{keys}:filter"
 _IMPORTED: Final = b"tierline:{keys}:imported"
+_SECRET: Final = b"tierline:{keys}:secret"
 _CHANGE: Final = APPEND + (_HERE / "change.lua").read_bytes()
 _LOOKUP: Final = (_HERE / "lookup.lua").read_bytes()
 _NOT_ONE: Final = to_json(KeyRecord("", "", "default", team="none", created_by="tierline", metadata={"no": "key"}))
@@ -297,6 +301,16 @@ class KeyRegistry:
         if (reached < revision and len(entries) < _PAGE) or reached == since != revision:
             return KeyChanges(revision, whole=False)
         return KeyChanges(reached, tuple(digests), tuple(owners))
+
+    async def check_secret(self, secret: bytes) -> None:
+        """Raise KeysRefused if the keys of this store are hashed by another secret: no gateway would know a key.
+
+        The first who asks says which secret it is.
+        """
+        mark = hmac.digest(secret, b"tierline keys: which secret", "sha256").hex()[:16].encode()
+        _, there = await self._ask(Command((b"SETNX", _SECRET, mark)), Command((b"GET", _SECRET)))
+        if there != mark:
+            raise KeysRefused(f"{SECRET} is not what this store's keys are hashed by; set it here as for the gateway")
 
     async def has_imported(self) -> bool:
         """Return whether any key was ever imported that does not begin with `tl_`."""

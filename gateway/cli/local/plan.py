@@ -21,6 +21,7 @@ from gateway.cli.local.store_child import store_child
 from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY, LOCAL_URL
 from gateway.config.schema import Deployment, TierConfig
+from gateway.keys.minting import SECRET as KEY_SECRET
 
 EMBEDDED = "embedded Valkey"
 
@@ -67,7 +68,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     if console is not None:
         own = deployment.console
         secret = own.login.client_secret_env if own.login is not None else None
-        keys = (own.key_env, own.viewer_key_env, own.admin_key_env, own.gateway_key_env, secret)
+        keys = (own.key_env, own.viewer_key_env, own.admin_key_env, own.gateway_key_env, secret, KEY_SECRET)
         known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
         specs.append(replace(roles, known=known).console(console, own.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it

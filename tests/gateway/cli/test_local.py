@@ -319,7 +319,7 @@ def test_children_get_the_keys_that_they_need_and_no_other(tmp_path: Path, monke
         "console: {key_env: EDIT, viewer_key_env: VIEW, gateway_key_env: PLAY}\n"
     )
     config_names = ("ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "EDIT", "VIEW", "PLAY")
-    names = (*config_names, "AWS_SECRET_ACCESS_KEY", "LLAMA_API_KEY", "TIERLINE_LOCAL_KEY")
+    names = (*config_names, "AWS_SECRET_ACCESS_KEY", "LLAMA_API_KEY", "TIERLINE_LOCAL_KEY", "TIERLINE_KEY_SECRET")
     keys = {name: f"sk-real-key-of-{name}" for name in names}
     for name, key in (*keys.items(), ("MY_MODEL", "the-model")):
         monkeypatch.setenv(name, key)
@@ -327,7 +327,9 @@ def test_children_get_the_keys_that_they_need_and_no_other(tmp_path: Path, monke
         plan = make_plan(Launch(config=config, port=free_port()), state)
     env = {spec.name: spec.env for spec in plan.specs}
     assert {name for name, key in keys.items() if key in env["gateway"].values()} == set(keys)
-    assert {name for name, key in keys.items() if key in env["console"].values()} == {"EDIT", "VIEW", "PLAY"}
+    assert {name for name, key in keys.items() if key in env["console"].values()} == {
+        "EDIT", "VIEW", "PLAY", "TIERLINE_KEY_SECRET",
+    }  # fmt: skip
     for child in ("store", "ledger"):
         assert not {key for key in keys.values() if key in env[child].values()}, child
     for child in ("console", "ledger"):

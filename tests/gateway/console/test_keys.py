@@ -256,3 +256,17 @@ async def test_without_a_store_the_pages_say_what_to_do(store: RedisStore, tmp_p
             assert page.status_code == 200 and "TIERLINE_STORE_URL" in page.text
         assert (await client.post("/keys", data=NEW)).status_code == 503
     await asyncio.wait_for(archive.aclose(), 10)
+
+
+async def test_no_key_is_made_by_another_secret(
+    store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gateways would not know it; what is said names the variable."""
+    monkeypatch.setenv("TIERLINE_KEY_SECRET", "what-the-gateway-has")
+    async with console(tmp_path, store, 0) as client:
+        name, _ = await made(client)
+        monkeypatch.delenv("TIERLINE_KEY_SECRET")
+        for refused in (await client.post("/keys", data=NEW), await act(client, name, do="rotate")):
+            assert refused.status_code == 422 and "TIERLINE_KEY_SECRET" in refused.text
+        assert len((await client.get("/keys.json")).json()["keys"]) == 1
+        assert (await act(client, name, do="disable")).status_code == 200
