@@ -148,7 +148,7 @@ class KeyRegistry:
             before = found
             if before.expires is None or before.expires > now:
                 changes.append((before, replace(before, **shared, revision=before.revision + 1)))
-        await self._change(changes, "update", why)
+        await self._change(changes[::-1], "update", why)
         return after
 
     async def put_owner(self, before: OwnerRecord | None, owner: OwnerRecord, why: Why) -> OwnerRecord:
@@ -330,8 +330,11 @@ class KeyRegistry:
     async def _change(self, changes: Sequence[Change], action: str, why: Why) -> None:
         """Make changes and their audit entries in one script. Raises KeysConflict."""
         words: list[bytes] = [why.how.encode()]
+        # One entry for a key with the keys before it: the one about its newest record, which comes last.
+        newest = {one.id: one for pair in changes for one in pair if isinstance(one, KeyRecord)}
         for before, after in changes:
-            words += _words(before, after, why.action or action, why)
+            told = not isinstance(after, KeyRecord) or newest[after.id] is after
+            words += _words(before, after, why.action or action, why, told=told)
         keys = (_RECORDS, _IDS, _ORDER, _OWNERS, _REVISION, _CHANGES, _FILTER, KEYS.encode(), _IMPORTED)
         commands = [Command((b"EVAL", _CHANGE, b"9", *keys, *words))]
         if self._durable and await self._appends():
@@ -362,9 +365,9 @@ def _name(record: KeyRecord | OwnerRecord) -> str:
 
 
 def _words(
-    before: KeyRecord | OwnerRecord | None, after: KeyRecord | OwnerRecord | None, action: str, why: Why
+    before: KeyRecord | OwnerRecord | None, after: KeyRecord | OwnerRecord | None, action: str, why: Why, *, told: bool
 ) -> list[bytes]:
-    """Return what the script is told of one change."""
+    """Return what the script is told of one change; `told`: with an entry of the audit trail."""
     record = after or before
     assert record is not None  # noqa: S101  (a change has one of the two)
     is_key = isinstance(record, KeyRecord)
@@ -377,8 +380,6 @@ def _words(
         {name: value for name, value in old.items() if name in said},
         {name: value for name, value in new.items() if name in said},
     )  # fmt: skip
-    # The old record of a rotation only gets an end, which the entry of the new one is about.
-    told = b"" if action == "rotate" and before is not None else entry.change()
     return [
         b"key" if is_key else b"owner",
         _name(record).encode(),
@@ -386,7 +387,7 @@ def _words(
         b"" if after is None else to_json(after),
         subject.encode(),
         team.encode(),
-        told,
+        entry.change() if told else b"",
     ]
 
 
@@ -395,7 +396,11 @@ def _audited(record: KeyRecord | OwnerRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
     left_out = ("digest", "replaces", "revision", "created", "created_by", "kind", "id")
-    return {name: value for name, value in shown(record).items() if name not in left_out}
+    said = {name: value for name, value in shown(record).items() if name not in left_out}
+    for name in ("terms", "per_user", "per_session"):
+        if budgets := getattr(record, name).budgets:
+            said[name] = {**said[name], "budgets": [budget.text for budget in budgets]}
+    return said
 
 
 def _read(unpack: Callable[[bytes], T], blob: bytes) -> T:

@@ -73,6 +73,7 @@ async def test_a_key_is_shown_once_and_works(store: RedisStore, tmp_path: Path) 
             text = (await client.get(path)).text
             assert record.id in text and secret not in text and digest not in text, path
         [entry] = (await client.get("/audit.json?kind=key")).json()["entries"]
+        assert "budgets 25/month@Europe/Berlin and 5/day" in entry["words"]
         assert (entry["by"], entry["how"], entry["message"]) == ("console", "console", "for bob")
 
 
@@ -127,7 +128,7 @@ async def test_a_key_is_rotated_disabled_changed_and_revoked(store: RedisStore, 
         for do in ("enable", "rotate"):
             assert (await act(client, name, do=do)).status_code == 422
         actions = [one["action"] for one in (await client.get(f"/keys/{name}.json")).json()["history"]]
-        assert list(dict.fromkeys(actions)) == ["revoke", "update", "enable", "disable", "rotate", "create"]
+        assert actions == ["revoke", "update", "enable", "disable", "rotate", "create"]
 
 
 async def test_keys_are_searched_and_paged(store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
