@@ -86,8 +86,12 @@ class Authority:
 
 
 def _exchange(account: AccountState, worker: str, number: int, request: LeaseRequest, now: int) -> LeaseReply:
-    for name in [name for name, lease in account.leases.items() if lease.until <= now]:
-        del account.leases[name]
+    last = now + LIFE_MS[request.unit]
+    for name, lease in list(account.leases.items()):
+        if lease.until <= now:
+            del account.leases[name]
+        elif lease.until > last:  # the clock was set back
+            lease.until = last
     mine = account.leases.get(worker)
     late = mine is not None and number <= mine.number
     spent = account.spent
@@ -99,7 +103,7 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
     for name, lease in account.leases.items():
         if name != worker:
             others, held, expected = others + lease.amount, held + lease.held, expected + lease.expected
-    pressed = now < account.pressed_until
+    pressed = now < account.pressed_until <= now + PRESSED_MS
     if mine is not None and late:
         return LeaseReply(mine.amount, spent, others, held, expected, int(pressed), 0, 0)
     amount = request.held if mine is None else max(request.kept, request.held)
@@ -122,9 +126,7 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
             mine_expected += request.need_expected if extra == request.need else request.least_expected
     if request.comfort > 0 and not pressed and free > 0:
         amount += min(request.comfort, free // 10)
-    account.leases[worker] = WorkerLease(
-        amount, mine_held, mine_expected, now + LIFE_MS[request.unit], number, request.used
-    )
+    account.leases[worker] = WorkerLease(amount, mine_held, mine_expected, last, number, request.used)
     return LeaseReply(amount, spent, others, held, expected, int(pressed), denied, retry_ms)
 
 

@@ -12,6 +12,7 @@ if not now then
 end
 
 local function whole(value) return string.format('%.0f', value) end
+local function line(figures) return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', unpack(figures)) end
 
 local function used(key, added, life)
   local slot = math.floor(now / SLOT)
@@ -77,6 +78,10 @@ for i = 1, (#ARGV - 3) / WORDS do
     elseif name ~= 'limit' then
       local lease = {}
       for figure in string.gmatch(value, '%S+') do lease[#lease + 1] = tonumber(figure) end
+      if lease[4] > now + life then
+        lease[4] = now + life
+        redis.call('HSET', key, name, line(lease))
+      end
       if lease[4] <= now then
         redis.call('HDEL', key, name)
       elseif name == worker then
@@ -93,7 +98,7 @@ for i = 1, (#ARGV - 3) / WORDS do
     local added = late and 0 or total_used - (mine and mine[6] or reported)
     spent, slots = used(slots_key, math.max(added, 0), key_life)
   end
-  local pressed = now < pressed_until
+  local pressed = now < pressed_until and pressed_until <= now + PRESSED
   local amount, denied, retry = 0, 0, 0
   if late then
     amount = mine[1]
@@ -115,8 +120,7 @@ for i = 1, (#ARGV - 3) / WORDS do
       end
     end
     if comfort > 0 and not pressed and free > 0 then amount = amount + math.min(comfort, math.floor(free / 10)) end
-    redis.call('HSET', key, worker, table.concat({whole(amount), whole(held), whole(expected), whole(now + life),
-      whole(number), whole(total_used)}, ' '))
+    redis.call('HSET', key, worker, line({amount, held, expected, now + life, number, total_used}))
     if not money then
       redis.call('PEXPIRE', key, key_life)
     else

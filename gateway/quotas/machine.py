@@ -24,8 +24,8 @@
     failed          | returned is gone; the rest is as it was                  | the next exchange, with a new number
     written         | unwritten and the lease shrink: it counts as spent       | nothing
     deadline passes | idle is void; what is under way stays until it is settled| an exchange
-    limit changes   | what was refused is checked again; idle beyond the new   | an exchange
-                    | limit is returned                                        |
+    limit changes   | what was refused is checked again; of a lower one, idle  | an exchange
+                    | is returned                                              |
 
 Rules of money: a lease covers the most that the requests under way can cost, so that what is spent and all leases stay
 within the limit and one lease (a tenth of the limit, or one request's most). Besides, what is spent, what requests
@@ -197,6 +197,8 @@ class AccountLease:
 
     def change_limit(self, limit: int) -> None:
         """Go by another limit from now on."""
+        if limit < self.limit:
+            self.lease = min(self.lease, self.under + self.unwritten)
         self.limit = limit
         self.denied_until = _NEVER
         self.dirty = True
