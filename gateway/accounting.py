@@ -229,6 +229,8 @@ class Finalizer:
         tokens_in, tokens_out = ledger.answer_tokens_in, ledger.answer_tokens_out
         if terms.strongest is not None and tokens_in is not None and tokens_out is not None:
             ledger.counterfactual_usd = terms.strongest.of(_alone(calls, tokens_in, tokens_out))
+        if ledger.steered_from and tokens_in is not None and tokens_out is not None:
+            self._note_steered(trace, ledger, _alone(calls, tokens_in, tokens_out))
         if terms.stages:
             ledger.stages = stages_of(trace, ledger)
         ledger.slo = _held_against(terms, ledger)
@@ -249,6 +251,12 @@ class Finalizer:
             self._terms.clear()
         terms = self._terms[key] = _Terms(self._strongest(policy), *_objectives(live.slo))
         return terms
+
+    def _note_steered(self, trace: Trace, ledger: Ledger, alone: Usage) -> None:
+        """Note what the answer would have cost at the tier from which a budget kept the request."""
+        made, price = trace.decision, self._tiers[ledger.steered_from].price
+        if made is not None and made.decision is not None and made.decision.tiers[0] != ledger.steered_from:
+            ledger.steered_usd = None if price is None else price.of(alone)
 
     def _strongest(self, policy: Policy) -> Price | None:
         configs = (endpoint.config for name in policy.ladder[-1:] for endpoint in self._tiers[name].endpoints)

@@ -19,13 +19,13 @@ from gateway.archive.quality import LENGTHS, OPINIONS, QUERIES, SurfaceLabels, s
 from gateway.archive.query import opened, rows_of
 from gateway.measures.quality import comparable, tier_opinions
 
-_SINCE_S: Final = 30 * 86400.0
+SINCE_S: Final = 30 * 86400.0
 """How far back answers count, in seconds."""
 
 
 def tier_worth(folder: Path) -> dict[str, dict[str, Any]]:
     """Return what is known of the surfaces in an archive, by their names. Raises ArchiveError and QueryError."""
-    values = {"surface": None, "from_ms": int((time.time() - _SINCE_S) * 1000)}
+    values = {"surface": None, "from_ms": int((time.time() - SINCE_S) * 1000)}
     asked = {**QUERIES, "labels": OPINIONS, "lengths": LENGTHS}
     with opened(folder, threads=1) as database:
         found = {name: rows_of(database, sql, values) for name, sql in asked.items()}

@@ -12,6 +12,7 @@ from gateway.cascade.conversations import ConversationMemory
 from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
+from policies.quantities import percent
 from policies.value_type import value_type
 from routing.conversation import TurnMemory
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, priors
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Embedder, Vector
     from routing.features import Features
+    from routing.spending import Steering
 
 
 class Classifiers:
@@ -142,6 +144,8 @@ class Router:
             hop.end("no_tier")
             tiers = [self._tiers[name] for name in request.policy.ladder]
             raise no_tier(error, tiers, request.body, request.native) from error
+        if decision.steering is not None:
+            _note_steering(request, hop, decision, decision.steering)
         hop.attributes[names.DECISION] = list(decision.tiers)
         hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
         hop.end()
@@ -157,6 +161,20 @@ def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth
         return False
     drawn = hop.attributes[names.HOLDOUT] = random.random() < request.policy.holdout  # noqa: S311
     return drawn
+
+
+def _note_steering(request: RequestContext, hop: Hop, decision: Decision, steering: Steering) -> None:
+    """Say in the ledger, the trace and the reply's head that a budget steers, and whose."""
+    request.ledger.steered_from = steering.wanted or decision.tiers[0]
+    whose = "budget"
+    text = f"{percent(steering.share, 0)} of {whose}" + (f", capped at {steering.cap}" if steering.cap else "")
+    hop.attributes |= {
+        names.BUDGET: text,
+        names.BUDGET_SHARE: steering.share,
+        names.BUDGET_EASE: round(steering.ease, 4),
+        **({names.BUDGET_CAP: steering.cap} if steering.cap else {}),
+    }
+    request.trace.root.attributes[names.BUDGET] = text
 
 
 def _note_difficulty(ledger: Ledger, difficulty: Difficulty) -> None:

@@ -69,6 +69,9 @@ def _route(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("order", " then ".join(tiers) if isinstance(tiers, list | tuple) else str(tiers))
     if told.get(names.HOLDOUT):
         yield HopFact("held out", "drawn at random for the strongest tier")
+    if (budget := told.get(names.BUDGET)) is not None:
+        ease = told.get(names.BUDGET_EASE, 1.0)
+        yield HopFact("budget", f"{budget}, thresholds below the cap times {ease:.2f}")
     reason = str(told.get(names.REASON) or "")
     if reason and not reason.startswith("confidence "):
         yield HopFact("because", reason)

@@ -70,6 +70,8 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
         add((b"x-tierline-dropped", _dropped(ledger.dropped)))
     if (limit := root.attributes.get(names.OUTPUT_LIMIT)) is not None:
         add((b"x-tierline-output-limit", b"%d" % limit))
+    if ledger.steered_from:
+        add((b"x-tierline-budget", str(root.attributes[names.BUDGET]).encode("ascii", "replace")))
     add((b"x-tierline-attempts", b"%d" % ledger.attempts))
     add((b"x-tierline-overhead-ms", b"%.2f" % trace.overhead_ms()))
     if not ledger.stream:

@@ -141,6 +141,10 @@ class Ledger:
     """Whether the two token counts of the answer are our own estimate."""
     counterfactual_usd: float | None = None
     """What the answer's tokens would have cost at the policy's strongest tier; None if not known."""
+    steered_from: str = ""
+    """Of a request that a nearly spent budget steered, the tier at which it would have started; else empty."""
+    steered_usd: float | None = None
+    """What the answer's tokens would have cost there; None if it started there, or no price is known."""
     prompt_cache_usd: float | None = None
     """What providers' prompt caches saved, less what it cost more to write to them; None if nothing was, or no price is
     known."""

@@ -102,6 +102,12 @@ class MetricSet:
         self.session_caps = self._counter(
             "session_caps", "Requests that were a session's last, or over its caps.", "surface", "cap", "outcome"
         )
+        self.steered = self._counter(
+            "steered",
+            "Requests that a nearly spent budget steered: capped, with eased thresholds alone, or held back.",
+            "surface",
+            "outcome",
+        )
         self.shed = self._counter("shed", "Requests rejected because of overload.", "surface", "reason")
 
     def _define_objectives(self) -> None:

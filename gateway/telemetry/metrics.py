@@ -82,6 +82,7 @@ _COUNTED: Final = {
     names.CACHE_SEMANTIC: ("lookups", (names.CACHE_OUTCOME, names.CACHE_REASON)),
     names.CACHE_FOLLOW: ("coalesced", (names.CACHE_OUTCOME,)),
     names.CACHE_WRITE: ("writes", (names.CACHE_OUTCOME, names.CACHE_REASON)),
+    names.BUDGET_WAIT: ("steered", (names.OUTCOME,)),
     names.ATTEMPT: ("attempts", (names.TIER, names.BACKEND, names.OUTCOME)),
 }
 _MARKS: Final = frozenset(
@@ -180,7 +181,9 @@ class Metrics(MetricSet):
             if not _MARKS.isdisjoint(attributes):
                 self._count_marks(hop, series.surface, ledger)
         made = None if (decided := trace.decision) is None else decided.decision
-        if ledger.error == _OVERLOADED or (decided and (made is None or made.stand_in or made.missing)):
+        if ledger.error == _OVERLOADED or (
+            decided and (made is None or made.stand_in or made.missing or made.steering)
+        ):
             self._count_hindered(trace, ledger, series.surface)
 
     def policy_reloaded(self, ok: bool) -> None:
@@ -463,9 +466,11 @@ class Metrics(MetricSet):
             self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
 
     def _count_hindered(self, trace: Trace, ledger: Ledger, surface: str) -> None:
-        """Count why a request was rejected, and the tiers that could not be called because of a rate limit."""
+        """Count why a request was rejected, tiers that a rate limit ruled out, and whether a budget steered it."""
         if ledger.error == _OVERLOADED:
             self._count(self.shed, (surface, _why_shed(trace, ledger)))
+        if (made := trace.decision and trace.decision.decision) and made.steering is not None:
+            self._count(self.steered, (surface, "capped" if made.steering.wanted else "eased"))
         for name, health in () if trace.decision is None else trace.decision.given.health.items():
             if health.unavailable.startswith((names.OUT_OF_QUOTA, names.PAUSES)):
                 self._count(self.rate_limited, (surface, name, "skipped"))

@@ -65,6 +65,15 @@ SESSION_USD: Final = "tierline.session.usd"
 SESSION_TIME: Final = "tierline.session.time_s"  # since its first request
 SESSION_OUTCOME: Final = "tierline.session.outcome"  # open, last (told to conclude), over (refused)
 
+# Budgets, of a request that is steered because its tightest is nearly spent.
+BUDGET: Final = "tierline.budget"  # as the header has it: `93% of team web, capped at local`; on the root too
+BUDGET_SHARE: Final = "tierline.budget.share"  # what is spent of it, what is under way included: 1 is all
+BUDGET_CAP: Final = "tierline.budget.cap"  # the strongest tier that it may start at; missing where there is none
+BUDGET_EASE: Final = "tierline.budget.ease"  # factor of the thresholds of confidence below the cap
+STEERED_FROM: Final = "tierline.steered_from"  # the tier at which it would have started
+STEERED_USD: Final = "tierline.steered_usd"  # what its answer would have cost there
+BUDGET_WAIT: Final = "budget.wait"  # hop: the request was held back so that others of the same owner go first
+
 # Caches.
 CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open
 CACHE_REASON: Final = "tierline.cache.reason"
@@ -212,6 +221,8 @@ OF_LEDGER: Final = {
     WASTED: "wasted_usd",
     WASTED_TOKENS: "wasted_tokens",
     COUNTERFACTUAL: "counterfactual_usd",
+    STEERED_FROM: "steered_from",
+    STEERED_USD: "steered_usd",
     PROMPT_CACHE_USD: "prompt_cache_usd",
     TTFT: "ttft_ms",
     TPOT: "tpot_ms",

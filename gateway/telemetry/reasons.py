@@ -116,6 +116,7 @@ def _route(a: Attributes) -> Iterable[str]:
     tiers = a.get(names.DECISION)
     if tiers is not None:
         yield "tiers " + (" then ".join(map(str, tiers)) if isinstance(tiers, list) else str(tiers))
+    yield _phrase(a, names.BUDGET, "budget at {}")
     yield _held_out(a)
     yield _phrase(a, names.REASON, "because {}")
     yield _kind(a)

@@ -25,6 +25,7 @@ from gateway.console.filters import SPANS_S as LIST_SPANS_S
 from gateway.console.limits import GOODPUT_OBJECTIVE, NONE, TTFT, SurfaceLimit, limit_misses, limits_of
 from gateway.console.page import BadQuery, Page, PageError, Sources, whole_in
 from gateway.console.standing import StandingReader, marks_within, version_marks
+from gateway.console.steered import steered_figures
 from gateway.console.surface_counts import (
     BUCKETS,
     CHAT,
@@ -256,6 +257,7 @@ class SurfaceView:
             "objective": GOODPUT_OBJECTIVE,
             "policy": standing.surfaces.get(surface, {}).get("policy") or (basis and basis.policy.label),
             "versions": of_versions,
+            "steered": await steered_figures(self._archive, surface, window.from_ms, window.to_ms),
             "limits": limits,
             "looked_at": looked_at,
             "times": times,

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from cache.store.base import Append
 from cache.store.redis_store import RedisStore
+from gateway.telemetry.label import LABELS
 from gateway.telemetry.ledger import CallAccount, Ledger
 from tests.gateway.console.test_conversation import console
+from tests.gateway.console.test_quality import label
 from tests.gateway.telemetry.conftest import server, store
 
 __all__ = ["server", "store"]
@@ -130,3 +133,31 @@ async def test_hits_and_refused_requests_have_a_page_too(store: RedisStore, tmp_
         assert (met["ours"], met["prefill"], met["decode"]) == (5, 0, 100)
         voice = await client.get("/surfaces/voice")
         assert voice.status_code == 200 and "No request had a limit to keep" in voice.text
+
+
+def steered(number: int, *, capped: bool) -> Ledger:
+    """A request at the end of a budget, whose answer would have cost 0.01 dollars at the tier that the rules wanted."""
+    moved: dict[str, Any] = {"steered_from": "hosted", "steered_usd": 0.01} if capped else {"steered_from": "local"}
+    calls = [call(1, "local", 10, 0, 30, 150)]
+    return request(number, missed=False, tier="local", calls=calls, ttft_ms=60, cost_usd=0.002, **moved)
+
+
+async def test_it_says_what_budgets_did(store: RedisStore, tmp_path: Path) -> None:
+    """How many were steered, what that saved, and what quality it cost by what was said; without it, "not known"."""
+    await store.delete(LABELS)
+    made = [steered(number, capped=number < 10) for number in range(1, 13)]
+    async with console(tmp_path, store, made) as client:
+        told = (await client.get("/surfaces/chat.json")).json()["steered"]
+        assert (told["requests"], told["capped"], told["quality"]) == (12, 9, None)
+        assert told["saved_usd"] == pytest.approx(9 * 0.008)
+        page = unescape((await client.get("/surfaces/chat")).text)
+        assert "Steered by budgets" in page and "$0.072" in page and "not known" in page
+    for number in range(1, 41):
+        await store.apply([Append(LABELS, label(number, good=number % 4 != 0).encode(), 1000)])
+    async with console(tmp_path, store, [fast(20)]) as client:
+        quality = (await client.get("/surfaces/chat.json")).json()["steered"]["quality"]
+        assert quality["value"] == pytest.approx(-0.25) and quality["low"] < -0.25 < quality["high"] < 0
+        assert quality["word"] == "judge"
+        assert "-25.0 points" in unescape((await client.get("/surfaces/chat")).text)
+        assert "Steered by budgets" not in (await client.get("/surfaces/voice?since=15m")).text
+    await store.delete(LABELS)
