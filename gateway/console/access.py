@@ -49,7 +49,8 @@ class ConsoleAccess:
         self._digests = {person: _digest(key) for person, key in keys.items()}
         self._sessions: OrderedDict[bytes, tuple[Person, float]] = OrderedDict()
         """By the digest of its cookie, the person of a session and the time at which it ends; the oldest first."""
-        self._tries = KeyTries()
+        self.tries = KeyTries()
+        """Wrong keys, and sign-ins that failed, by address."""
         self._hosts = hosts
         self._identities = identities
         self.has_keys = bool(keys)
@@ -74,7 +75,7 @@ class ConsoleAccess:
 
         Raises RateLimited if too many unknown ones came from the address, and Overloaded if no token can be verified.
         """
-        self._tries.check(address)
+        self.tries.check(address)
         digest = _digest(key)
         found = [person for person, known in self._digests.items() if hmac.compare_digest(known, digest)]
         if not found and self._identities and is_token(token := key.encode("utf-8", "replace")):
@@ -83,7 +84,7 @@ class ConsoleAccess:
             except Unauthorized:
                 pass
         if not found:
-            self._tries.refused(address)
+            self.tries.refused(address)
         return found[-1] if found else NOBODY
 
     def session(self, person: Person) -> str:

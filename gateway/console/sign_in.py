@@ -67,7 +67,10 @@ class SignIn:
         assert self._login is not None  # noqa: S101  (else there is no route)
         to = _within(request.query_params.get("to", "/"))
         try:
+            self._access.tries.check(address_of(request))
             address, cookie = await self._login.begin(to)
+        except RateLimited as refused:
+            return self._page(request, to, refused.message, refused.status, refused.headers)
         except LoginFailed as error:
             return self._page(request, to, str(error), 503)
         reply = RedirectResponse(address, 303)
@@ -82,6 +85,7 @@ class SignIn:
         try:
             person, to = await self._login.finish(request.cookies.get(_TRY_COOKIE, ""), request.query_params)
         except LoginFailed as error:
+            self._access.tries.refused(address_of(request))
             log.warning("a sign-in of %s failed: %s", address_of(request), error)
             return self._page(request, "/", str(error), 401)
         # A page, and no redirect: the session's strict cookie comes along only from a page of this site.

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -65,6 +65,9 @@ class Issuer:
         self._failure = ""
         """Why the last try failed; empty if it did not."""
         self._fetching: asyncio.Task[None] | None = None
+        self._document: asyncio.Task[Mapping[str, Any]] | None = None
+        """The discovery document, for sign-ins, and when it was asked for."""
+        self._document_at = 0.0
 
     async def claims(self, token: bytes, audience: Collection[str]) -> Mapping[str, Any]:
         """Return the claims of a token for one of `audience`. Raises BadToken and IssuerUnavailable."""
@@ -79,20 +82,27 @@ class Issuer:
         raise BadToken("it is signed by a key that its issuer does not have")
 
     async def endpoint(self, name: str) -> str:
-        """Return a URL of the issuer's discovery document, such as `token_endpoint`. Raises IssuerUnavailable."""
-        return await self._told(lambda: url_of(str(_discovered(self.config.issuer)[name])))
+        """Return a URL of the issuer's discovery document, such as `token_endpoint`. Raises IssuerUnavailable.
+
+        The document is asked for again after FRESH_S, or RETRY_S after a failure, however many want to sign in.
+        """
+        last, age = self._document, time.monotonic() - self._document_at
+        if last is None or (last.done() and age > (FRESH_S if last.exception() is None else RETRY_S)):
+            self._document_at = time.monotonic()
+            last = self._document = asyncio.create_task(asyncio.to_thread(_discovered, self.config.issuer))
+        return await self._told(_url_in(last, name))
 
     async def exchanged(self, form: Mapping[str, str], client: str, secret: str | None) -> bytes:
         """Return the id token that a code of a client is worth. Raises IssuerUnavailable."""
         url = await self.endpoint("token_endpoint")
         auth = None if secret is None else (quote(client, safe=""), quote(secret, safe=""))
         form = form if secret is not None else {**form, "client_id": client}
-        return await self._told(lambda: str(_fetched(url, form, auth)["id_token"]).encode())
+        return await self._told(asyncio.to_thread(lambda: str(_fetched(url, form, auth)["id_token"]).encode()))
 
-    async def _told(self, ask: Callable[[], Told]) -> Told:
-        """Return what the issuer tells, asked in a thread. Raises IssuerUnavailable."""
+    async def _told(self, answer: Awaitable[Told]) -> Told:
+        """Return what the issuer tells. Raises IssuerUnavailable."""
         try:
-            return await asyncio.to_thread(ask)
+            return await answer
         except KeyError as error:
             raise IssuerUnavailable(f"{self.config.issuer} tells no {error.args[0]}") from None
         except (httpx2.HTTPError, OSError, ValueError) as error:
@@ -175,6 +185,10 @@ class Issuer:
         except (JoseError, ValueError, TypeError) as error:
             raise BadToken(_why(error)) from None
         return claims
+
+
+async def _url_in(document: asyncio.Task[Mapping[str, Any]], name: str) -> str:
+    return url_of(str((await asyncio.shield(document))[name]))
 
 
 def _why(error: Exception) -> str:

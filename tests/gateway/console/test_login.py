@@ -261,9 +261,23 @@ async def test_a_provider_that_is_away_lets_nobody_in_and_says_so(
         await sign_in(client, provider)
         provider.refuse()
         assert (await client.get("/now")).status_code == 200, "who is signed in stays so"
-        client.cookies.clear()
-        away = await client.get("/sign-in/begin")
-        assert away.status_code == 503 and "does not answer" in away.text
+    async with console(tmp_path, store, provider) as client:
+        for _ in range(2):
+            away = await client.get("/sign-in/begin")
+            assert away.status_code == 503 and "does not answer" in away.text
+
+
+async def test_many_sign_ins_are_no_load_on_the_provider(
+    store: RedisStore, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """Its document is asked for once, and after ten sign-ins that failed an address has to wait."""
+    async with console(tmp_path, store, provider) as client:
+        for _ in range(10):
+            assert (await client.get("/sign-in/begin")).status_code == 303
+            assert (await client.get("/sign-in/callback?code=guessed&state=x")).status_code == 401
+        refused = await client.get("/sign-in/begin")
+        assert refused.status_code == 429 and refused.headers["retry-after"]
+    assert provider.fetched("openid-configuration") == 1 and provider.fetched("token") == 0
 
 
 async def test_a_person_signs_out(store: RedisStore, tmp_path: Path, provider: IdentityProvider) -> None:
