@@ -23,7 +23,7 @@ from cache.store.base import StoreUnavailable
 from gateway.errors import Overloaded, Unauthorized, retry_after
 from gateway.keys.held_keys import UNKNOWN, HeldKey, HeldKeys
 from gateway.keys.kept_keys import KeptKeys
-from gateway.keys.minting import PREFIX, digest_of, is_mistyped
+from gateway.keys.minting import PREFIX, digest_of, hashed_by, is_mistyped
 from gateway.keys.records import Caller, KeyRecord, OwnerRecord, caller_of
 from gateway.keys.registry import FoundKey, KeyChanges, KeyRegistry, KeysConflict, Why
 
@@ -80,10 +80,13 @@ class KnownKeys:
         self._to_keep: list[FoundKey] = []
         self._down = "it has not answered yet"
         self._warned = False
+        self._others_secret = False
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is wrong, in words, for /readyz."""
+        if self._others_secret:
+            return ("they are hashed by another TIERLINE_KEY_SECRET than is set here, so none of them is known",)
         if not self._down or self._down == "unconfigured":
             return ()
         return (f"the store cannot be read ({self._down}); keys that were used before are known, others are not",)
@@ -266,6 +269,7 @@ class KnownKeys:
     async def _reset(self) -> None:
         """Forget everything that is held in memory."""
         bits, self.imported = await self._registry.filter(), await self._registry.has_imported()
+        self._others_secret = await self._registry.hashed_by() not in ("", hashed_by(self._secret))
         self._drops += 1
         self.held.reset(bits)
         await self._read_owners(set(self._asked_owners))

@@ -51,6 +51,11 @@ def secret_of(environ: Mapping[str, str] = os.environ) -> bytes:
     return environ.get(SECRET, "").encode() or CONTEXT
 
 
+def hashed_by(secret: bytes) -> str:
+    """Return what tells whether two hash keys by the same secret, and nothing else of it."""
+    return hmac.digest(secret, b"which secret", "sha256").hex()[:16]
+
+
 def digest_of(key: bytes, secret: bytes) -> bytes:
     """Return the name under which a key's record is stored, 32 bytes: that of an imported key is its plain SHA-256."""
     return hmac.digest(secret, key, "sha256") if key[:3] == PREFIX else key_digest(key)

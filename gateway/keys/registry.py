@@ -19,7 +19,6 @@ without an expiry (`allkeys-*`) is not fit for it.
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
-from gateway.keys.minting import SECRET
+from gateway.keys.minting import SECRET, hashed_by
 from gateway.keys.records import KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
 
 T = TypeVar("T")
@@ -302,12 +301,17 @@ class KeyRegistry:
             return KeyChanges(revision, whole=False)
         return KeyChanges(reached, tuple(digests), tuple(owners))
 
+    async def hashed_by(self) -> str:
+        """Return the mark of the secret that keys are hashed by; empty before the first key."""
+        (mark,) = await self._ask(Command((b"GET", _SECRET)))
+        return (mark or b"").decode()
+
     async def check_secret(self, secret: bytes) -> None:
         """Raise KeysRefused if the keys of this store are hashed by another secret: no gateway would know a key.
 
         The first who asks says which secret it is.
         """
-        mark = hmac.digest(secret, b"tierline keys: which secret", "sha256").hex()[:16].encode()
+        mark = hashed_by(secret).encode()
         _, there = await self._ask(Command((b"SETNX", _SECRET, mark)), Command((b"GET", _SECRET)))
         if there != mark:
             raise KeysRefused(f"{SECRET} is not what this store's keys are hashed by; set it here as for the gateway")

@@ -132,6 +132,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
     if failure is not None:
         degraded.append(f"policies: the last valid ones are in force; {failure}")
     degraded += [f"policies: {note}" for note in steps.policies.notes]
+    degraded += [f"keys: {note}" for note in steps.keys.notes]
     learned = steps.cache.audits.state() if steps.cache.audits is not None else {}
     degraded += [
         f"semantic cache of {surface}: more wrong hits than its max_error; its threshold was raised"

@@ -19,7 +19,7 @@ WHY = Why("ada", "a test")
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalStore]:
     """Give the store's server."""
-    with local_store("--appendonly yes --appendfsync always") as started:
+    with local_store() as started:
         yield started
 
 

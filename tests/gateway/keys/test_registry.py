@@ -16,6 +16,7 @@ from gateway.keys.records import KeyRecord, OwnerRecord, caller_of
 from gateway.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
 from gateway.quotas.terms import Terms
 from tests.gateway.keys.conftest import WHY, minted
+from tests.support.store import UNHURRIED, local_store
 
 
 async def audited(store: RedisStore) -> list[TrailEntry]:
@@ -133,10 +134,16 @@ async def test_a_follower_is_told_what_changed_since_a_revision(registry: KeyReg
 
 
 async def test_a_change_waits_for_the_disk_of_a_store_that_has_one(store: RedisStore) -> None:
-    """Where the server can, and it says so."""
-    registry = KeyRegistry(store, durable=True)
-    await registry.create(minted()[1], WHY)
-    assert registry.on_disk is True
+    """Where the server has no append-only file, that is said."""
+    memory = KeyRegistry(store, durable=True)
+    await memory.create(minted()[1], WHY)
+    assert memory.on_disk is False
+    with local_store("--appendonly yes --appendfsync always") as server:
+        opened = RedisStore.from_url(server.url, slack=UNHURRIED)
+        disk = KeyRegistry(opened, durable=True)
+        await disk.create(minted()[1], WHY)
+        assert disk.on_disk is True
+        await opened.aclose()
 
 
 async def test_records_are_restored_once_whatever_is_there_already(registry: KeyRegistry, store: RedisStore) -> None:
