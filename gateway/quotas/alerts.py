@@ -22,7 +22,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -166,6 +166,7 @@ class BudgetAlerts:
         self._known: dict[str, tuple[int, float]] = {}
         """By account, its limit and the greatest share that was raised, so that the store is asked once."""
         self._looks = 0
+        self._client: httpx2.AsyncClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def note(self, account: Account, spent: int) -> None:
@@ -181,21 +182,26 @@ class BudgetAlerts:
 
     def start(self) -> None:
         """Begin to look and to send."""
-        self._tasks.append(asyncio.create_task(self._look(), name="tierline.alerts"))
-        if self._webhook:
-            self._tasks.append(asyncio.create_task(self._deliver(), name="tierline.webhook"))
+        works = [self.look, *([self._send_due] if self._webhook else [])]
+        self._tasks = [asyncio.create_task(self._repeat(work), name="tierline.alerts") for work in works]
 
     async def aclose(self) -> None:
         """Stop. What was not sent stays for the next worker."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
 
-    async def _look(self) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            with contextlib.suppress(StoreUnavailable):  # what was not raised is raised by the next look
-                await self.look()
+            try:
+                await work()
+            except StoreUnavailable:  # what was not raised, or not sent, is so the next time
+                pass
+            except Exception:  # noqa: BLE001  (a receiver that replies oddly must not end the task)
+                _log.exception("alerts of budgets failed; trying on")
 
     async def look(self) -> None:
         """Raise what the budgets have reached. Raises StoreUnavailable."""
@@ -241,45 +247,36 @@ class BudgetAlerts:
         }  # fmt: skip
         return orjson.dumps({"type": "budget.reached", "timestamp": datetime.now(UTC).isoformat(), "data": data})
 
-    async def _deliver(self) -> None:
+    async def _send_due(self) -> None:
+        """Send all alerts that are due. Raises StoreUnavailable."""
+        while (taken := await self._outbox.take()) is not None:
+            await self._send(*taken)
+
+    async def _send(self, alert: str, text: bytes, tries: int) -> None:
+        """Send one alert, and delete it, or put it off. Raises StoreUnavailable."""
         import httpx2  # 20 MB, for workers with a webhook alone
 
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-            while True:
-                try:
-                    taken = await self._outbox.take()
-                    if taken is not None:
-                        await self._send(client, *taken)
-                        continue
-                except StoreUnavailable:
-                    pass
-                await asyncio.sleep(self._every_s)
-
-    async def _send(self, client: httpx2.AsyncClient, alert: str, text: bytes, tries: int) -> None:
-        """Send one alert, and delete it, or put it off. Raises StoreUnavailable."""
-        import httpx2
-
+        if self._client is None:
+            self._client = httpx2.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+        headers = signed(alert, text, self._secret, time.time())
         try:
-            reply = await client.post(
-                self._webhook, content=text, headers=signed(alert, text, self._secret, time.time())
-            )
-            status, why = reply.status_code, f"status {reply.status_code}"
+            status = (await self._client.post(self._webhook, content=text, headers=headers)).status_code
+            why = f"status {status}"
         except httpx2.HTTPError as error:
             status, why = 0, f"{type(error).__name__}: {error}"
+        first, longest = self._pauses_s
         if 200 <= status < 300:
             self._told("delivered")
             await self._outbox.end(alert)
-            return
-        first, longest = self._pauses_s
-        pause_s = min(first * 4 ** (tries - 1), longest)
-        if status == _GONE or tries * longest > _GIVE_UP_S:
+        elif status == _GONE or tries * longest > _GIVE_UP_S:
             self._told("given_up")
             _log.error("alert %s is given up after %d tries: %s; it said %s", alert, tries, why, text.decode())
             await self._outbox.end(alert)
-            return
-        self._told("failed")
-        _log.warning("alert %s was not taken (%s); it is sent again in %.0f s", alert, why, pause_s)
-        await self._outbox.put_off(alert, pause_s)
+        else:
+            self._told("failed")
+            pause_s = min(first * 4 ** (tries - 1), longest)
+            _log.warning("alert %s was not taken (%s); it is sent again in %.0f s", alert, why, pause_s)
+            await self._outbox.put_off(alert, pause_s)
 
 
 def _end_of(account: Account) -> float | None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 _ZONE, _NAMED = "Asia/Kolkata", "GMT+5:30"
-_PAGES = ("/now?since=15m", "/requests", "/surfaces/chat?since=1h", "/money", "/usage", "/policies", "/differ?since=1h", "/cache")
+_PAGES = ("/now?since=15m", "/requests", "/surfaces/chat?since=1h", "/money", "/policies", "/differ?since=1h", "/cache",
+          "/usage")  # fmt: skip
 
 
 def test_every_time_is_in_the_zone_of_the_browser(browser: Browser, demo: RunningDemo) -> None:
