@@ -33,6 +33,8 @@ ERROR: Json = {"error": {"message": "scripted error", "type": "server_error", "p
 
 _GIANT_BYTES = 1 << 30
 _BLOCK = b"x" * (1 << 16)
+_SLOWEST_S = 0.01
+"""Pause after each byte of a reply that is sent byte by byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _whole(reply: ModelReply, body: bytes, content_type: str) -> Iterator[Step]:
         case Fault.SLOW_LORIS:
             for at in range(len(body)):
                 yield Send(body[at : at + 1])
-                yield Pause(max(reply.between_s, 0.01))
+                yield Pause(max(reply.between_s, _SLOWEST_S))
         case _:
             yield from _pause(reply.before_first_s)
             yield Send(body)
@@ -258,7 +260,7 @@ def _stream(reply: ModelReply, request: Json, identity: Json) -> Iterator[Step]:
         for at in range(0, len(data), size or len(data)):
             yield Send(data[at : at + (size or len(data))])
             if size:
-                yield Pause(max(reply.between_s, 0.01) if reply.fault is Fault.SLOW_LORIS else 0)
+                yield Pause(max(reply.between_s, _SLOWEST_S) if reply.fault is Fault.SLOW_LORIS else 0)
 
 
 def _events(reply: ModelReply, request: Json, identity: Json) -> Iterator[str | End]:

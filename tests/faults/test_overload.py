@@ -258,7 +258,7 @@ def test_b35_a_slow_tier_is_hedged_within_its_budget(
     rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream
 ) -> None:
     """Where all of a tier is slow some requests are answered by the next one, for no more than hedging may cost."""
-    local_upstream.default = Reply(text="slow", before_headers_s=0.4)
+    local_upstream.default = Reply(text="slow", before_headers_s=0.2)
     hosted_upstream.default = Reply(text="quick")
     clients = 2
     with ThreadPoolExecutor(clients) as pool:

@@ -222,10 +222,12 @@ async def test_an_error_has_its_status_its_body_and_its_pause(stream: bool) -> N
 
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 @pytest.mark.parametrize("fault", list(ERRORS), ids=lambda fault: fault.value)
-async def test_what_goes_wrong_is_what_it_would_be_over_a_socket(fault: Fault, stream: bool) -> None:
+async def test_what_goes_wrong_is_what_it_would_be_over_a_socket(
+    fault: Fault, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each fault ends in the error that a real backend's would, or in a reply that lacks what it leaves out."""
-    text = "a b c" if fault is not Fault.SLOW_LORIS else "a"
-    backend = scripted({"reply": {"text": text, "fault": fault.value}})
+    monkeypatch.setattr("gateway.backends.scripted._SLOWEST_S", 0.0001)  # of a thousand bytes
+    backend = scripted({"reply": {"text": "a b c", "fault": fault.value}})
     expected = ERRORS[fault][stream]
     reply = chunks_of(backend, call()) if stream else backend.complete(call())
     if expected is not None:
