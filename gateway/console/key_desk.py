@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from cache.store.base import Command, Store, StoreUnavailable
+from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.query import QueryError
 from gateway.audit.trail import AuditTrail, TrailFilter
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.console.key_forms import NotChanged, form_of_record, key_of, limits_in_words, owner_of, seconds_of_grace
 from gateway.console.page import PageError
+from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets
+from gateway.keys.known_keys import configured_owners
 from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
 from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.keys.roles import Person, may
 from gateway.keys.self_service import NotAllowed
-from gateway.quotas.accounts import Account, OwnerAccounts
-from gateway.quotas.leases import ACCOUNT_PREFIX
-from gateway.quotas.terms import NANO, OwnerKind, Terms
+from gateway.quotas.terms import Terms
 from gateway.registry.registry import PolicyRegistry
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
 
 _PAGE: Final = 50
 _MOST_LOOKED_AT: Final = 20_000
 """Keys that one search reads: about a second."""
 _HISTORY: Final = 20
-_LIMIT_S: Final = 1.0
 _DONE: Final = {"disable": ("disabled", "It is disabled."), "enable": ("active", "It is active again."),
                 "revoke": ("revoked", "It is revoked.")}  # fmt: skip
 _LAST: Final = (
@@ -53,9 +56,10 @@ class KeyDesk:
     All of it raises StoreUnavailable; what is about one key or owner NoSuchKey too.
     """
 
-    def __init__(self, archive: LiveArchive, store: Store) -> None:
+    def __init__(self, archive: LiveArchive, store: Store, deployment: Deployment) -> None:
         self._archive = archive
-        self._store = store
+        self._configured = configured_owners(deployment.teams, deployment.tenants)
+        self._budgets = OwnerBudgets(store)
         self._registry = KeyRegistry(store, durable=True)
         self._policies = PolicyRegistry(store)
         self._trail = AuditTrail(store)
@@ -88,20 +92,17 @@ class KeyDesk:
         all_of_them = may(person, "keys.see") and not query and not state
         team = person.teams[0] if len(person.teams) == 1 and not person.grants else ""
         try:
-            page = await self._registry.page(after, _PAGE, team=team, wanted=None if all_of_them else wanted)
+            with _refusals_told(NoSuchKey):
+                page = await self._registry.page(after, _PAGE, team=team, wanted=None if all_of_them else wanted)
             keys, older, cut = page.keys, page.older, False
         except _EnoughLookedAt:
             keys, older, cut = found, last, True
-        except KeysRefused as error:
-            raise NoSuchKey(str(error)) from None
         return {"keys": await self._shown(keys, now), "older": older, "cut": looked if cut else 0}
 
     async def key(self, person: Person, name: str) -> KeyRecord:
         """Return a key that the person may see."""
-        try:
+        with _refusals_told(NoSuchKey):
             key = await self._registry.find(name)
-        except KeysRefused as error:
-            raise NoSuchKey(str(error)) from None
         if not may(person, "keys.see", key.team):
             raise NoSuchKey(f"there is no key {name!r} that you may see")
         return key
@@ -120,10 +121,8 @@ class KeyDesk:
         now = time.time()
         tenant = form.get("tenant", "").strip() or person.tenant or DEFAULT_TENANT
         wanted = key_of(form, KeyRecord("", "", tenant, form.get("team", "").strip()), now)
-        try:
+        with _refusals_told():
             record, secret = await make_key(self._registry, person, wanted, _why(person, form, "create"))
-        except (NotAllowed, KeysRefused) as error:
-            raise NotChanged(str(error)) from None
         [shown] = await self._shown([record], now)
         return shown, secret
 
@@ -132,10 +131,8 @@ class KeyDesk:
     ) -> tuple[dict[str, Any], str, float]:
         """Give a key a new secret; return what is shown of it, the key itself, and until when the old one is valid."""
         now, grace_s = time.time(), seconds_of_grace(form.get("grace", ""))
-        try:
+        with _refusals_told():
             record, secret = await rotate_key(self._registry, person, key, grace_s, _why(person, form, "rotate"))
-        except (NotAllowed, KeysRefused) as error:
-            raise NotChanged(str(error)) from None
         [shown] = await self._shown([record], now)
         return shown, secret, min(now + grace_s, key.expires or now + grace_s)
 
@@ -153,39 +150,38 @@ class KeyDesk:
             after, said = key_of(form, key, time.time()), "It is changed."
         else:
             raise NotChanged("Reload this page: it is of another version.")
-        try:
+        with _refusals_told():
             await change_key(self._registry, person, key, after, _why(person, form, "update" if do == "change" else do))
-        except (NotAllowed, KeysRefused) as error:
-            raise NotChanged(str(error)) from None
         return said
 
     async def owners(self, person: Person) -> list[dict[str, Any]]:
-        """Return the teams and tenants that have a record and that the person may see."""
-        found = [one for one in await self._registry.owners() if _may_see(person, one)]
-        spent = await self._spent([(one.kind, one.name, one.terms) for one in found])
+        """Return the teams and tenants of the store and of the config that the person may see."""
+        stored = {f"{one.kind}:{one.name}": one for one in await self._registry.owners()}
+        found = [one for _, one in sorted({**self._configured, **stored}.items()) if _may_see(person, one)]
+        spent = await self._spent([((one.kind, one.name), one.terms) for one in found])
         return [
             {"kind": one.kind, "name": one.name, "limits": limits_in_words(one.terms), "budgets": budgets}
             for one, budgets in zip(found, spent, strict=True)
         ]
 
     async def owner(self, person: Person, kind: str, name: str) -> OwnerRecord:
-        """Return a team or tenant that the person may see, of one without a record an empty one of revision 0."""
-        try:
+        """Return a team or tenant that the person may see; of revision 0 where only the config has it, or nothing."""
+        with _refusals_told(NoSuchKey):
             check_name(kind, name)
-        except KeysRefused as error:
-            raise NoSuchKey(str(error)) from None
         if kind not in KINDS:
             raise NoSuchKey(f"{kind!r} has no limits; there are {' and '.join(KINDS)}")
         of: Literal["team", "tenant"] = "team" if kind == "team" else "tenant"
-        owner = await self._registry.owner(of, name) or OwnerRecord(of, name, revision=0)
+        configured = self._configured.get(f"{kind}:{name}", OwnerRecord(of, name))
+        owner = await self._registry.owner(of, name) or replace(configured, revision=0)
         if not _may_see(person, owner):
             raise NoSuchKey(f"there is no {kind} {name!r} that you may see")
         return owner
 
     async def owner_page(self, person: Person, owner: OwnerRecord) -> dict[str, Any]:
         """Return what the page of a team or a tenant shows."""
-        [budgets] = await self._spent([(owner.kind, owner.name, owner.terms)])
+        [budgets] = await self._spent([((owner.kind, owner.name), owner.terms)])
         shown = {"kind": owner.kind, "name": owner.name, "revision": owner.revision, "budgets": budgets}
+        shown["configured"] = not owner.revision and f"{owner.kind}:{owner.name}" in self._configured
         return {"owner": shown, "form": form_of_record(owner), "may_change": _may_set(person, owner)}
 
     async def set_owner(self, person: Person, owner: OwnerRecord, form: Mapping[str, str]) -> str:
@@ -198,19 +194,17 @@ class KeyDesk:
         if removes and not form.get("sure"):
             raise NotChanged("Mark that its keys are not limited together any more.")
         before = owner if owner.revision else None
-        try:
+        with _refusals_told():
             if removes:
                 await self._registry.remove_owner(owner, _why(person, form))
-                return "Its limits are removed."
-            await self._registry.put_owner(before, owner_of(form, owner), _why(person, form))
-        except KeysRefused as error:
-            raise NotChanged(str(error)) from None
-        return "Its limits are set."
+            else:
+                await self._registry.put_owner(before, owner_of(form, owner), _why(person, form))
+        return "Its limits are removed." if removes else "Its limits are set."
 
     async def _shown(self, keys: Sequence[KeyRecord], now: float) -> list[dict[str, Any]]:
         """Return what pages show of keys: nothing that a key could be tested by."""
         used = await self._last_used([key.id for key in keys])
-        spent = await self._spent([("key", key.id, key.terms) for key in keys])
+        spent = await self._spent([(("key", key.id), key.terms) for key in keys])
         names = ("id", "name", "team", "owner", "tenant", "expires", "created", "created_by", "revision")
         return [
             {
@@ -227,29 +221,23 @@ class KeyDesk:
         except QueryError:
             return None
 
-    async def _spent(self, owners: Sequence[tuple[OwnerKind, str, Terms]]) -> list[list[dict[str, Any]]]:
-        """Return the budgets of each owner, with what their counters in the store say is spent in this window."""
-        now = time.time()
-        accounts = [OwnerAccounts(kind, name, terms).money(now) for kind, name, terms in owners]
-        commands = [
-            Command((b"HGET", f"{ACCOUNT_PREFIX}{one.name}".encode(), b"spent")) for some in accounts for one in some
-        ]
-        try:
-            counters: list[Any] = await self._store.ask(commands, _LIMIT_S) if commands else []
-        except StoreUnavailable:
-            counters = [False] * len(commands)
-        values = iter(counters)
-        return [[_budget(one, next(values)) for one in some] for some in accounts]
+    async def _spent(self, owners: Sequence[tuple[Owned, Terms]]) -> list[list[dict[str, Any]]]:
+        """Return the budgets of each owner, as the counters that requests are held to have them."""
+        return [[_budget(one) for one in some] for some in await self._budgets.of_terms(owners)]
 
 
-def _budget(account: Account, counter: bytes | Literal[False] | None) -> dict[str, Any]:
-    """Return one budget with what is spent; that is None where the store did not say."""
-    usd = account.limit / NANO
-    spent = None if counter is False else int(counter or 0) / NANO
-    share = None if spent is None else spent / usd if usd else 1.0
-    budget = account.budget
-    per, zone = ("month", "UTC") if budget is None else (budget.per, budget.zone)
-    return {"usd": usd, "per": per, "zone": zone, "spent_usd": spent, "share": share}
+def _budget(one: BudgetStanding) -> dict[str, Any]:
+    budget = one.account.budget
+    return {**one.shown(), "per": budget.per if budget else "", "zone": budget.zone if budget else ""}
+
+
+@contextlib.contextmanager
+def _refusals_told(kind: type[Exception] = NotChanged) -> Iterator[None]:
+    """Raise what the registry and the rules refuse as the error of a form, or of a page."""
+    try:
+        yield
+    except (NotAllowed, KeysRefused) as error:
+        raise kind(str(error)) from None
 
 
 def _state(key: KeyRecord, now: float) -> str:

@@ -97,17 +97,21 @@ class OwnerBudgets:
                     f"no budget of {owner[0]} {owner[1]} is in use; `tierline budgets show` lists those that are"
                 )
             return used
-        accounts = OwnerAccounts(*owner, await self._terms(owner)).money(self._clock())
-        chosen = [one for one in accounts if per in (None, one.budget and one.budget.per)]
+        [standing] = await self.of_terms([(owner, await self._terms(owner))])
+        chosen = [one for one in standing if per in (None, one.account.budget and one.account.budget.per)]
         if not chosen:
             kind, name = owner
             raise KeysRefused(
                 f"{kind} {name} has no budget{f' per {per}' if per else ''}; `tierline budgets show` lists those in use"
             )
+        return chosen
+
+    async def of_terms(self, owners: Sequence[tuple[Owned, Terms]]) -> list[list[BudgetStanding]]:
+        """Return the budgets of each of several owners with these terms."""
         now = self._clock()
-        return [
-            _standing(account, fields, now) for account, fields in zip(chosen, await self._fields(chosen), strict=True)
-        ]
+        accounts = [OwnerAccounts(*owner, terms).money(now) for owner, terms in owners]
+        fields = iter(await self._fields([one for some in accounts for one in some]))
+        return [[_standing(one, next(fields), now) for one in some] for some in accounts]
 
     async def in_use(self) -> list[BudgetStanding]:
         """Return the budgets that requests were counted against in windows that run now, the most spent first."""

@@ -21,7 +21,7 @@ _STATES: Final = ("active", "disabled", "revoked", "expired")
 
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list, the page of each key, and what is done by their forms."""
-    desk, render = KeyDesk(sources.archive, sources.store), sources.render
+    desk, render = KeyDesk(sources.archive, sources.store, sources.places.deployment), sources.render
 
     async def listed(request: Request, **more: Any) -> Mapping[str, Any]:
         person, query = person_in(request), request.query_params

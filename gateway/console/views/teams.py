@@ -18,7 +18,7 @@ from gateway.keys.roles import may_some
 
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list, the page of each team or tenant, and what is done by its forms."""
-    desk, render = KeyDesk(sources.archive, sources.store), sources.render
+    desk, render = KeyDesk(sources.archive, sources.store, sources.places.deployment), sources.render
 
     async def owners(request: Request) -> Mapping[str, Any]:
         person = person_in(request)

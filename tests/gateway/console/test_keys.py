@@ -6,6 +6,7 @@ import asyncio
 import html
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -14,6 +15,7 @@ import pytest
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
+from gateway.config.keys import OwnerTerms
 from gateway.console import key_desk
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
@@ -23,7 +25,7 @@ from gateway.keys.registry import KeyRegistry, Why
 from gateway.keys.roles import ADMIN, Grant, Person
 from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.leases import ACCOUNT_PREFIX
-from gateway.quotas.terms import NANO
+from gateway.quotas.terms import NANO, Budget, Terms
 from tests.gateway.console.test_app import console, places
 from tests.gateway.registry.conftest import server, store
 
@@ -271,3 +273,20 @@ async def test_no_key_is_made_by_another_secret(
             assert refused.status_code == 422 and "TIERLINE_KEY_SECRET" in refused.text
         assert len((await client.get("/keys.json")).json()["keys"]) == 1
         assert (await act(client, name, do="disable")).status_code == 200
+
+
+async def test_a_team_of_the_config_is_shown_until_the_store_has_it(store: RedisStore, tmp_path: Path) -> None:
+    archive = LiveArchive(tmp_path, store)
+    plain = places(tmp_path, store)
+    teams = {"web": OwnerTerms(limits=Terms(concurrent=7, budgets=(Budget(usd=9),)))}
+    where = replace(plain, deployment=plain.deployment.model_copy(update={"teams": teams}))
+    app = ConsoleApp(archive, store, where, ConsoleAccess({})).asgi()
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1") as client:
+        [listed] = (await client.get("/teams.json")).json()["owners"]
+        assert (listed["name"], listed["limits"], listed["budgets"][0]["limit_usd"]) == ("web", "7 at once", 9.0)
+        page = (await client.get("/teams/team/web")).text
+        assert "stand in the config" in page and 'value="9/month"' in page
+        assert (await client.post("/teams/team/web", data={"revision": "0", "concurrent": "8"})).status_code == 200
+        assert "stand in the config" not in (await client.get("/teams/team/web")).text
+        assert [one["limits"] for one in (await client.get("/teams.json")).json()["owners"]] == ["8 at once"]
+    await archive.aclose()
