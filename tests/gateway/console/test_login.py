@@ -119,12 +119,13 @@ async def test_each_role_sees_and_does_what_the_table_says(
     store: RedisStore, tmp_path: Path, provider: IdentityProvider
 ) -> None:
     change = {"do": "promote", "message": "why", "revision": "1"}
-    for group, page, search, chat in (
-        ("platform", 200, 422, 422), ("policies", 200, 422, 422), ("search", 200, 422, 403), ("staff", 200, 403, 403),
-        ("others", 403, 403, 403),
-    ):  # fmt: skip
-        provider.id_claims = {"groups": [group]}
-        async with console(tmp_path, store, provider) as client:
+    async with console(tmp_path, store, provider) as client:
+        for group, page, search, chat in (
+            ("platform", 200, 422, 422), ("policies", 200, 422, 422), ("search", 200, 422, 403),
+            ("staff", 200, 403, 403), ("others", 403, 403, 403),
+        ):  # fmt: skip
+            client.cookies.clear()
+            provider.id_claims = {"groups": [group]}
             assert (await sign_in(client, provider)).status_code == 200
             assert (await client.get("/now")).status_code == page, group
             assert (await client.post("/rollout/search", data=change)).status_code == search, group

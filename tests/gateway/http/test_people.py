@@ -74,15 +74,15 @@ def sent(token: str) -> dict[str, str]:
 async def test_a_role_opens_what_the_table_says(tmp_path: Path, provider: IdentityProvider, store: RedisStore) -> None:
     async with admin_port(tmp_path, provider, url_of(store)) as client:
         expected = {
-            "platform": (200, 200, 200, 404), "staff": (200, 403, 403, 403), "search": (200, 200, 403, 403),
-            "policies": (200, 200, 200, 404), "nobody": (403, 403, 403, 403),
+            "platform": (200, 409, 409, 404), "staff": (200, 403, 403, 403), "search": (200, 409, 403, 403),
+            "policies": (200, 409, 409, 404), "nobody": (403, 403, 403, 403),
         }  # fmt: skip
         for group, statuses in expected.items():
             headers = sent(provider.token(groups=[group]))
             got = [
                 await client.get("/admin/policies", headers=headers),
-                await client.post("/admin/cache/purge", json={"surface": "search"}, headers=headers),
-                await client.post("/admin/cache/purge", json={"surface": "chat"}, headers=headers),
+                await client.post("/admin/policies/search/pause", json={"message": "why"}, headers=headers),
+                await client.post("/admin/policies/chat/pause", json={"message": "why"}, headers=headers),
                 await client.get("/admin/cache/entries/abcdef012345", headers=headers),
             ]
             assert tuple(reply.status_code for reply in got) == statuses, group
