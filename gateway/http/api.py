@@ -31,6 +31,7 @@ from gateway.http.routes import (
     conversations,
     feedback,
     kept_responses,
+    keys,
     models,
     policies,
     token_counts,
@@ -69,7 +70,7 @@ def public_api(steps: Steps) -> FastAPI:
 
 def admin_api(steps: Steps, config: Admin) -> FastAPI:
     """Return the application of the admin port."""
-    routers = [admin.router, policies.router, audit.router, budgets.router]
+    routers = [admin.router, policies.router, audit.router, budgets.router, keys.router, keys.teams]
     api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config, steps.identities), keyed=True)
     api.state.typed = api.state.sheds = False
     api.state.policies = policies.PolicyAdmin(steps)
