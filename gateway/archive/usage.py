@@ -64,9 +64,10 @@ class UsageQuery:
         return f"{_USED}{where}"
 
     def lines(self, by: Sequence[str] | None = None) -> str:
-        """Return the SQL of the lines, grouped by `by` in place of its own columns."""
-        columns = "".join(f'"{name}", ' for name in (self.by if by is None else by))
-        return _SQL["lines"].format(by=columns, used=self.used)
+        """Return the SQL of the lines, grouped by `by` in place of its own columns: days in order."""
+        by = self.by if by is None else by
+        columns, first = "".join(f'"{name}", ' for name in by), "day, " if "day" in by else ""
+        return _SQL["lines"].format(by=columns, first=first, used=self.used)
 
     @property
     def focus(self) -> str:

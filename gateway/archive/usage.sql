@@ -15,7 +15,7 @@ SELECT {by}entry, count(*) FILTER (entry = 'usage') AS requests, sum(tokens_in):
     sum(tokens_out)::BIGINT AS tokens_out, (sum(charged) / 1000000000)::DECIMAL(18, 9) AS charged_usd,
     (sum(list) / 1000000000)::DECIMAL(18, 9) AS list_usd, (sum(wasted) / 1000000000)::DECIMAL(18, 9) AS wasted_usd,
     count(*) FILTER (hit) AS hits, count(*) FILTER (unpriced) AS unpriced, count(*) FILTER (older) AS older
-FROM ({used}) GROUP BY {by}entry ORDER BY charged_usd DESC, requests DESC, {by}entry
+FROM ({used}) GROUP BY {by}entry ORDER BY {first}charged_usd DESC, requests DESC, {by}entry
 
 -- name: adjustments
 SELECT started, entry, accounts[1] AS account, charged / 1e9 AS usd, json_extract_string(hops, '$[0].attributes.author') AS author,

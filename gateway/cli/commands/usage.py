@@ -205,7 +205,7 @@ def _notes(found: Mapping[str, Any], query: UsageQuery) -> list[str]:
         span = " to ".join(f"{end:%Y-%m-%d %H:%M:%S}" for end in ends)
         notes.append(f"records from {span} ({query.zone}), in files and in the store, each once")
         if covers["first_s"] > query.since:
-            notes.append("nothing older is kept, so what was used before is not in it")
+            notes.append("no older record is kept: what was used before, if anything, is not in it")
     if covers["missing"]:
         notes.append(f"{covers['missing']} records between are lost: the store dropped them before a file had them")
     notes += [f"{file} is damaged, and nothing of it is counted: {why}" for file, why in covers["damaged"].items()]
