@@ -48,10 +48,12 @@ from gateway.keys.kept_keys import KeptKeys, file_in
 from gateway.keys.known_keys import KnownKeys, configured_owners
 from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
+from gateway.quotas.leases import QuotaLeases
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import LoopbackGuard
+from gateway.request.admission import Admission
 from gateway.request.callers import Callers
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.session_caps import SessionCounts
@@ -120,6 +122,7 @@ def build(
     metrics.watch_backends(partial(_states, tiers))
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
+    leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down)
     telemetry = _telemetry(deployment, store, metrics, models, tiers)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
@@ -159,6 +162,7 @@ def build(
         guard=LoopbackGuard(deployment),
         callers=Callers(deployment.tenants, required=deployment.keys.required, identities=identities, keys=keys),
         keys=keys,
+        admission=Admission(leases, deployment.keys, metrics.limit_refused),
         identities=identities,
         policies=policies,
         sessions=SessionCounts(store, metrics.session_capped),
@@ -356,6 +360,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.comparer.aclose()
         await steps.shadows.aclose()
         await steps.telemetry.aclose()
+        await steps.admission.leases.aclose()
         await steps.cache.aclose()
         await steps.room.aclose()
         await steps.store.aclose()

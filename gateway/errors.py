@@ -3,7 +3,7 @@
     ApiError
     ├── InvalidRequest         400  invalid_request_error   the body or a header is not what the API takes
     ├── Unauthorized           401  invalid_request_error   the key is missing or unknown
-    ├── Forbidden              403  permission_error        the Origin is another site, or the Host is not this machine
+    ├── Forbidden              403  permission_error        the key may not do this, or the page or host is another
     ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
     ├── RequestTimeout         408  invalid_request_error   the client stopped sending its body
@@ -13,7 +13,9 @@
     ├── UpgradeRequired        426  invalid_request_error   a WebSocket was asked for
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
     ├── RateLimited            429  rate_limit_error        every backend asks for a pause
-    │   └── SessionLimitReached              the session has used up its caps; another try will not help
+    │   ├── SessionLimitReached              the session has used up its caps; another try will not help
+    │   ├── LimitReached                     the key, its team, tenant, end user or session is at a limit, for now
+    │   └── OutOfBudget        429  insufficient_quota      the money of one of them is spent; another try will not help
     ├── Overloaded             503  service_unavailable_error  the gateway, or every backend, is at its limit
     ├── Draining               503  service_unavailable_error  the process stops before the answer was complete
     ├── UpstreamFailed         502  upstream_error          no backend gave a usable answer
@@ -94,7 +96,9 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed, not_permitted."""
+    """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed, not_permitted,
+    not_allowed_to_key, price_unknown.
+    """
 
     status = 403
     type = "permission_error"
@@ -177,6 +181,20 @@ class SessionLimitReached(RateLimited):
     """429: a session has used up what the `session` section of its surface's policy allows it."""
 
     code: str = "session_limit_reached"
+
+
+class LimitReached(RateLimited):
+    """429, with a `Retry-After` header: an owner of the request is at a limit, or others hold what is left of a budget.
+
+    The codes are rate_limit_exceeded and budget_in_use.
+    """
+
+
+class OutOfBudget(RateLimited):
+    """429: a budget of the request's key, team, tenant, end user or session is spent."""
+
+    type = "insufficient_quota"
+    code: str = "insufficient_quota"
 
 
 class Overloaded(ApiError):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.keys.identities import Identities
     from gateway.keys.known_keys import KnownKeys
     from gateway.request.access import LoopbackGuard
+    from gateway.request.admission import Admission
     from gateway.request.callers import Callers
     from gateway.request.load_shedding import LoadShedder
     from gateway.request.session_caps import SessionCounts
@@ -61,6 +62,7 @@ class Steps(AnswerSteps):
     guard: LoopbackGuard
     callers: Callers
     keys: KnownKeys
+    admission: Admission
     identities: Identities
     policies: Policies
     sessions: SessionCounts

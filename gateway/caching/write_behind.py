@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.cascade.runner import Served
     from gateway.comparing.comparer import Comparer
     from gateway.comparing.shadow import ShadowRunner
+    from gateway.request.admission import Hold
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
@@ -62,6 +63,7 @@ class Finished:
     ledger: Ledger
     write: PendingWrite | None = None
     shared: SharedAnswer | None = None
+    hold: Hold | None = None
 
 
 class WriteBehind(BatchTask[Finished]):
@@ -124,31 +126,35 @@ class WriteBehind(BatchTask[Finished]):
             draws.append((self._shadows.judge_of(request, shadow) is not None, partial(self._shadows.offer, shadow)))
         return draws
 
-    def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None) -> None:
+    def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None, hold: Hold | None = None) -> None:
         """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
 
         `reply` is None if the request has none. If other requests read the answer too, finishing waits for its end.
+        `hold` is what it holds of its owners' limits.
         """
         if reply is None:
-            self._take(Finished(trace, ledger))
+            self._take(Finished(trace, ledger, hold=hold))
         elif (end := reply.shared_end) is None:
-            self._take(Finished(trace, ledger, reply.write if reply.is_whole() else None))
+            self._take(Finished(trace, ledger, reply.write if reply.is_whole() else None, hold=hold))
         elif end.over:
-            self._take(Finished(trace, ledger, end.write, end.shared))
+            self._take(Finished(trace, ledger, end.write, end.shared, hold))
         else:
-            self._open[end] = Finished(trace, ledger)
+            self._open[end] = Finished(trace, ledger, hold=hold)
             end.then(partial(self._ended, end))
 
     def _ended(self, end: AnswerEnd) -> None:
         finished = self._open.pop(end, None)
         if finished is not None:
-            self._take(Finished(finished.trace, finished.ledger, end.write, end.shared))
+            finished.write, finished.shared = end.write, end.shared
+            self._take(finished)
 
     def _settle(self, finished: Finished) -> None:
         try:
             self._finalizer.close(finished.trace, finished.ledger)
         except Exception:
             log.exception("the cost of request %s could not be settled", finished.ledger.request_id)
+        if finished.hold is not None:
+            finished.hold.settle(finished.ledger)
 
     def _take(self, finished: Finished) -> None:
         self._settle(finished)

@@ -18,6 +18,7 @@ from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
 from gateway.cascade.client_errors import exhausted, no_tier
+from gateway.cascade.expected_costs import ExpectedCosts
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from policies.value_type import value_type
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
     from gateway.cascade.router import Routed, Router
     from gateway.cascade.verifying import Verifiers
+    from gateway.request.admission import Cost, Hold
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
     from routing.embedding.embedder import Vector
@@ -53,6 +55,7 @@ class CascadeRunner:
         self.tiers = tiers
         self.hedge_budgets = hedge_budgets
         self.verifiers = verifiers
+        self.expected = ExpectedCosts(tiers)
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request; no attempt is started yet."""
@@ -109,10 +112,13 @@ class EarlyRun:
                 self._begin(paid=when == "always")
 
     def _begin(self, *, paid: bool) -> None:
-        """Route the request; start its first attempt if its tier costs nothing, or may be `paid`."""
+        """Route the request; start its first attempt if its tier costs nothing, or may be `paid`, and its money is
+        there without waiting."""
         self.run = run = self.runner.prepare(self.request, self.router.decide(self.request, self.vector))
         if paid or self.runner.tiers[run.first_tier].free:
-            run.begin()
+            hold = self.request.hold
+            if hold is None or hold.reserve_now(run.cost(hold)):
+                run.begin()
 
 
 class CascadeRun:
@@ -120,6 +126,7 @@ class CascadeRun:
 
     def __init__(self, request: RequestContext, runner: CascadeRunner, routed: Routed) -> None:
         decision = routed.decision
+        self._tiers = decision.tiers
         self.first_tier = decision.tiers[0]
         self._missing = decision.missing
         self._request = request
@@ -134,6 +141,10 @@ class CascadeRun:
         self._began = 0.0
         self._served: AttemptResult | None = None
 
+    def cost(self, hold: Hold) -> Cost:
+        """Return what the request will probably cost, and at most. Raises ApiError for a price nobody states."""
+        return self._runner.expected.of(self._request, hold, self._tiers)
+
     def begin(self) -> None:
         """Start the first attempt now, beside the semantic lookup."""
         step = self._next()
@@ -143,6 +154,8 @@ class CascadeRun:
     async def answer(self) -> Served:
         """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
+            if (hold := self._request.hold) is not None and hold.money:
+                await hold.reserve(self.cost(hold))
             step = self._next()
             while not isinstance(step, Serve):
                 if isinstance(step, Attempt) and step.alone:

@@ -290,7 +290,7 @@ def _again(served: RequestContext, body: Mapping[str, Any], policy: Policy) -> R
     """Return the same request under the candidate, whole and with batch priority, as one of its own."""
     trace = Trace(names.REQUEST)
     trace.policy, trace.deadline_s = policy, policy.slo.deadline
-    ledger = Ledger(f"{served.request_id}.{SHADOW}", served.tenant, policy.surface, policy.label)
+    ledger = Ledger(f"{served.request_id}.{SHADOW}", served.tenant, surface=policy.surface, policy=policy.label)
     ledger.requested_model, ledger.arm = served.ledger.requested_model, SHADOW
     return RequestContext(
         request_id=ledger.request_id,

@@ -108,6 +108,7 @@ def build_context(
         native=native,
         ttft_deadline=first_due,
         caller=caller,
+        hold=steps.admission.hold(caller, trace, ledger),
         conversation=conversation,
     )
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
@@ -32,6 +32,7 @@ from gateway.http.messages import (
 from gateway.http.translated_events import translated
 from gateway.http.tried_policy import TRY, tried_policy
 from gateway.keys.records import ANYBODY
+from gateway.request.admission import user_of
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import QUIET_S, is_sign_of_life
@@ -43,6 +44,7 @@ from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
 if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
     from gateway.dialects.native import Native
+    from gateway.request.admission import Hold
     from gateway.request.body import ChatBodies
     from gateway.request.context import RequestContext
     from gateway.request.reply import Header, Reply
@@ -58,6 +60,9 @@ _SOONEST_SIGN_S: Final = QUIET_S / 2
 class BaseExchange:
     """One request, its trace and its ledger. An endpoint implements `answer`, `fail` and, for replies, `deliver`."""
 
+    dialect_of_limits: Literal["openai", "anthropic"] = "openai"
+    """Whose headers say how the client's limits stand."""
+
     def __init__(self, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
         self.steps = steps
         self.receive = receive
@@ -69,6 +74,8 @@ class BaseExchange:
         self.ledger = Ledger(request_id_of(self.headers))
         self.caller = ANYBODY
         """Who sends the request, once `admit` knows it."""
+        self.hold: Hold | None = None
+        """What the request holds of its owners' limits, once it is let in."""
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""
 
@@ -111,7 +118,7 @@ class BaseExchange:
             steps.metrics.open_requests -= 1
             steps.gate.in_hand -= 1
             self.close()
-            steps.write_behind.finish(self.trace, self.ledger, self.reply)
+            steps.write_behind.finish(self.trace, self.ledger, self.reply, self.hold)
 
     async def admit(self) -> None:
         """Check the load, the sender and the key, and note the caller. Raises ApiError."""
@@ -124,6 +131,8 @@ class BaseExchange:
     def explained(self) -> list[Header]:
         """Return the headers that tell how the request was answered."""
         headers = explain(self.trace, self.ledger)
+        if self.hold is not None:
+            headers += self.hold.headers(self.dialect_of_limits)
         if self.headers.get(b"x-tierline-debug") == b"1":
             headers.append(reasons(self.trace))
         return headers
@@ -192,7 +201,7 @@ class Exchange(BaseExchange):
         steps, headers = self.steps, self.headers
         await self.admit()
         raw = await read_body(self.receive, headers, steps.deployment.limits.body, steps.gate, typed=steps.guard.active)
-        native = None
+        native = given = None
         if self._dialect is None:
             body, large = await self._bodies.read(raw)
             self._null_usage = wants_usage(body)
@@ -202,6 +211,7 @@ class Exchange(BaseExchange):
             await self._check(body, native, large=large)
             self._translated()
         self.ledger.requested_model = body["model"]
+        self.ledger.user = user_of(self.ledger.tenant, body if given is None else given)
         tried = None
         if TRY in headers:
             tried, self.ledger.arm = await tried_policy(steps, headers, self.caller, body["model"]), PLAYGROUND
@@ -217,6 +227,9 @@ class Exchange(BaseExchange):
             instead=tried,
             caller=self.caller,
         )
+        if (hold := request.hold) is not None:
+            self.hold = hold
+            await hold.enter(request.features.approx_tokens + steps.cascade.expected.answer_tokens(request))
         if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
             request = await steps.sessions.enter(request, caps)
         if (rules := request.policy.input) is not None:

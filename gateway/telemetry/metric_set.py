@@ -99,6 +99,9 @@ class MetricSet:
             "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
         )
         self.in_flight = self._gauge("in_flight", "Requests being answered now.", "livesum")
+        self.limits_refused = self._counter(
+            "limits_refused", "Requests refused for a limit or budget of their owners.", "owner", "unit", "reason"
+        )
         self.session_caps = self._counter(
             "session_caps", "Requests that were a session's last, or over its caps.", "surface", "cap", "outcome"
         )

@@ -207,6 +207,10 @@ class Metrics(MetricSet):
         """Count a request that was its session's last, or refused, because of that cap of the surface's policy."""
         self._child(self.session_caps, (surface, cap, outcome)).inc()
 
+    def limit_refused(self, owner: str, unit: str, reason: str) -> None:
+        """Count a request that was not let in, by the kind of the owner whose limit it was, its unit and the reason."""
+        self._child(self.limits_refused, (owner, unit, reason)).inc()
+
     def judged(self, surface: str, outcome: str, dollars: float) -> None:
         """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""
         self._child(self.judgements, (surface, outcome)).inc()

@@ -48,6 +48,8 @@ TPOT: Final = "tierline.tpot_ms"
 QUEUE: Final = "tierline.queue_ms"  # of an attempt or a request: the time it waited in a backend's queue
 HOLDOUT: Final = "tierline.holdout"  # sent to the strongest tier at random, as the baseline for the other tiers
 
+LIMITED_BY: Final = "tierline.limit.account"  # of a request that was not let in: the account of its owner
+LIMIT_REASON: Final = "tierline.limit.reason"  # exhausted, limit, held (others hold what is left), store
 KEPT: Final = "tierline.kept"  # why the hops were recorded: head, or what tail sampling keeps them for
 DEADLINE: Final = "tierline.deadline_ms"  # from the start of the request
 TTFT_TARGET: Final = "tierline.ttft_target_ms"  # from the start of the request until a stream's first token is due

@@ -61,6 +61,9 @@ class Tier:
         """Whether all its backends have a price of 0."""
         self.priced = all(config.price is not None for config in configs)
         """Whether the price of each of its backends is known."""
+        outputs = [config.max_output for config in configs]
+        self.max_output = None if None in outputs else max(most for most in outputs if most is not None)
+        """Most completion tokens of a call; None where some backend states none."""
         self.price = configs[0].price
         """Price of its first configured backend in US dollars per million tokens; used to compare tiers."""
         self.makers = frozenset(config.maker().name for config in configs)

@@ -45,6 +45,8 @@ _TYPE_OF_CODE: Final = {
     "server_is_overloaded": "overloaded_error",
     "draining": "overloaded_error",
     "rate_limit_exceeded": "rate_limit_error",
+    "budget_in_use": "rate_limit_error",
+    "insufficient_quota": "billing_error",
     "context_length_exceeded": "invalid_request_error",
 }
 _SERVICE_TIERS: Final = {"default": "standard", "priority": "priority"}

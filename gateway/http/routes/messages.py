@@ -33,7 +33,11 @@ class Messages:
         hides = self._steps.deployment.shares_backends
         dialect = MessagesClient(dict(scope["headers"]), request_id, self._offered, hides_cache=hides)
         named = _named(send, request_id)
-        return Exchange(self._steps, self._bodies, scope, receive, named, dialect).run()
+        return _MessagesExchange(self._steps, self._bodies, scope, receive, named, dialect).run()
+
+
+class _MessagesExchange(Exchange):
+    dialect_of_limits = "anthropic"
 
 
 def _identified(scope: Any) -> tuple[Any, str]:

@@ -226,6 +226,7 @@ def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, mon
         metrics.warmed(odd, odd)
         metrics.backend_refuses(odd, refuses=True)
         metrics.session_capped(odd, odd, odd)
+        metrics.limit_refused(odd, odd, odd)
         metrics.judged(odd, odd, 0.0)
         metrics.answers_compared(odd, odd, 0.0, 0.0)
         metrics.shadow_ended(odd, odd, 0.0)

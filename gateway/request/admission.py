@@ -1,0 +1,270 @@
+"""Let a request in by the limits of its owners: its key, that one's team and tenant, its end user and its session.
+
+    at the door   (`Hold.enter`)     a request, one under way, and the tokens that it will probably take
+    at step 8     (`Hold.reserve`)   the money that it will probably cost, before the first call: hits cost nothing
+    at its end    (`Hold.settle`)    what it took and cost, once
+
+What a worker has leased is spent without waiting (`gateway.quotas.leases`). The tightest owner holds, and the reply
+names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import orjson
+
+from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
+from gateway.quotas.accounts import Account, OwnerAccounts
+from gateway.quotas.leases import Demand, Entered, QuotaLeases, Refusal
+from gateway.quotas.terms import NANO
+from gateway.telemetry import names
+from policies.quantities import dollars
+from routing.conversation import Recent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.config.keys import KeysConfig
+    from gateway.keys.records import Caller, Limited
+    from gateway.quotas.terms import OwnerKind
+    from gateway.request.reply import Header
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Trace
+
+Refused = Callable[[str, str, str], None]
+"""Called with the kind of the owner, the unit and the reason of each refusal."""
+_MOST_OWNERS: Final = 20_000
+"""Owners whose accounts a worker remembers, end users and sessions included; about 1 kB each."""
+_SHOWN: Final = ("requests", "tokens")
+_NO_RETRY: Final = ((b"x-should-retry", b"false"),)
+_SESSION: Final = "_session_"
+
+
+class Cost(NamedTuple):
+    """What a request will probably cost, and at most, in nanodollars."""
+
+    expected: int
+    worst: int
+
+
+class Admission:
+    """Let the requests of one worker in."""
+
+    def __init__(self, leases: QuotaLeases, config: KeysConfig, refused: Refused) -> None:
+        """Take from `leases`; what a price that nobody states counts as is in `config`."""
+        self.leases = leases
+        self._refused = refused
+        unknown = config.unknown_price
+        self._ceiling = None if unknown == "refuse" else round(unknown.ceiling * NANO)
+        self._owners: Recent[tuple[object, OwnerAccounts]] = Recent(_MOST_OWNERS)
+
+    def hold(self, caller: Caller, trace: Trace, ledger: Ledger) -> Hold | None:
+        """Return what a request of this caller will hold; None if nothing limits it. `ledger` names user and session.
+
+        Money is that of the windows in which the request began.
+        """
+        if not (caller.limited or caller.per_user or caller.per_session):
+            return None
+        owners = [self._accounts(one.kind, one.name, one) for one in caller.limited]
+        if ledger.user:
+            owners += [self._accounts("user", _within(one, ledger.user), one) for one in caller.per_user]
+        if ledger.session:
+            owners += [self._accounts("session", _within(one, ledger.session), one) for one in caller.per_session]
+        began = trace.started_unix_ns / 1e9
+        return Hold(
+            self,
+            trace,
+            tuple([account for owner in owners for account in owner.rates]),
+            tuple([account for owner in owners for account in owner.money(began)]),
+        )
+
+    def unknown(self, what: str) -> int:
+        """Return the nanodollars that a call of unknown price counts as. Raises Forbidden where it is refused."""
+        if self._ceiling is None:
+            raise Forbidden(
+                f"Nobody states what {what} costs, and this request has a budget. State its price in the config, or "
+                "what it counts as: keys.unknown_price.ceiling.",
+                code="price_unknown",
+                headers=_NO_RETRY,
+            )
+        return self._ceiling
+
+    def refusal(self, refused: Refusal, trace: Trace) -> ApiError:
+        """Return the error of a request that is not let in; it is counted, and in the trace."""
+        account = refused.account
+        self._refused(account.kind, account.unit, refused.why)
+        trace.root.attributes[names.LIMITED_BY] = account.name
+        trace.root.attributes[names.LIMIT_REASON] = refused.why
+        named: Header = (b"x-tierline-limited-by", account.name.encode())
+        if refused.why == "exhausted":
+            message = f"{_owner_shown(account)} has spent {_budget_shown(account, refused)}."
+            return OutOfBudget(message, headers=(named, *_NO_RETRY))
+        headers = (named, *retry_after(refused.retry_after_s))
+        if refused.why == "store":
+            message = "The limits of this request cannot be counted now: the store does not answer."
+            return Overloaded(message, code="limits_unavailable", headers=headers)
+        if refused.why == "held":
+            message = (
+                f"What {_owner_shown(account)} has left of {_budget_shown(account, refused)} is held by requests under "
+                "way. Send the request again when some of them have ended."
+            )
+            return LimitReached(message, code="budget_in_use", headers=headers)
+        allowed = {"requests": "requests a minute", "tokens": "tokens a minute", "concurrent": "requests at once"}
+        return LimitReached(
+            f"{_owner_shown(account)} is at its limit of {account.limit} {allowed[account.unit]}. Send the request "
+            f"again in {max(1.0, refused.retry_after_s):.0f} s.",
+            headers=headers,
+        )
+
+    def _accounts(self, kind: OwnerKind, name: str, limited: Limited) -> OwnerAccounts:
+        key = hash((kind, name))
+        found = self._owners.get(key)
+        if found is None or found[0] is not limited.terms:
+            found = (limited.terms, OwnerAccounts(kind, name, limited.terms))
+            self._owners.put(key, found)
+        return found[1]
+
+
+class Hold:
+    """What one request holds of its owners' limits. Settle it once, whatever becomes of the request."""
+
+    __slots__ = ("_admission", "_entered", "_rates", "_reserved", "_trace", "_unknown", "learn", "money")
+
+    def __init__(
+        self, admission: Admission, trace: Trace, rates: tuple[Account, ...], money: tuple[Account, ...]
+    ) -> None:
+        self._admission = admission
+        self._trace = trace
+        self._rates = rates
+        self.money = money
+        """Accounts of its budgets, in the windows in which it began; empty without a budget."""
+        self.learn: Callable[[Ledger], None] | None = None
+        """Called with the ledger of the finished request, so that what is expected of later ones follows."""
+        self._unknown = 0
+        self._entered: Entered | None = None
+        self._reserved: Entered | None = None
+
+    async def enter(self, tokens: int) -> None:
+        """Count the request and the tokens that it will probably take. Raises ApiError if it is not let in."""
+        if self._rates:
+            self._entered = await self._taken(self._rates, Demand(tokens=tokens))
+
+    def reserve_now(self, cost: Cost) -> bool:
+        """Reserve money if that needs no waiting; return whether it is reserved."""
+        if self._reserved is None and self.money:
+            self._reserved = self._admission.leases.enter(self.money, Demand(expected=cost.expected, worst=cost.worst))
+        return self._reserved is not None or not self.money
+
+    async def reserve(self, cost: Cost) -> None:
+        """Reserve money, once, before the first call. Raises ApiError if there is none, or too little."""
+        if self._reserved is None and self.money:
+            self._reserved = await self._taken(self.money, Demand(expected=cost.expected, worst=cost.worst))
+
+    async def _taken(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
+        leases = self._admission.leases
+        taken = leases.enter(accounts, demand) or await leases.wait(accounts, demand)
+        if isinstance(taken, Refusal):
+            raise self._admission.refusal(taken, self._trace)
+        return taken
+
+    def unknown(self, what: str) -> int:
+        """Return what a call of unknown price counts as; see `Admission.unknown`. 0 without a budget."""
+        return self._admission.unknown(what) if self.money else 0
+
+    def with_tool(self, what: str) -> int:
+        """Return what a tool of unknown price counts as, which the request is charged once if anything is called."""
+        self._unknown = self.unknown(what)
+        return self._unknown
+
+    def settle(self, ledger: Ledger) -> None:
+        """Replace what is held by what the finished request took and cost, and note the accounts that it is charged to.
+
+        Does nothing the second time.
+        """
+        if self.learn is not None:
+            self.learn(ledger)
+        if self._unknown and ledger.attempts:
+            ledger.charged_usd, ledger.cost_unknown = round(ledger.charged_usd + self._unknown / NANO, 9), True
+        charged = round(ledger.charged_usd * NANO)
+        if charged and self.money:
+            ledger.accounts = tuple([account.name for account in self.money])
+        self.end(ledger.tokens_in + ledger.tokens_out, charged)
+
+    def end(self, tokens: int = 0, charged: int = 0) -> None:
+        """Give back what is held, but so many tokens and nanodollars."""
+        leases = self._admission.leases
+        if (entered := self._entered) is not None:
+            leases.settle(entered, tokens=tokens)
+        if (reserved := self._reserved) is not None:
+            leases.settle(reserved, charged=charged)
+        self._entered = self._reserved = None
+
+    def headers(self, style: Literal["openai", "anthropic"]) -> list[Header]:
+        """Return the headers that say how the tightest limits of requests and tokens stand, in the client's words."""
+        headers: list[Header] = []
+        for unit in _SHOWN:
+            standings = [self._admission.leases.standing(one) for one in self._rates if one.unit == unit]
+            if not standings:
+                continue
+            one = min(standings, key=lambda standing: standing.left / max(1, standing.limit))
+            values = (("limit", b"%d" % one.limit), ("remaining", b"%d" % max(0, one.left)))
+            if style == "openai":
+                headers += [(f"x-ratelimit-{what}-{unit}".encode(), value) for what, value in values]
+                headers.append((f"x-ratelimit-reset-{unit}".encode(), b"%dms" % (one.reset_s * 1000)))
+            else:
+                headers += [(f"anthropic-ratelimit-{unit}-{what}".encode(), value) for what, value in values]
+                at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + one.reset_s, UTC)
+                headers.append(
+                    (f"anthropic-ratelimit-{unit}-reset".encode(), at.strftime("%Y-%m-%dT%H:%M:%SZ").encode())
+                )
+        return headers
+
+
+def user_of(tenant: str, body: Mapping[str, Any]) -> str:
+    """Return the name of the end user whom a request names, in its client's own words; empty if it names none.
+
+    A hash with the tenant, so that no id of a client is stored. Claude Code's id has the session in it, which is left
+    out: a person has many.
+    """
+    told = body.get("safety_identifier") or body.get("user")
+    if not told and type(metadata := body.get("metadata")) is dict:
+        told = metadata.get("user_id")
+    if not isinstance(told, str) or not told:
+        return ""
+    if told.startswith("{"):
+        told = _without_session(told)
+    elif _SESSION in told:
+        told = told.partition(_SESSION)[0]
+    return blake2b(f"{tenant}\0{told}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _without_session(told: str) -> str:
+    try:
+        value = orjson.loads(told)
+    except ValueError:
+        return told
+    if not isinstance(value, dict):
+        return told
+    return orjson.dumps({name: value[name] for name in sorted(value) if name != "session_id"}).decode()
+
+
+def _within(limited: Limited, name: str) -> str:
+    """Return the owner's name of an end user or session, by whose terms limit it."""
+    return f"{limited.kind}:{limited.name}:{name}"
+
+
+def _owner_shown(account: Account) -> str:
+    if account.kind in ("user", "session"):
+        kind, name, _ = account.owner.rsplit(":", 2) if account.owner.count(":") > 1 else ("", account.owner, "")
+        return f"This {'end user' if account.kind == 'user' else 'session'} of {kind} {name}"
+    return f"{account.kind.capitalize()} {account.owner}"
+
+
+def _budget_shown(account: Account, refused: Refusal) -> str:
+    window = "" if account.window is None else f" ({account.window.name})"
+    per = "" if account.budget is None or account.budget.per == "total" else f" a {account.budget.per}"
+    return f"{dollars(refused.standing.used / NANO)} of its budget of {dollars(account.limit / NANO)}{per}{window}"
