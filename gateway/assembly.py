@@ -123,7 +123,7 @@ def build(
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
     leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down)
-    telemetry = _telemetry(deployment, store, metrics, models, tiers)
+    telemetry = _telemetry(deployment, store, metrics, models, tiers, leases)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
     question_embedder = QuestionEmbedder(
@@ -212,7 +212,12 @@ def _draft_judge(tiers: Mapping[str, Tier], store: Store) -> DraftJudge:
 
 
 def _telemetry(
-    deployment: Deployment, store: Store, metrics: Metrics, models: _Models, tiers: Mapping[str, Tier]
+    deployment: Deployment,
+    store: Store,
+    metrics: Metrics,
+    models: _Models,
+    tiers: Mapping[str, Tier],
+    leases: QuotaLeases,
 ) -> Telemetry:
     """Return what records requests, with the versions of all that decides about them."""
     return Telemetry(
@@ -232,6 +237,7 @@ def _telemetry(
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),
+        charged=leases.written,
     )
 
 

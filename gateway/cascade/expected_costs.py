@@ -22,7 +22,7 @@ from gateway.request.admission import Cost
 from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
-    from gateway.request.admission import Hold
+    from gateway.request.admission import Holding
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import CallAccount, Ledger
     from gateway.tiers import Tier
@@ -99,7 +99,7 @@ class ExpectedCosts:
         tokens = [self._of(surface, name).tokens_out for name in request.policy.ladder[:1]]
         return min(round(max(tokens, default=0)), _most_out(request.body, None))
 
-    def of(self, request: RequestContext, hold: Hold, tiers: Sequence[str]) -> Cost:
+    def of(self, request: RequestContext, hold: Holding, tiers: Sequence[str]) -> Cost:
         """Return the cost of a request whose decision has these tiers. Raises ApiError for a price nobody states."""
         policy, tokens_in = request.policy, request.features.approx_tokens
         service_tier = request.body.get("service_tier")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
     from gateway.cascade.router import Routed, Router
     from gateway.cascade.verifying import Verifiers
-    from gateway.request.admission import Cost, Hold
+    from gateway.request.admission import Cost, Holding
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
     from routing.embedding.embedder import Vector
@@ -141,7 +141,7 @@ class CascadeRun:
         self._began = 0.0
         self._served: AttemptResult | None = None
 
-    def cost(self, hold: Hold) -> Cost:
+    def cost(self, hold: Holding) -> Cost:
         """Return what the request will probably cost, and at most. Raises ApiError for a price nobody states."""
         return self._runner.expected.of(self._request, hold, self._tiers)
 

@@ -44,7 +44,7 @@ from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
 if TYPE_CHECKING:
     from gateway.dialects.client import ClientDialect, StreamWriter
     from gateway.dialects.native import Native
-    from gateway.request.admission import Hold
+    from gateway.request.admission import Holding
     from gateway.request.body import ChatBodies
     from gateway.request.context import RequestContext
     from gateway.request.reply import Header, Reply
@@ -74,7 +74,7 @@ class BaseExchange:
         self.ledger = Ledger(request_id_of(self.headers))
         self.caller = ANYBODY
         """Who sends the request, once `admit` knows it."""
-        self.hold: Hold | None = None
+        self.hold: Holding | None = None
         """What the request holds of its owners' limits, once it is let in."""
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""

@@ -1,8 +1,8 @@
 """Let a request in by the limits of its owners: its key, that one's team and tenant, its end user and its session.
 
-    at the door   (`Hold.enter`)     a request, one under way, and the tokens that it will probably take
-    at step 8     (`Hold.reserve`)   the money that it will probably cost, before the first call: hits cost nothing
-    at its end    (`Hold.settle`)    what it took and cost, once
+    at the door   (`Holding.enter`)     a request, one under way, and the tokens that it will probably take
+    at step 8     (`Holding.reserve`)   the money that it will probably cost, before the first call: hits cost nothing
+    at its end    (`Holding.settle`)    what it took and cost, once
 
 What a worker has leased is spent without waiting (`gateway.quotas.leases`). The tightest owner holds, and the reply
 names it.
@@ -10,8 +10,8 @@ names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -26,8 +26,6 @@ from policies.quantities import dollars
 from routing.conversation import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.config.keys import KeysConfig
     from gateway.keys.records import Caller, Limited
     from gateway.quotas.terms import OwnerKind
@@ -39,7 +37,26 @@ Refused = Callable[[str, str, str], None]
 """Called with the kind of the owner, the unit and the reason of each refusal."""
 _MOST_OWNERS: Final = 20_000
 """Owners whose accounts a worker remembers, end users and sessions included; about 1 kB each."""
-_SHOWN: Final = ("requests", "tokens")
+Style = Literal["openai", "anthropic"]
+_HEADERS: Final[Mapping[Style, Mapping[str, tuple[bytes, bytes, bytes]]]] = {
+    "openai": {
+        "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
+        "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
+    },
+    "anthropic": {
+        "requests": (
+            b"anthropic-ratelimit-requests-limit",
+            b"anthropic-ratelimit-requests-remaining",
+            b"anthropic-ratelimit-requests-reset",
+        ),
+        "tokens": (
+            b"anthropic-ratelimit-tokens-limit",
+            b"anthropic-ratelimit-tokens-remaining",
+            b"anthropic-ratelimit-tokens-reset",
+        ),
+    },
+}
+"""Headers of the limit, of what is left of it, and of when all of it is free again."""
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 _SESSION: Final = "_session_"
 
@@ -62,7 +79,7 @@ class Admission:
         self._ceiling = None if unknown == "refuse" else round(unknown.ceiling * NANO)
         self._owners: Recent[tuple[object, OwnerAccounts]] = Recent(_MOST_OWNERS)
 
-    def hold(self, caller: Caller, trace: Trace, ledger: Ledger) -> Hold | None:
+    def hold(self, caller: Caller, trace: Trace, ledger: Ledger) -> Holding | None:
         """Return what a request of this caller will hold; None if nothing limits it. `ledger` names user and session.
 
         Money is that of the windows in which the request began.
@@ -75,7 +92,7 @@ class Admission:
         if ledger.session:
             owners += [self._accounts("session", _within(one, ledger.session), one) for one in caller.per_session]
         began = trace.started_unix_ns / 1e9
-        return Hold(
+        return Holding(
             self,
             trace,
             tuple([account for owner in owners for account in owner.rates]),
@@ -129,7 +146,7 @@ class Admission:
         return found[1]
 
 
-class Hold:
+class Holding:
     """What one request holds of its owners' limits. Settle it once, whatever becomes of the request."""
 
     __slots__ = ("_admission", "_entered", "_rates", "_reserved", "_trace", "_unknown", "learn", "money")
@@ -203,25 +220,21 @@ class Hold:
             leases.settle(reserved, charged=charged)
         self._entered = self._reserved = None
 
-    def headers(self, style: Literal["openai", "anthropic"]) -> list[Header]:
+    def headers(self, style: Style) -> list[Header]:
         """Return the headers that say how the tightest limits of requests and tokens stand, in the client's words."""
         headers: list[Header] = []
-        for unit in _SHOWN:
+        for unit, (limit, remaining, reset) in _HEADERS[style].items():
             standings = [self._admission.leases.standing(one) for one in self._rates if one.unit == unit]
-            if not standings:
-                continue
-            one = min(standings, key=lambda standing: standing.left / max(1, standing.limit))
-            values = (("limit", b"%d" % one.limit), ("remaining", b"%d" % max(0, one.left)))
-            if style == "openai":
-                headers += [(f"x-ratelimit-{what}-{unit}".encode(), value) for what, value in values]
-                headers.append((f"x-ratelimit-reset-{unit}".encode(), b"%dms" % (one.reset_s * 1000)))
-            else:
-                headers += [(f"anthropic-ratelimit-{unit}-{what}".encode(), value) for what, value in values]
-                at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + one.reset_s, UTC)
-                headers.append(
-                    (f"anthropic-ratelimit-{unit}-reset".encode(), at.strftime("%Y-%m-%dT%H:%M:%SZ").encode())
-                )
+            if standings:
+                one = min(standings, key=lambda standing: standing.left / max(1, standing.limit))
+                free = b"%dms" % (one.reset_s * 1000) if style == "openai" else _time_in(one.reset_s)
+                headers += [(limit, b"%d" % one.limit), (remaining, b"%d" % max(0, one.left)), (reset, free)]
         return headers
+
+
+def _time_in(seconds: float) -> bytes:
+    """Return the time after so many seconds, as RFC 3339 writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds)).encode()
 
 
 def user_of(tenant: str, body: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
-    from gateway.request.admission import Hold
+    from gateway.request.admission import Holding
     from gateway.request.options import RequestOptions
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
@@ -59,7 +59,7 @@ class RequestContext:
     ttft_deadline: float | None = None
     """Deadline of a stream's first token, in `time.monotonic()` seconds; None if neither policy nor client sets one."""
     caller: Caller = ANYBODY
-    hold: Hold | None = None
+    hold: Holding | None = None
     """What it holds of its owners' limits; None where nothing limits it."""
     conversation: KnownConversation | None = None
     """What is remembered of its conversation's turns before; None if that is nothing, or would change nothing."""

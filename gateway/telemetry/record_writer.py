@@ -1,30 +1,37 @@
 """Write the records of finished requests to the store's stream, batch by batch in their order, each of them once.
 
-While the store takes none, they are kept, up to `_MOST`, and tried again; what is more than that is dropped, the oldest
-first. A batch whose reply did not come may have been written all the same. So each has a number, the script that
-appends it notes the latest number of this worker, and does nothing for one that it has appended before.
+The script that appends a record adds its charge to its accounts of money (`gateway.quotas`) in the same step, so what
+is counted there is what the records say. While the store takes none, records are kept, up to `_MOST`, and tried again;
+what is more than that is dropped, the oldest first, but no charge is. A batch whose reply did not come may have been
+written all the same. So each has a number, the script that appends it notes the latest number of this worker, and does
+nothing for one that it has appended before.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import NANO
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES
 
 if TYPE_CHECKING:
     from gateway.telemetry.decisions import DecisionRecorder
+    from gateway.telemetry.ledger import Ledger
 
 # A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""
 if tonumber(redis.call('GET', KEYS[2]) or 0) >= tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
-for i = 4, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
+for i = 3, #KEYS do redis.call('HINCRBY', KEYS[i], 'spent', ARGV[i + 1]) end
+for i = #KEYS + 2, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
 return #ARGV - 3
 """
 _NUMBERS: Final = f"{{{TRACES}}}:written"
@@ -34,16 +41,32 @@ _MOST: Final = 2048
 """Records that are kept, about 4 kB each."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.0
-_REFUSED: Final = frozenset({"unconfigured", "error", "wrong_type"})
+_NOWHERE: Final = "unconfigured"
+_REFUSED: Final = frozenset({_NOWHERE, "error", "wrong_type"})
 """Why the store does not take a batch, and never will."""
+
+
+@dataclass(slots=True)
+class _WriteBatch:
+    """Records and charges that are written in one step. `charges` are nanodollars by account."""
+
+    number: int
+    records: Sequence[bytes]
+    charges: Counter[str]
 
 
 class RecordWriter:
     """Write records to `store`, which retains about the latest `keep`. `dropped` counts by reason what is lost."""
 
     def __init__(
-        self, store: Store, keep: int, decisions: DecisionRecorder, dropped: Callable[[str, int], None]
+        self,
+        store: Store,
+        keep: int,
+        decisions: DecisionRecorder,
+        dropped: Callable[[str, int], None],
+        charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
     ) -> None:
+        """Call `charged` with what was added to accounts: nanodollars by the account's name."""
         self.failing = ""
         """Reason why the store did not take the last batch; '' if it did."""
         self.waiting = 0
@@ -52,7 +75,10 @@ class RecordWriter:
         self._keep = keep
         self._decisions = decisions
         self._dropped = dropped
-        self._batches: deque[tuple[int, Sequence[bytes]]] = deque()
+        self._charged = charged
+        self._batches: deque[_WriteBatch] = deque()
+        self._charges: Counter[str] = Counter()
+        """Charges of the next batch."""
         self._last = 0
         self._key = f"{_NUMBERS}:{secrets.token_hex(8)}".encode()
         self._pause_s = _FIRST_PAUSE_S
@@ -61,44 +87,74 @@ class RecordWriter:
     @property
     def pause_s(self) -> float | None:
         """Seconds until the next try; None if nothing is to be written."""
+        if self._charges:
+            return 0.0
         return max(self._next_try - time.monotonic(), 0.0) if self._batches else None
 
+    def charge(self, ledger: Ledger) -> None:
+        """Take over the charge of a finished request: the next batch has it, whatever becomes of its record."""
+        amount = round(ledger.charged_usd * NANO)
+        for account in ledger.accounts:
+            self._charges[account] += amount
+
     def add(self, records: Sequence[bytes]) -> None:
-        """Take a batch over, which `write` then writes."""
+        """Take a batch over, which `write` then writes, with the charges up to now."""
         self._last += 1
-        self._batches.append((self._last, records))
+        self._batches.append(_WriteBatch(self._last, records, self._charges))
+        self._charges = Counter()
         self.waiting += len(records)
         while self.waiting > _MOST and len(self._batches) > 1:
             self._drop_oldest()
 
     async def write(self, *, now: bool = False) -> None:
         """Write all batches, unless the store is given a pause and it need not be `now`. Raises nothing."""
+        if self._charges:
+            self.add(())
         while self._batches and (now or time.monotonic() >= self._next_try):
-            number, records = self._batches[0]
+            batch = self._batches[0]
             try:
-                await self._append(number, records)
+                await self._append(batch)
             except StoreUnavailable as down:
                 self.failing = down.reason
                 if down.reason in _REFUSED:
-                    self._drop_oldest()
-                    continue
+                    self._drop(batch)
+                    if not batch.charges or down.reason == _NOWHERE:  # without a store this process counts by itself
+                        self._batches.popleft()
+                        continue
                 self._next_try = time.monotonic() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
                 return
             self.failing, self._pause_s = "", _FIRST_PAUSE_S
-            if self._batches and self._batches[0][0] == number:  # else it was dropped meanwhile
-                self._batches.popleft()
-                self.waiting -= len(records)
+            self._batches.popleft()
+            self.waiting -= len(batch.records)
+            if batch.charges:
+                self._charged(batch.charges.items())
 
-    async def _append(self, number: int, records: Sequence[bytes]) -> None:
+    async def _append(self, batch: _WriteBatch) -> None:
         bases = [word for name, blob in self._decisions.due.items() for word in (name.encode(), blob)]
         remember = [Command((b"HSET", BASES.encode(), *bases))] if bases else []
-        settings = (b"%d" % self._keep, b"%d" % number, b"%d" % _NUMBER_S)
-        append = Command((b"EVAL", _APPEND, b"2", TRACES.encode(), self._key, *settings, *records))
+        settings = (b"%d" % self._keep, b"%d" % batch.number, b"%d" % _NUMBER_S)
+        accounts = [(ACCOUNT_PREFIX + name).encode() for name in batch.charges]
+        words = (b"%d" % (2 + len(accounts)), TRACES.encode(), self._key, *accounts, *settings)
+        amounts = [b"%d" % amount for amount in batch.charges.values()]
+        append = Command((b"EVAL", _APPEND, *words, *amounts, *batch.records))
         await self._store.apply([*remember, append])
         self._decisions.written()
 
     def _drop_oldest(self) -> None:
-        _, records = self._batches.popleft()
-        self.waiting -= len(records)
-        self._dropped(f"store_{self.failing}", len(records))
+        """Drop the oldest records, but not their charges.
+
+        The first batch may have been written already, so its charges stay under its number; those of any other go into
+        the batch behind it, so that there are never many without records.
+        """
+        place = next(i for i, batch in enumerate(self._batches) if batch.records)
+        self._drop(self._batches[place])
+        if place:
+            self._batches[place + 1].charges.update(self._batches[place].charges)
+            del self._batches[place]
+
+    def _drop(self, batch: _WriteBatch) -> None:
+        if batch.records:
+            self.waiting -= len(batch.records)
+            self._dropped(f"store_{self.failing}", len(batch.records))
+            batch.records = ()

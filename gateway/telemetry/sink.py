@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -96,11 +96,13 @@ class Telemetry:
         sample: float = 1.0,
         redactor: Redactor | None = None,
         meter: OtlpMetrics | None = None,
+        charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
 
         `log_request` writes a request's line to the log; it must not block. `sample` is the share of traces whose hops
-        are recorded in any case. Captured texts are stored and exported as `redactor` returns them.
+        are recorded in any case. Captured texts are stored and exported as `redactor` returns them. `charged` is called
+        with what was added to accounts, see `RecordWriter`.
         """
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
@@ -111,7 +113,7 @@ class Telemetry:
         self._meter = meter
         self._log_request = log_request
         self._decisions = DecisionRecorder(artefacts)
-        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped)
+        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, charged)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
@@ -142,6 +144,8 @@ class Telemetry:
         """Queue a finished request for the store and the exporter alone, as `record` does after the metrics."""
         if len(self._queue) >= _QUEUE:
             self.metrics.telemetry_dropped("queue_full")
+            self._writer.charge(ledger)
+            self._waiting.set()
             return
         self._queue.append((trace, ledger))
         self._waiting.set()
@@ -208,10 +212,11 @@ class Telemetry:
                     raise
         if records:
             self._writer.add(records)
-            await self._writer.write()
+        await self._writer.write()
 
     def _take(self, trace: Trace, ledger: Ledger, records: list[bytes]) -> None:
-        """Export one finished request, and add its record to `records`."""
+        """Export one finished request, and add its record to `records`, and its charge to what is written with them."""
+        self._writer.charge(ledger)
         ledger.kept = HEAD if trace.sampled else kept_for(trace, ledger)
         if ledger.kept:
             if self._redactor is None:
