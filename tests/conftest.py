@@ -65,8 +65,10 @@ TOGETHER = {
 which takes seconds; those of `crowds` keep a machine busy and measure it, so that two of them beside each other would
 slow down all others; those of `figures` compute and nothing else; the rest share a gateway that is slow to start. The
 first groups take longest, and begin first."""
-SLOW_FIRST = ("tests/faults/", "tests/integration/", "tests/gateway/")
-"""Folders of the other files, in the order of how long their longest take: none of those is to be begun last."""
+WAITING = ("tests/faults/", "tests/integration/")
+"""Folders of the other files whose tests mostly wait: for timers, for processes. They alternate with those that mostly
+compute, `PER_WAITING` to one, so that all along some workers leave the processor to others."""
+PER_WAITING = 3
 _GROUPS = {name: group for group, names in TOGETHER.items() for name in names}
 
 
@@ -111,13 +113,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--times") > 1:
         for item in items:
             item.add_marker(pytest.mark.timeout(0), append=False)
-    places = {group: place for place, group in enumerate(TOGETHER)}
-
-    def place(item: pytest.Item) -> tuple[int, list[bool]]:
-        others = [not item.nodeid.startswith(folder) for folder in SLOW_FIRST]
-        return places.get(group_of(item.nodeid), len(places)), others
-
-    items.sort(key=place)
+    groups = dict.fromkeys(group_of(item.nodeid) for item in items)
+    others = [group for group in groups if group not in TOGETHER]
+    waiting = [group for group in others if group.startswith(WAITING)]
+    # Those of tests/gateway are the longest of the rest; none of them is to be begun last.
+    computing = sorted({*others} - {*waiting}, key=lambda group: (not group.startswith("tests/gateway/"), group))
+    order = [*TOGETHER]
+    for group in waiting:
+        order += [group, *computing[:PER_WAITING]]
+        del computing[:PER_WAITING]
+    places = {group: place for place, group in enumerate(order + computing)}
+    items.sort(key=lambda item: places[group_of(item.nodeid)])
 
 
 def pytest_configure() -> None:

@@ -19,7 +19,7 @@ from tests.support.strict_messages import StrictMessages, text
 from tests.support.upstream import Upstream
 from tests.support.wait import until
 
-CLAUDE, CODEX = {"X-Claude-Code-Session-Id": "s1"}, {"session-id": "s1", "thread-id": "t1"}
+CLAUDE, CODEX = {"X-Claude-Code-Session-Id": "sc"}, {"session-id": "sx", "thread-id": "t1"}
 SCHEMA = {"type": "object", "properties": {}}
 FUNCTION = {"name": "read", "parameters": SCHEMA}
 USER: list[Any] = [{"role": "user", "content": "hello"}]
@@ -43,11 +43,27 @@ def capped(caps: str) -> dict[str, str]:
     return {"chat": CHAT + f"session: {caps}\n"}
 
 
-@pytest.fixture
-def two_workers(tmp_path: Path, upstream: Upstream, store: LocalStore) -> Iterator[Gateway]:
-    write_deployment(tmp_path, config(upstream.url, None, store.url), capped("{calls: 3}"))
-    with running(tmp_path, environment(), "--workers", "2") as gateway:
+@pytest.fixture(scope="module")
+def _two_workers(
+    tmp_path_factory: pytest.TempPathFactory, _upstreams: tuple[Upstream, Upstream], _store: LocalStore
+) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("workers")
+    write_deployment(folder, config(_upstreams[0].url, None, _store.url), capped("{calls: 3}"))
+    with running(folder, environment(), "--workers", "2") as gateway:
         yield gateway
+
+
+@pytest.fixture
+def two_workers(_two_workers: Gateway, local_upstream: Upstream, store: LocalStore) -> Gateway:
+    """One gateway for all: each test has a session of its own."""
+    return _two_workers
+
+
+def session_caps(gateway: Gateway) -> dict[str, float]:
+    """The requests that were the last, and those over the cap, so far."""
+    lines = httpx2.get(f"{gateway.origin}/metrics").text.splitlines()
+    counted = (line.rsplit(" ", 1) for line in lines if line.startswith("tierline_session_caps_total{"))
+    return {name.partition('outcome="')[2].partition('"')[0]: float(count) for name, count in counted}
 
 
 def posted(gateway: Gateway, path: str, *, session: str = "s1", headers: Any = None, **more: Any) -> httpx2.Response:
@@ -60,24 +76,25 @@ def posted(gateway: Gateway, path: str, *, session: str = "s1", headers: Any = N
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
 def test_the_last_request_concludes_and_later_ones_are_refused(
-    two_workers: Gateway, upstream: Upstream, path: str, *, stream: bool
+    two_workers: Gateway, local_upstream: Upstream, path: str, *, stream: bool
 ) -> None:
     """In each API, over all workers; another session goes on."""
+    own = f"{path}{stream}"
     for _ in range(2):
-        assert posted(two_workers, path, stream=stream).status_code == 200
-    assert CONCLUDE not in str([one.body for one in upstream.requests])
-    last = posted(two_workers, path, stream=stream)
+        assert posted(two_workers, path, session=own, stream=stream).status_code == 200
+    assert CONCLUDE not in str([one.body for one in local_upstream.requests])
+    last = posted(two_workers, path, session=own, stream=stream)
     assert last.status_code == 200 and "told to conclude" in last.headers["x-tierline-reason"]
-    sent = upstream.requests[-1].body
+    sent = local_upstream.requests[-1].body
     assert sent["messages"][0]["content"] == f"Be brief.\n\n{CONCLUDE}" or CONCLUDE in str(sent["messages"][0])
     assert sent["tool_choice"] == "none" and sent["tools"]
-    refused = posted(two_workers, path, stream=stream)
+    refused = posted(two_workers, path, session=own, stream=stream)
     assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "false")
     assert "3 requests" in refused.json()["error"]["message"]
     kind = "rate_limit_error"
     assert refused.json()["error"]["type"] == kind
     assert path == "/v1/messages" or refused.json()["error"]["code"] == "session_limit_reached"
-    assert posted(two_workers, path, session="s2", stream=stream).status_code == 200
+    assert posted(two_workers, path, session=f"{own}2", stream=stream).status_code == 200
 
 
 def claude(gateway: Gateway, headers: dict[str, str]) -> Any:
@@ -101,14 +118,12 @@ def test_sub_agents_share_the_caps_and_the_sdks_do_not_retry(
     two_workers: Gateway, send: Callable[..., Any], agent: dict[str, str], limit: type[Exception]
 ) -> None:
     """With the headers that Claude Code and Codex send. Their default is two retries of a 429."""
+    before = session_caps(two_workers)
     for headers in ({}, agent, {}):
         send(two_workers, headers)
     with pytest.raises(limit, match="Begin a new session"):
         send(two_workers, agent)
-    with httpx2.Client() as client:
-        metrics = client.get(f"{two_workers.origin}/metrics").text
-    assert 'tierline_session_caps_total{cap="calls",outcome="over",surface="chat"} 1.0' in metrics
-    assert 'tierline_session_caps_total{cap="calls",outcome="last",surface="chat"} 1.0' in metrics
+    assert session_caps(two_workers) == {name: before.get(name, 0) + 1 for name in ("over", "last")}
 
 
 def test_money_is_counted(tmp_path: Path, upstream: Upstream, store: LocalStore) -> None:
