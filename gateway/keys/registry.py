@@ -404,6 +404,8 @@ def _audited(record: KeyRecord | OwnerRecord | None) -> dict[str, Any]:
     for name in ("terms", "per_user", "per_session"):
         if budgets := getattr(record, name).budgets:
             said[name] = {**said[name], "budgets": [budget.text for budget in budgets]}
+    if isinstance(record, KeyRecord) and record.expires is not None:
+        said["expires"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.expires))
     return said
 
 

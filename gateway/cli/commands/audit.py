@@ -122,7 +122,7 @@ def _say(args: argparse.Namespace, entry: TrailEntry) -> None:
         sys.stdout.write(_row([_plain(shown[name]) for name in _COLUMNS]))
     else:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
-        by = f"{entry.by} by {entry.how}" if entry.how else entry.by
+        by = f"{entry.by} by {entry.how}" if entry.how not in ("", entry.by) else entry.by
         what = "; ".join(filter(None, (entry.message, entry.words)))
         line = f"{at}  {entry.kind:<6}  {entry.action:<8}  {entry.subject}  {by}  {what}"
         sys.stdout.write(printable(line.rstrip()) + "\n")

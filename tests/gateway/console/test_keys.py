@@ -76,6 +76,7 @@ async def test_a_key_is_shown_once_and_works(store: RedisStore, tmp_path: Path) 
             assert record.id in text and secret not in text and digest not in text, path
         [entry] = (await client.get("/audit.json?kind=key")).json()["entries"]
         assert "budgets 25/month@Europe/Berlin and 5/day" in entry["words"]
+        assert re.search(r"expires: 2\d{3}-\d\d-\d\dT", entry["words"])
         assert (entry["by"], entry["how"], entry["message"]) == ("console", "console", "for bob")
 
 
