@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from cache.store.base import Command, Store
 from gateway.audit.entries import APPEND, BUDGETS, TrailEntry
-from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
+from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.quotas.accounts import ENDLESS, Account, OwnerAccounts, window_of
 from gateway.quotas.alerts import MARK
 from gateway.quotas.leases import ACCOUNT_PREFIX
@@ -34,7 +34,6 @@ _ADJUST: Final = APPEND + Path(__file__).with_name("adjust.lua").read_bytes()
 _IN_USE: Final = b"{tierline:traces}:quotas"
 _LIMIT_S: Final = 1.0
 _PAGE: Final = 500
-_TRIES: Final = 20
 _KEPT_S: Final = 7 * 86400
 """How long a counter that was adjusted outlives its window at least."""
 _NAME: Final = re.compile(
@@ -140,7 +139,7 @@ class OwnerBudgets:
 
     async def reset(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
         """Have so much of an owner's budgets, or of the one of a kind of window, count as spent."""
-        return [await self._adjust(one, "reset", lambda _: round(usd * NANO), why) for one in await self.of(owner, per)]
+        return [await self._adjust(one, "reset", usd, why) for one in await self.of(owner, per)]
 
     async def top_up(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
         """Take an amount off what counts as spent, so that as much more may be spent in this window."""
@@ -148,29 +147,21 @@ class OwnerBudgets:
         if len(chosen) > 1:
             windows = ", ".join(one.account.budget.per for one in chosen if one.account.budget)
             raise KeysRefused(f"there are budgets per {windows}; say by --per which of them gets more")
-        return [await self._adjust(one, "topup", lambda spent: spent - round(usd * NANO), why) for one in chosen]
+        return [await self._adjust(one, "topup", usd, why) for one in chosen]
 
-    async def _adjust(self, one: BudgetStanding, what: str, change: Callable[[int], int], why: Why) -> BudgetStanding:
-        account = one.account
-        for _ in range(_TRIES):
-            after = change(one.spent)
-            entry = TrailEntry(
-                self._clock(), why.by, "budget", account.name, what, why.message,
-                {"spent_usd": one.spent / NANO}, {"spent_usd": after / NANO},
-            )  # fmt: skip
-            forget_ms = "inf" if one.ends is None else f"{(one.ends + _KEPT_S) * 1000:.0f}"
-            words = (
-                b"%d" % one.spent, b"%d" % (after - one.spent), _record(account, what, after - one.spent, why),
-                entry.change(), why.how.encode(), forget_ms.encode(),
-            )  # fmt: skip
-            keys = (TRACES, f"{ACCOUNT_PREFIX}{account.name}", f"{MARK}{account.name}", BUDGETS)
-            command = Command((b"EVAL", _ADJUST, b"5", *(key.encode() for key in keys), _IN_USE, *words))
-            [done] = await self._store.ask([command], _LIMIT_S)
-            if done:
-                return one._replace(spent=after)
-            [fields] = await self._fields([account])  # a request was charged meanwhile
-            one = _standing(account, fields, self._clock())
-        raise KeysConflict(f"{account.name} is charged all the time; try again")
+    async def _adjust(self, one: BudgetStanding, what: str, usd: float, why: Why) -> BudgetStanding:
+        account, token = one.account, secrets.token_hex(8)
+        spent = {"spent_usd": f"{token}b"}, {"spent_usd": f"{token}a"}  # the script writes what they were
+        entry = TrailEntry(self._clock(), why.by, "budget", account.name, what, why.message, *spent)
+        forget_ms = "inf" if one.ends is None else f"{(one.ends + _KEPT_S) * 1000:.0f}"
+        words = (
+            what.encode(), b"%d" % round(usd * NANO), _record(account, what, f"{token}c", why), entry.change(),
+            why.how.encode(), forget_ms.encode(), token.encode(),
+        )  # fmt: skip
+        keys = (TRACES, f"{ACCOUNT_PREFIX}{account.name}", f"{MARK}{account.name}", BUDGETS)
+        command = Command((b"EVAL", _ADJUST, b"5", *(key.encode() for key in keys), _IN_USE, *words))
+        [after] = await self._store.ask([command], _LIMIT_S)
+        return one._replace(spent=int(after))
 
     async def _terms(self, owner: Owned) -> Terms:
         kind, name = owner
@@ -232,19 +223,14 @@ def _standing(account: Account, fields: Mapping[bytes, bytes], now: float) -> Bu
     return BudgetStanding(account, int(fields.get(b"spent", 0)), reserved)
 
 
-def _record(account: Account, what: str, charge: int, why: Why) -> bytes:
-    """Return the record of an adjustment."""
+def _record(account: Account, what: str, charge: str, why: Why) -> bytes:
+    """Return the record of an adjustment, with the text `charge` in place of the amount."""
     trace = Trace(ADJUSTMENT)
     trace.root.attributes.update({"author": why.by, "reason": why.message})
     trace.root.end()
     owner: dict[str, Any] = {account.kind: account.owner.rpartition(":")[2]}  # a user's begins with whose it is
-    ledger = Ledger(
-        f"adj_{secrets.token_hex(12)}",
-        **owner,
-        path=what,
-        arm=ADJUSTMENT,
-        status=200,
-        charged_usd=charge / NANO,
-        accounts=(account.name,),
+    accounts = (account.name,)
+    ledger = Ledger(f"adj_{secrets.token_hex(12)}", **owner, path=what, arm=ADJUSTMENT, status=200, accounts=accounts)
+    return encode(trace, ledger, DecisionRecorder({})).replace(
+        b'"charged_usd":0.0', b'"charged_usd":"%s"' % charge.encode(), 1
     )
-    return encode(trace, ledger, DecisionRecorder({}))
