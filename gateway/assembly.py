@@ -48,6 +48,7 @@ from gateway.keys.kept_keys import KeptKeys, file_in
 from gateway.keys.known_keys import KnownKeys, configured_owners
 from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
+from gateway.quotas.alerts import BudgetAlerts, key_of
 from gateway.quotas.leases import QuotaLeases
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
@@ -342,17 +343,17 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.metrics.start()
     endpoints = list(endpoints_of(steps.tiers).values())
     _start_identities(steps)
-    peers = Gossip(steps.store, endpoints)
-    peers.start()
     warmth = KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields)
-    warmth.start()
+    beside = (_alerts(steps), Gossip(steps.store, endpoints), warmth)
+    for one in beside:
+        one.start()
     try:
         yield steps
     finally:
         steps.gate.stop()
         steps.metrics.stop()
-        await warmth.aclose()
-        await peers.aclose()
+        for one in reversed(beside):
+            await one.aclose()
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
@@ -378,6 +379,18 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
             await counter.aclose()
         for endpoint in endpoints:
             await endpoint.aclose()
+
+
+def _alerts(steps: Steps) -> BudgetAlerts:
+    """Return what tells of the budgets that this worker spends from."""
+    config = steps.deployment.alerts
+    secret = b"" if config.secret is None else key_of(config.secret.get_secret_value())
+    alerts = BudgetAlerts(
+        steps.store, steps.metrics.alert, shares=config.shares, webhook=config.webhook or "", secret=secret
+    )
+    steps.admission.leases.on_spent = alerts.note
+    steps.metrics.watch_budgets(alerts.states)
+    return alerts
 
 
 def _start_identities(steps: Steps) -> None:
