@@ -2,8 +2,9 @@
 
     held in memory                                 no await; so with keys that are known to be none
     may be a key, by the filter                    one lookup in the store, single flight
-    cannot be one                                  refused as soon as a look at the store's changes confirms it: a flood
-                                                   of made-up keys costs one look each NO_SOONER_S in all
+    cannot be one                                  the same, so that the time does not tell; but after LOOKUPS a second
+                                                   refused once a look at the store's changes confirms it: a flood of
+                                                   made-up keys costs one look each NO_SOONER_S in all
     the store does not answer                      the copy on disk; a key that is not there either is 503, not 401
 
 Four times a second, and when something is to be confirmed, the worker looks at what has changed: one round trip. What
@@ -35,6 +36,10 @@ log = logging.getLogger("tierline.keys")
 INTERVAL_S: Final = 0.25
 NO_SOONER_S: Final = 0.02
 """Least time between two looks at the changes."""
+LOOKUPS: Final = 100
+"""Most lookups a second, in each worker, of keys that the filter says are none."""
+_AT_ONCE: Final = 16
+"""Most lookups under way: each has a connection to the store for itself."""
 _START_S: Final = 2.0
 """How long a start waits for the store."""
 _RESTORED: Final = Why("gateway", "the store had lost its registry of keys", "gateway", "restore")
@@ -54,6 +59,7 @@ class KnownKeys:
         configured: Mapping[str, OwnerRecord],
         kept: KeptKeys | None = None,
         interval_s: float = INTERVAL_S,
+        lookups: int = LOOKUPS,
     ) -> None:
         self.held = HeldKeys()
         self.imported = False
@@ -73,9 +79,12 @@ class KnownKeys:
         self._drops = 0
         """How often something was dropped: what was looked up before must not be held after."""
         self._lock = asyncio.Lock()
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._finding: dict[bytes, asyncio.Task[HeldKey]] = {}
         self._next_look: asyncio.Task[bool] | None = None
         self._looked_at = 0.0
+        self._most_lookups = self._lookups = float(lookups)
+        self._counted_at = time.monotonic()
         self._following: asyncio.Task[None] | None = None
         self._to_keep: list[FoundKey] = []
         self._down = "it has not answered yet"
@@ -213,25 +222,39 @@ class KnownKeys:
         return await self.look()
 
     async def _find(self, digest: bytes) -> HeldKey:
-        if not self.held.may_be(digest) and await self._fresh() and not self.held.may_be(digest):
+        made_up = not self.held.may_be(digest) and not self._may_look_up()
+        if made_up and await self._fresh() and not self.held.may_be(digest):
             return self.held.hold(digest, None)
         drops = self._drops
         try:
-            found = await self._registry.lookup(digest.hex())
+            async with self._at_once:
+                there, found = await self._registry.looked_up(digest.hex())
+            caller = self._caller(found)
         except StoreUnavailable as down:
             if down.reason == "unconfigured":
                 return self.held.hold(digest, None)
-            found = None if self._kept is None else await self._kept.find(digest.hex())
-            if found is None:
+            kept = None if self._kept is None else await self._kept.find(digest.hex())
+            if kept is None:
                 message = "This API key cannot be checked now: the store of keys does not answer. Try again soon."
                 raise Overloaded(message, code="keys_unavailable", headers=retry_after(1)) from None
+            there, caller = True, self._caller(kept)
         else:
-            if found is not None and found.record.state == "active":
+            if there and found.record.state == "active":
                 self._to_keep.append(found)
-        held = self.held.hold(digest, None if found is None else self._caller(found))
+        held = self.held.hold(digest, caller if there else None)
         if drops != self._drops:
             self.held.forget(digest)
         return held
+
+    def _may_look_up(self) -> bool:
+        """Return whether one more key that can be none may be looked up all the same, as one that is one."""
+        now = time.monotonic()
+        self._lookups = min(self._most_lookups, self._lookups + (now - self._counted_at) * self._most_lookups)
+        self._counted_at = now
+        if self._lookups < 1:
+            return False
+        self._lookups -= 1
+        return True
 
     def _caller(self, found: FoundKey) -> Caller:
         team, tenant = f"team:{found.record.team}", f"tenant:{found.record.tenant}"

@@ -44,7 +44,9 @@ _IMPORTED: Final = b"tierline:{keys}:imported"
 _SECRET: Final = b"tierline:{keys}:secret"
 _CHANGE: Final = APPEND + (_HERE / "change.lua").read_bytes()
 _LOOKUP: Final = (_HERE / "lookup.lua").read_bytes()
-_NOT_ONE: Final = to_json(KeyRecord("", "", "default", team="none", created_by="tierline", metadata={"no": "key"}))
+_NOT_ONE: Final = to_json(
+    KeyRecord("k_no-such-key", "0" * 64, "default", team="none", name="no key", created=1.7e9, created_by="tierline")
+)
 
 _LIMIT_S: Final = 1.0
 _DURABLE_S: Final = 3.0
@@ -271,15 +273,20 @@ class KeyRegistry:
         return None if blob is None else _read(owner_from, blob)
 
     async def lookup(self, digest: str) -> FoundKey | None:
-        """Return the key of a digest with its owners, in one round trip.
+        """Return the key of a digest with its owners, in one round trip."""
+        there, found = await self.looked_up(digest)
+        return found if there else None
 
-        What is done for a key that is not there is the same as for one that is, so that the time does not tell.
+    async def looked_up(self, digest: str) -> tuple[bool, FoundKey]:
+        """Return whether there is a key of a digest, and it with its owners.
+
+        What is done for one that is not there is the same as for one that is, down to a record in its place, so that
+        the time does not tell.
         """
         words = (b"EVAL", _LOOKUP, b"2", _RECORDS, _OWNERS, digest.encode(), _NOT_ONE)
         ((there, record, team, tenant),) = await self._ask(Command(words))
         owners = [_read(owner_from, blob) if blob else None for blob in (team, tenant)]
-        found = FoundKey(_read(key_from, record), *owners)
-        return found if there else None
+        return bool(there), FoundKey(_read(key_from, record), *owners)
 
     async def changes(self, since: int) -> KeyChanges:
         """Return what changed since a revision, -1 for none that is known, in one round trip."""

@@ -122,7 +122,7 @@ async def test_a_flood_of_made_up_keys_costs_a_few_looks(
         before, began = await commands(), time.monotonic()
         found = await asyncio.gather(*(keys.find(new_key().encode()) for _ in range(2000)), return_exceptions=True)
         assert all(isinstance(one, Unauthorized) for one in found)
-        assert await commands() - before < 100 + 200 * (time.monotonic() - began)
+        assert await commands() - before < 800 + 200 * (time.monotonic() - began)
 
 
 async def test_keys_that_were_used_are_known_while_the_store_is_down(tmp_path: Path) -> None:
