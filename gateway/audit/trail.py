@@ -12,6 +12,8 @@ from gateway.audit.entries import APPEND, REST, STREAMS, StoredEntry, TrailEntry
 
 _LIMIT_S: Final = 1.0
 _PAGE: Final = 500
+MOST_LOOKED_AT: Final = 20_000
+"""Entries that are read for one page: about a second."""
 _APPEND: Final = APPEND + b"audit(KEYS[1], ARGV[1], ARGV[2])"
 
 
@@ -83,13 +85,23 @@ class AuditTrail:
                 pages[stream] = await self._page(stream, f"({stored.id.decode()}")
 
     async def page(self, wanted: TrailFilter, before: str, most: int) -> dict[str, Any]:
-        """Return `entries`, at most so many, as JSON values, and the cursor of those that are `older`; '' for none."""
+        """Return `entries`, at most so many, as JSON values, and the cursor of those that are `older`; '' for none.
+
+        At most MOST_LOOKED_AT entries are read for it, so there may be few, or none, before the older ones.
+        """
         entries: list[TrailEntry] = []
-        async for entry in self.newest(wanted, before):
-            if len(entries) == most:
-                return {"entries": [one.shown() for one in entries], "older": entries[-1].cursor}
-            entries.append(entry)
-        return {"entries": [one.shown() for one in entries], "older": ""}
+        looked, older = 0, ""
+        async for entry in self.newest(TrailFilter(since=wanted.since), before):
+            if wanted.takes(entry):
+                if len(entries) == most:
+                    older = entries[-1].cursor
+                    break
+                entries.append(entry)
+            looked += 1
+            if looked == MOST_LOOKED_AT:
+                older = entry.cursor
+                break
+        return {"entries": [one.shown() for one in entries], "older": older}
 
     async def ends(self) -> dict[str, bytes]:
         """Return the id of the newest entry of each stream."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.audit import trail
 from gateway.audit.entries import APPEND, KEYS, POLICIES, REST, TrailEntry
 from gateway.audit.trail import AuditTrail, TrailFilter
 from gateway.registry.checks import seeds
@@ -80,12 +83,18 @@ async def test_entries_of_one_moment_are_each_listed_once(store: RedisStore) -> 
     assert seen == ["k_2", "k_1", "k_0"]
 
 
-async def test_more_than_a_page_is_read_in_order(store: RedisStore) -> None:
+async def test_more_than_a_page_is_read_in_order(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page of a search reads so many entries, and the next goes on where it ended."""
     for number in range(1203):
         await of_key(store, f"k_{number}", "create", float(number))
     await AuditTrail(store).append(login("bob"))
     found = await listed(store, TrailFilter(kind="key"))
     assert [one.at for one in found] == [float(number) for number in reversed(range(1203))]
+    monkeypatch.setattr(trail, "MOST_LOOKED_AT", 1000)
+    first = await AuditTrail(store).page(TrailFilter(subject="k_1"), "", 400)
+    assert first["entries"][-1]["subject"] == "k_1000" and len(first["entries"]) == 203
+    rest_of_it = await AuditTrail(store).page(TrailFilter(subject="k_1"), first["older"], 400)
+    assert [one["subject"] for one in rest_of_it["entries"]][:2] == ["k_199", "k_198"] and rest_of_it["older"] == ""
     [keys, rest] = await AuditTrail(store).checked()
     assert (keys.entries, keys.problems, rest.entries, rest.problems) == (1203, (), 1, ())
     assert keys.head == found[0].chain
