@@ -31,6 +31,7 @@ from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLooku
 from gateway.caching.store_room import StoreRoom
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
+from gateway.cascade.budget_steering import MeasuredCaps
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.fields import with_set_fields
@@ -141,7 +142,7 @@ def build(
         keep=deployment.telemetry.keep,
         scorer=deployment.answer_scorer,
     )
-    router = Router(tiers, classifiers, question_embedder.turns)
+    router = Router(tiers, classifiers, MeasuredCaps(store, tiers), question_embedder.turns)
     shadows = ShadowRunner(
         policies,
         tiers,
@@ -316,7 +317,6 @@ def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, ju
         audits=audits,
         index=deployment.store.index,
         teams=deployment.team_of,
-        caps=caps,
         largest=deployment.cache.largest,
     )
 
@@ -336,8 +336,8 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.write_behind.start()
     steps.kept_responses.start()
     steps.background.start()
-    steps.comparer.start()
-    steps.shadows.start()
+    for task in (steps.comparer, steps.shadows, steps.router.caps):
+        task.start()
     steps.coalescer.start()
     steps.gate.start()
     steps.metrics.start()
@@ -360,7 +360,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
-        for memory in (steps.sessions, steps.histories, steps.keys):
+        for memory in (steps.sessions, steps.histories, steps.keys, steps.router.caps):
             await memory.aclose()
         await steps.background.aclose()
         await steps.kept_responses.aclose()

@@ -51,6 +51,8 @@ async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
                 return shared.publish(replay(request, hit), hit)
             if request.options.cache.only_if_cached:
                 raise CacheOnlyMiss("There is no stored answer to this request.")
+            if request.hold is not None and early.run is None:
+                await steps.cascade.turn(request, request.hold)  # money: how much is left, and whether others go first
             run = early.run or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
             served = await run.answer()  # 9
             return shared.publish(

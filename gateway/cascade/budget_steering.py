@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,9 +17,12 @@ import orjson
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.accounting import cost
 from gateway.chat.usage import Usage
+from gateway.telemetry import names
 from routing.spending import measured_cap
 
 if TYPE_CHECKING:
+    from gateway.request.admission import Holding
+    from gateway.request.context import RequestContext
     from gateway.tiers import Tier
     from policies.model import Policy
 
@@ -26,7 +30,38 @@ TIER_WORTH: Final = "tierline:tier-worth"
 """Key of the store's hash of what tiers are worth, JSON by surface."""
 _READ_EVERY_S: Final = 30.0
 _LIMIT_S: Final = 1.0
+_LOOK_S: Final = 0.25
+"""How often a request that is held back looks whether its budget is below the share again, in seconds."""
 _log = logging.getLogger("tierline")
+
+
+async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) -> None:
+    """Wait until it is known how much of the request's budgets is spent, and while its policy holds it back.
+
+    `waiting` counts the requests that this worker holds back, by surface: beyond the policy's `load.max_waiting` none
+    is, so that they do not take the room of others.
+    """
+    await hold.look()
+    policy, surface = request.policy, request.policy.surface
+    wait_s = min(policy.held_back_s, request.budget_s() / 2)
+    if not policy.held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not _is_tight(hold, policy):
+        return
+    request.client.watch()
+    hop = request.trace.begin(names.BUDGET_WAIT)
+    until = time.monotonic() + wait_s
+    waiting[surface] = waiting.get(surface, 0) + 1
+    try:
+        while (left_s := until - time.monotonic()) > 0 and _is_tight(hold, policy):
+            await asyncio.sleep(min(_LOOK_S, left_s))
+            await hold.look(anew=True)
+    finally:
+        waiting[surface] -= 1
+        hop.attributes[names.OUTCOME] = "held_back"
+        hop.end()
+
+
+def _is_tight(hold: Holding, policy: Policy) -> bool:
+    return hold.tightest()[0] >= policy.spending.steer_from
 
 
 class MeasuredCaps:

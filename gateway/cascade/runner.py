@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
+from gateway.cascade.budget_steering import turn
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.expected_costs import ExpectedCosts
 from gateway.cascade.streaming import LiveStream
@@ -56,6 +57,12 @@ class CascadeRunner:
         self.hedge_budgets = hedge_budgets
         self.verifiers = verifiers
         self.expected = ExpectedCosts(tiers)
+        self._held_back: dict[str, int] = {}
+
+    async def turn(self, request: RequestContext, hold: Holding) -> None:
+        """Wait until the request's budgets are known, and while its policy holds it back as they are nearly spent."""
+        if hold.money:
+            await turn(request, hold, self._held_back)
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request; no attempt is started yet."""
@@ -113,12 +120,14 @@ class EarlyRun:
 
     def _begin(self, *, paid: bool) -> None:
         """Route the request; start its first attempt if its tier costs nothing, or may be `paid`, and its money is
-        there without waiting."""
-        self.run = run = self.runner.prepare(self.request, self.router.decide(self.request, self.vector))
-        if paid or self.runner.tiers[run.first_tier].free:
-            hold = self.request.hold
-            if hold is None or hold.reserve_now(run.cost(hold)):
-                run.begin()
+        there without waiting. A request that has a budget and does not start is routed anew, once that is known."""
+        run, hold = self.runner.prepare(self.request, self.router.decide(self.request, self.vector)), self.request.hold
+        begins = paid or self.runner.tiers[run.first_tier].free
+        if begins and (hold is None or hold.reserve_now(run.cost(hold))):
+            run.begin()
+        elif hold is not None and hold.money:
+            return
+        self.run = run
 
 
 class CascadeRun:

@@ -216,13 +216,23 @@ class QuotaLeases:
             reset_s = 60.0 if used and account.unit != "concurrent" else 0.0
         return Standing(account.limit, used, max(account.limit - used, 0), reset_s)
 
-    def share_spent(self, accounts: Sequence[Account]) -> float:
-        """Return the share spent of the tightest of these budgets, 1.0 for all of it; 0.0 without a budget."""
-        most = 0.0
+    def tightest(self, accounts: Sequence[Account]) -> tuple[float, Account]:
+        """Return the largest share of these budgets, at least one, that is spent or held by requests under way, and
+        whose it is. 1 is all of it; of one that this worker has not heard of it is 0 (see `look`)."""
+        shares = []
         for account in accounts:
-            if (lease := self._leases.get(account.name)) is not None and lease.money:
-                most = max(most, lease.known / account.limit if account.limit else 1.0)
-        return most
+            lease = self._leases.get(account.name)
+            used = 0 if lease is None else lease.used
+            shares.append(used / account.limit if account.limit else 1.0)
+        most = max(shares)
+        return most, accounts[shares.index(most)]
+
+    async def look(self, accounts: Sequence[Account], *, anew: bool = False) -> None:
+        """Ask how these budgets stand, unless this worker knows; or have it asked `anew` with the next exchange."""
+        if anew or not all(account.name in self._leases for account in accounts):
+            taken = await self.wait(accounts, Demand(), 0.0)
+            if isinstance(taken, Entered):
+                self.settle(taken)
 
     async def aclose(self) -> None:
         """Return all leases."""

@@ -170,6 +170,16 @@ class Holding:
         if self._rates:
             self._entered = await self._taken(self._rates, Demand(tokens=tokens))
 
+    def tightest(self) -> tuple[float, str]:
+        """Return how much of the tightest of its budgets, of which there is one, is spent or held, and whose it is."""
+        share, account = self._admission.leases.tightest(self.money)
+        shown = _owner_shown(account)
+        return share, shown[0].lower() + shown[1:]
+
+    async def look(self, *, anew: bool = False) -> None:
+        """Find out how its budgets stand, unless that is known; see `QuotaLeases.look`."""
+        await self._admission.leases.look(self.money, anew=anew)
+
     def reserve_now(self, cost: Cost) -> bool:
         """Reserve money if that needs no waiting; return whether it is reserved."""
         if self._reserved is None and self.money:

@@ -17,6 +17,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.backends.script import ScriptedRule
 from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import JsonAnswer
+from gateway.cascade.budget_steering import MeasuredCaps
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.router import Routed, Router
@@ -51,7 +52,8 @@ class Worker:
             HedgeBudgets(self.tiers),
             Verifiers(lambda one, other: None, DraftJudge({}, {}, DailyBudget(NoStore()))),
         )
-        self.router = Router(self.tiers, None)  # type: ignore[arg-type]  # no policy here has a classifier
+        caps = MeasuredCaps(NoStore(), self.tiers)
+        self.router = Router(self.tiers, None, caps)  # type: ignore[arg-type]  # no policy here has a classifier
 
     def run(self, request: RequestContext) -> CascadeRun:
         """The cascade of a request."""
