@@ -343,9 +343,11 @@ class KeyRegistry:
         words: list[bytes] = [why.how.encode()]
         # One entry for a key with the keys before it: the one about its newest record, which comes last.
         newest = {one.id: one for pair in changes for one in pair if isinstance(one, KeyRecord)}
+        earlier = {one.id: one for one, _ in changes if isinstance(one, KeyRecord)}
         for before, after in changes:
             told = not isinstance(after, KeyRecord) or newest[after.id] is after
-            words += _words(before, after, why.action or action, why, told=told)
+            was = earlier.get(after.id) if isinstance(after, KeyRecord) else before
+            words += _words((before, after), was, why.action or action, why, told=told)
         keys = (_RECORDS, _IDS, _ORDER, _OWNERS, _REVISION, _CHANGES, _FILTER, KEYS.encode(), _IMPORTED)
         commands = [Command((b"EVAL", _CHANGE, b"9", *keys, *words))]
         if self._durable and await self._appends():
@@ -375,16 +377,15 @@ def _name(record: KeyRecord | OwnerRecord) -> str:
     return record.digest if isinstance(record, KeyRecord) else f"{record.kind}:{record.name}"
 
 
-def _words(
-    before: KeyRecord | OwnerRecord | None, after: KeyRecord | OwnerRecord | None, action: str, why: Why, *, told: bool
-) -> list[bytes]:
-    """Return what the script is told of one change; `told`: with an entry of the audit trail."""
+def _words(change: Change, was: KeyRecord | OwnerRecord | None, action: str, why: Why, *, told: bool) -> list[bytes]:
+    """Return what the script is told of one change; `told`: with an entry of the trail, which compares with `was`."""
+    before, after = change
     record = after or before
     assert record is not None  # noqa: S101  (a change has one of the two)
     is_key = isinstance(record, KeyRecord)
     kind: Kind = "key" if isinstance(record, KeyRecord) else record.kind
     subject, team = (record.id, record.team) if isinstance(record, KeyRecord) else ("", "")
-    old, new = (_audited(one) for one in (before, after))
+    old, new = (_audited(one) for one in (was, after))
     said = {name for name in (*old, *new) if old.get(name) != new.get(name)}
     entry = TrailEntry(
         time.time(), why.by, kind, subject or getattr(record, "name", ""), action, why.message,

@@ -167,7 +167,8 @@ def _verify(args: argparse.Namespace) -> int:
     for check in checks:
         older = f", {check.older} of an older version without a chain" if check.older else ""
         state = "BROKEN" if check.problems else "whole"
-        sys.stdout.write(f"{check.stream}: {state}, {check.entries} entries{older}, newest {check.head}\n")
+        count = f"{check.entries} {'entry' if check.entries == 1 else 'entries'}"
+        sys.stdout.write(f"{check.stream}: {state}, {count}{older}, newest {check.head}\n")
         sys.stdout.write("".join(f"  {problem}\n" for problem in check.problems))
     if exported or args.head:
         noted = f"{len(exported)} exported entries and {len(args.head)} hashes"

@@ -130,7 +130,9 @@ async def test_a_key_is_rotated_disabled_changed_and_revoked(store: RedisStore, 
         assert "It is revoked" in (await act(client, name, do="revoke", sure="1")).text
         for do in ("enable", "rotate"):
             assert (await act(client, name, do=do)).status_code == 422
-        actions = [one["action"] for one in (await client.get(f"/keys/{name}.json")).json()["history"]]
+        history = (await client.get(f"/keys/{name}.json")).json()["history"]
+        assert [one["words"] for one in history][2:5] == ["state: disabled -> active", "state: active -> disabled", ""]
+        actions = [one["action"] for one in history]
         assert actions == ["revoke", "update", "enable", "disable", "rotate", "create"]
 
 
