@@ -49,7 +49,7 @@ class BudgetStanding(NamedTuple):
     account: Account
     spent: int
     reserved: int
-    """What workers hold for requests under way."""
+    """What requests under way will probably cost, as workers have told with their leases."""
 
     @property
     def ends(self) -> float | None:
@@ -219,7 +219,7 @@ def terms_in(deployment: Deployment) -> dict[Owned, Terms]:
 
 def _standing(account: Account, fields: Mapping[bytes, bytes], now: float) -> BudgetStanding:
     leases = [value.split() for name, value in fields.items() if name.startswith(b"w:")]
-    reserved = sum(int(amount) for amount, _, _, until_ms, *_ in leases if int(until_ms) > now * 1000)
+    reserved = sum(int(expected) for _, _, expected, until_ms, *_ in leases if int(until_ms) > now * 1000)
     return BudgetStanding(account, int(fields.get(b"spent", 0)), reserved)
 
 
