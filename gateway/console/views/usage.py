@@ -12,7 +12,6 @@ import io
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import Summary
 from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, Sources, allowed, person_in
-from gateway.console.spending_forecast import MOST_DAYS, SpendingForecast, forecast
+from gateway.console.spending_forecast import MOST_DAYS, forecast
 from gateway.keys.budgets import BudgetStanding, OwnerBudgets
 from gateway.quotas.terms import NANO
 
@@ -39,16 +38,15 @@ _USED: Final = Summary(
     f"""SELECT coalesce(tenant, '') AS tenant, coalesce(team, '') AS team, coalesce("key", '') AS "key",
     entry_ms - entry_ms % {_SLOT_MS} AS slot_ms, count(*) AS requests, sum(tokens_in + tokens_out) AS tokens,
     sum(coalesce(charged_usd, cost_usd)) AS spent, coalesce(sum(list_usd), 0) AS list,
-    count(*) FILTER (coalesce(cost_unknown, false)) AS unpriced, min(started_s) AS first_s, max(started_s) AS last_s
+    count(*) FILTER (coalesce(cost_unknown, false)) AS unpriced, min(started_s) AS first_s
 FROM rows GROUP BY ALL""",
     _SLOT_MS,
     (MOST_DAYS + 33) * 86400.0,
     figures=False,
 )
 _SUMS: Final = f"""
-SELECT "{{by}}" AS name, any_value(team) AS team, any_value(tenant) AS tenant, sum(requests)::BIGINT AS requests,
-    sum(tokens)::BIGINT AS tokens, sum(spent) AS spent, sum(list) AS list, sum(unpriced)::BIGINT AS unpriced,
-    max(last_s) AS last_s
+SELECT "{{by}}" AS name, sum(requests)::BIGINT AS requests,
+    sum(tokens)::BIGINT AS tokens, sum(spent) AS spent, sum(list) AS list, sum(unpriced)::BIGINT AS unpriced
 FROM {_USED.name} WHERE {{where}} GROUP BY name ORDER BY spent DESC, requests DESC, name
 """
 _HOURS: Final = f"""
@@ -59,39 +57,6 @@ _COLUMNS: Final = (
     "entry_ms, started_s, request_id, tenant, team, key, surface, tier, path, status, charged_usd, cost_usd, list_usd, "
     "cost_unknown, tokens_in, tokens_out"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerBudget:
-    """One budget of an owner in its present window, in US dollars, with where it goes."""
-
-    window: str
-    spent: float
-    limit: float
-    reserved: float
-    ends_s: float | None
-    forecast: SpendingForecast | None
-    """None where it is not known: of end users and sessions, and of what does not end."""
-
-    @property
-    def share(self) -> float:
-        """Share that is spent."""
-        return self.spent / self.limit if self.limit else float(self.spent > 0)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerUsage:
-    """What one owner has used this month."""
-
-    name: str
-    requests: int
-    tokens: int
-    spent: float
-    list: float
-    unpriced: int
-    last_s: float | None
-    month: SpendingForecast
-    budgets: tuple[OwnerBudget, ...]
 
 
 def pages(sources: Sources) -> Iterator[Page | Action]:
@@ -171,7 +136,7 @@ class UsageView:
         rows_of = {row["name"]: row for row in sums}
         hours = await self._hours(by, shown[:_LISTED], min(start, now - (MOST_DAYS + 1) * 86400))
         rows = [
-            _owner(name, rows_of.get(name), of_owner.get(name, ()), hours.get(name, ({}, now)), now, end)
+            _owner(name, rows_of.get(name, {}), of_owner.get(name, ()), hours.get(name, ({}, now)), now, end)
             for name in shown[:_LISTED]
         ]
         return {
@@ -212,36 +177,37 @@ class UsageView:
 
 def _owner(
     name: str,
-    row: Mapping[str, Any] | None,
+    row: Mapping[str, Any],
     budgets: Sequence[BudgetStanding],
     history: tuple[Mapping[int, float], float],
     now: float,
     end: float,
-) -> OwnerUsage:
-    hours, first = history
-    spent = 0.0 if row is None else float(row["spent"] or 0)
-    own = [
-        OwnerBudget(
-            one.account.window.name if one.account.window else "",
-            one.spent / NANO,
-            one.account.limit / NANO,
-            one.reserved / NANO,
-            one.ends,
-            None if one.ends is None else forecast(hours, first, now, one.ends, one.spent / NANO),
-        )
-        for one in budgets
-    ]
-    return OwnerUsage(
-        name or "none",
-        0 if row is None else row["requests"],
-        0 if row is None else row["tokens"],
-        spent,
-        0.0 if row is None else float(row["list"] or 0),
-        0 if row is None else row["unpriced"],
-        None if row is None else row["last_s"],
-        forecast(hours, first, now, end, spent),
-        tuple(own),
-    )
+) -> dict[str, Any]:
+    """Return what one owner has used this month, and each budget in its present window; money in US dollars.
+
+    `forecast` is None for a budget that does not end.
+    """
+    spent = float(row.get("spent") or 0)
+    return {
+        "name": name or "none",
+        "requests": row.get("requests", 0),
+        "tokens": row.get("tokens", 0),
+        "spent": spent,
+        "list": float(row.get("list") or 0),
+        "unpriced": row.get("unpriced", 0),
+        "month": forecast(*history, now, end, spent),
+        "budgets": [
+            {
+                "window": one.account.window.name if one.account.window else "",
+                "spent": one.spent / NANO,
+                "limit": one.account.limit / NANO,
+                "reserved": one.reserved / NANO,
+                "share": one.spent / one.account.limit if one.account.limit else float(one.spent > 0),
+                "forecast": None if one.ends is None else forecast(*history, now, one.ends, one.spent / NANO),
+            }
+            for one in budgets
+        ],
+    }
 
 
 def _month(now: float) -> tuple[float, float]:
@@ -250,16 +216,16 @@ def _month(now: float) -> tuple[float, float]:
     return start.timestamp(), (start + timedelta(days=32)).replace(day=1).timestamp()
 
 
-def _csv(by: str, rows: Sequence[OwnerUsage]) -> str:
+def _csv(by: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each budget of each owner, and for each owner without one."""
     text = io.StringIO()
+    own, of = ("requests", "tokens", "spent", "list", "unpriced"), ("window", "spent", "limit", "reserved", "share")
     out = csv.writer(text)
-    budget = ("window", "budget_spent_usd", "budget_usd", "reserved_usd", "share")
-    out.writerow((by, "requests", "tokens", "charged_usd", "hits_at_list_usd", "of_unknown_price", *budget))
+    named = ("charged_usd", "hits_at_list_usd", "of_unknown_price", "window", "budget_spent_usd", "budget_usd")
+    out.writerow((by, "requests", "tokens", *named, "reserved_usd", "share"))
     for row in rows:
-        name = f"'{row.name}" if row.name[:1] in "=+-@" else row.name  # else a spreadsheet computes it
-        first = (name, row.requests, row.tokens, row.spent, row.list, row.unpriced)
-        for one in row.budgets or (None,):
-            rest = ("",) * 5 if one is None else (one.window, one.spent, one.limit, one.reserved, one.share)
-            out.writerow((*first, *rest))
+        name = f"'{row['name']}" if row["name"][:1] in "=+-@" else row["name"]  # else a spreadsheet computes it
+        budgets: Sequence[Mapping[str, Any]] = row["budgets"] or ({},)
+        for one in budgets:
+            out.writerow((name, *(row[column] for column in own), *(one.get(column, "") for column in of)))
     return text.getvalue()

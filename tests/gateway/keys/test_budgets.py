@@ -50,7 +50,8 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
 async def spend(store: RedisStore, account: str, nanodollars: int, limit: int = 25 * 10**9, lease: int = 0) -> None:
     """Have the store count so much as spent, as its scripts do."""
     key = f"{ACCOUNT_PREFIX}{account}".encode()
-    fields = [b"limit", b"%d" % limit, *([b"w:a", b"9000000000 9000000000 %d 9999999999999 7 0" % lease] if lease else [])]
+    leased = [b"w:a", b"9000000000 9000000000 %d 9999999999999 7 0" % lease] if lease else []
+    fields = [b"limit", b"%d" % limit, *leased]
     await store.ask([Command((b"HINCRBY", key, b"spent", b"%d" % nanodollars)), Command((b"HSET", key, *fields))])
     gone = Command((b"HSET", key, b"w:dead", b"5000000000 1 1 1000 7 0"))
     await store.ask([gone, Command((b"ZADD", b"{tierline:traces}:quotas", b"9999999999999", key))])
