@@ -141,6 +141,10 @@ class AuditTrail:
             last = found[one.stream]
             if one.before is None and entries[one.stream] == older[one.stream]:
                 older[one.stream] += 1
+            elif one.before is None:
+                broken[one.stream].append(
+                    f"entry {one.id.decode()} has no hash: an older version or other hands wrote it"
+                )
             elif one.before != (last[0].chain if last else ""):
                 what = "was altered, or one after it was removed" if last else "is the first, but others came before it"
                 broken[one.stream].append(f"entry {(last or [one])[0].id.decode()} {what}")

@@ -135,6 +135,9 @@ async def test_entries_of_an_older_version_stay_and_are_counted(
     assert (check.entries, check.older, check.problems) == (3, 1, ())
     assert [one.how for one in await listed(store)] == ["gateway", "gateway", ""]
     assert len(await registry.history()) == 3
+    await store.ask([Command((b"XADD", POLICIES.encode(), b"*", b"v", old))])
+    [check] = await AuditTrail(store).checked()
+    assert check.older == 1 and "has no hash" in check.problems[0] and len(check.problems) == 1
 
 
 async def test_new_entries_are_followed(store: RedisStore) -> None:
