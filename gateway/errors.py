@@ -97,7 +97,7 @@ class Unauthorized(ApiError):
 
 class Forbidden(ApiError):
     """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed, not_permitted,
-    not_allowed_to_key, price_unknown.
+    price_unknown.
     """
 
     status = 403

@@ -447,6 +447,8 @@ class ServiceConfig(Keyed):
     """Models by the names under which clients ask for them in JSON; other names are passed on as they are."""
     prices: Mapping[str, Dollars] = {}
     """US dollars per million tokens embedded, by model. A model without a price has an unknown cost."""
+    request_price: Dollars | None = None
+    """US dollars of each request that is passed on and makes something (POST); None if nobody states it."""
     share_files: bool = False
     """Whether tenants may use files and batches, which all of them would share: the account at the service is one."""
     max_in_flight: Count = 64

@@ -8,7 +8,7 @@ is a `Body` is the request's JSON. It is read within the limits of other bodies 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends
@@ -24,6 +24,9 @@ from gateway.keys.records import Caller
 from gateway.keys.roles import ACTIONS, Person, may, may_some
 from gateway.request.options import known_headers
 from gateway.steps import Steps
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Trace
 
 SMALL: Final = 4096
 """Most bytes of a body that names things only."""
@@ -44,6 +47,20 @@ async def _caller(request: Request) -> Caller:
 async def _sender(request: Request) -> str:
     """Return the tenant of who asks. Raises Unauthorized."""
     return (await _caller(request)).tenant
+
+
+async def _counted(request: Request) -> AsyncIterator[str]:
+    """Yield the tenant of who asks, once the request is counted against their limits. Raises ApiError."""
+    caller, steps = await _caller(request), await _steps(request)
+    trace, ledger = Trace(names.REQUEST), Ledger("", caller.tenant)
+    hold = steps.admission.hold(caller, trace, ledger)
+    if hold is not None:
+        await hold.enter(0)
+    try:
+        yield caller.tenant
+    finally:
+        if hold is not None:
+            hold.end()
 
 
 def needs(action: str) -> Any:
@@ -78,7 +95,9 @@ Served = Annotated[Steps, Depends(_steps)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 """Who asks the public port."""
 Sender = Annotated[str, Depends(_sender)]
-"""The tenant whose key a request has."""
+"""The tenant whose key a request has. What needs no more reads or changes what the gateway has itself, and is free."""
+CountedSender = Annotated[str, Depends(_counted)]
+"""The same, of a request that counts against the limits of its owners: what calls a backend does."""
 
 
 class Body(BaseModel):

@@ -15,6 +15,8 @@ from gateway.http.build_context import chosen_policy
 from gateway.http.error_replies import envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
+from gateway.quotas.terms import NANO
+from gateway.request.admission import Cost
 from gateway.request.options import RequestOptions, read_options
 from policies.loader import AUTO
 
@@ -58,6 +60,18 @@ class SideExchange(BaseExchange):
         self.ledger.surface = f"{policy.surface}/{self.endpoint}"
         self.ledger.policy = policy.label
         return policy
+
+    async def let_in(self, tokens: int = 0) -> None:
+        """Count the request, and these tokens, against the limits of its owners. Raises ApiError if one is reached."""
+        self.hold = hold = self.steps.admission.hold(self.caller, self.trace, self.ledger)
+        if hold is not None:
+            await hold.enter(tokens)
+
+    async def reserve(self, usd: float | None, what: str) -> None:
+        """Reserve what the request costs, once its calls are known; None for a price nobody states. Raises ApiError."""
+        if self.hold is not None and self.hold.money:
+            cost = self.hold.unknown(what) if usd is None else round(usd * NANO)
+            await self.hold.reserve(Cost(cost, cost))
 
     async def start(self, status: int, headers: list[Header], *, opaque: bool = False) -> None:
         """Send the head of the reply. The parts of an `opaque` body may be cut anywhere."""

@@ -6,16 +6,22 @@ cents.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx2
+import openai
 import pytest
 
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
+from tests.support.wait import until
 
 PRICE = {"input": 100, "output": 100}
 CALL_USD = 0.02
@@ -71,7 +77,7 @@ def two(folder: Path, own_upstream: Upstream, own_store: LocalStore) -> Iterator
     made = config(own_upstream.url, None, own_store.url, tenants=tenants)
     made["teams"] = {"web": {"limits": {"requests_per_minute": 1}}}
     priced = {"base_url": own_upstream.url, "model": "small", "price": PRICE}
-    unpriced = {"base_url": own_upstream.url, "model": "nobody-knows"}
+    unpriced = {"base_url": own_upstream.url, "model": "nobody-knows", "price": None}
     made["tiers"] = [{"name": "local", "backends": [priced]}, {"name": "hosted", "backends": [unpriced]}]
     one = CHAT.replace("[local, hosted]", "[local]")
     other = (
@@ -109,3 +115,117 @@ def test_a_limit_of_requests_holds_over_two_gateways(two: tuple[Gateway, Gateway
     assert "3 requests a minute" in refused.json()["error"]["message"]
     assert replies[0].headers["x-ratelimit-limit-requests"] == "3"
     assert int(refused.headers["x-ratelimit-remaining-requests"]) == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_api_says_what_is_spent_as_its_clients_understand_it(gateway: Gateway, path: str) -> None:
+    """With no money at all a call is refused, in the client's envelope, and told not to be tried again."""
+    refused = sent(gateway, "none", path)
+    assert refused.status_code == 429
+    assert refused.headers["x-should-retry"] == "false"
+    assert refused.headers["x-tierline-limited-by"].startswith("tenant:none/usd/")
+    error = refused.json()["error"]
+    assert error["type"] == ("billing_error" if path == "/v1/messages" else "insufficient_quota")
+    assert error["code"] == "insufficient_quota"
+
+
+def test_the_official_sdks_do_not_try_again_without_money(gateway: Gateway, own_upstream: Upstream) -> None:
+    """OpenAI's and Anthropic's raise their errors of rate limits after one request."""
+    tries = []
+    key = "key-of-none"
+    counting = httpx2.Client(event_hooks={"request": [tries.append]})
+    openai_client = openai.OpenAI(base_url=gateway.url, api_key=key, max_retries=3, http_client=counting)
+    with pytest.raises(openai.RateLimitError) as spent:
+        openai_client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hello"}])
+    assert spent.value.code == "insufficient_quota" and len(tries) == 1
+    counting = httpx2.Client(event_hooks={"request": [tries.append]})
+    anthropic_client = anthropic.Anthropic(base_url=gateway.origin, api_key=key, max_retries=3, http_client=counting)
+    with pytest.raises(anthropic.RateLimitError) as refused:
+        anthropic_client.messages.create(model="chat", max_tokens=9, messages=[{"role": "user", "content": "hello"}])
+    assert "budget of $0" in str(refused.value) and len(tries) == 2
+    assert not own_upstream.requests
+
+
+def test_a_budget_ends_at_its_limit_and_hits_go_on(two: tuple[Gateway, Gateway], gateway: Gateway) -> None:
+    """Five cents are two calls of two cents and one more; then nothing is called, but what is stored costs nothing."""
+    assert sent(gateway, "poor", fresh=False).status_code == 200
+    replies = [sent(one, "poor") for one in (two[1], gateway)]
+    assert [reply.status_code for reply in replies] == [200, 200]
+    until(lambda: sent(two[1], "poor").status_code == 429, 5)
+    refused = sent(gateway, "poor")
+    assert refused.status_code == 429 and "$0.06 of its budget of $0.05 a month" in refused.json()["error"]["message"]
+    hit = sent(gateway, "poor", fresh=False)
+    assert (hit.status_code, hit.headers["x-tierline-path"]) == (200, "cache-exact")
+
+
+def test_large_max_tokens_are_not_what_is_expected(gateway: Gateway) -> None:
+    """An agent that may write 64,000 tokens, for more than its budget, is let in: it never does."""
+    assert sent(gateway, "thrifty", max_tokens=64000).status_code == 200
+    assert sent(gateway, "thrifty", "/v1/messages").status_code == 200
+
+
+def test_tokens_are_corrected_by_what_came(gateway: Gateway) -> None:
+    """A thousand tokens a minute are five calls of two hundred, whatever was estimated before."""
+    codes = [(reply := sent(gateway, "words")).status_code for _ in range(6)]
+    assert codes.count(200) in (4, 5) and codes[-1] == 429
+    assert reply.headers["x-tierline-limited-by"] == "tenant:words/tokens"
+    assert reply.headers["x-ratelimit-limit-tokens"] == "1000"
+
+
+def test_requests_at_once_are_those_under_way(gateway: Gateway, own_upstream: Upstream) -> None:
+    """A second one is refused while the first streams, and let in after it."""
+    own_upstream.on("slow").reply(before_first_s=4.0, usage=USAGE)
+    slow = [{"role": "user", "content": "slow"}]
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(sent, gateway, "single", messages=slow, stream=True)
+        until(lambda: own_upstream.in_flight == 1, 5)
+        refused = sent(gateway, "single")
+        assert refused.status_code == 429 and refused.headers["x-tierline-limited-by"] == "tenant:single/concurrent"
+        assert first.result().status_code == 200
+    assert sent(gateway, "single").status_code == 200
+
+
+def test_each_end_user_has_their_own_limit(gateway: Gateway) -> None:
+    """By any name that an API has for them; Claude Code's is the same over its sessions."""
+
+    def claude(session: str) -> dict[str, Any]:
+        return {"metadata": {"user_id": json.dumps({"device_id": "d" * 60, "session_id": session})}}
+
+    assert sent(gateway, "people").status_code == sent(gateway, "people").status_code == 200  # nobody is named
+    for path, more in ((PATHS[0], {"user": "ann"}), (PATHS[0], {"safety_identifier": "bob"}), (PATHS[2], claude("a"))):
+        assert sent(gateway, "people", path, **more).status_code == 200
+    refused = [
+        sent(gateway, "people", "/v1/responses", safety_identifier="ann"),
+        sent(gateway, "people", "/v1/responses", user="bob"),
+        sent(gateway, "people", PATHS[2], **claude("b")),
+    ]
+    assert [reply.status_code for reply in refused] == [429, 429, 429]
+    assert refused[0].headers["x-tierline-limited-by"].startswith("user:tenant:people:")
+    assert "end user of tenant people" in refused[0].json()["error"]["message"]
+
+
+def test_each_session_has_its_own_limit(gateway: Gateway) -> None:
+    """By the id that the agent sends, sub-agents included."""
+    ids = ({"x-claude-code-session-id": "s1"}, {"session-id": "s2"}, {"x-claude-code-session-id": "s1"})
+    assert [sent(gateway, "agents", headers=one).status_code for one in ids] == [200, 200, 429]
+
+
+def test_a_team_of_the_config_limits_its_tenants(gateway: Gateway) -> None:
+    """The reply names the team."""
+    codes = [(reply := sent(gateway, "member")).status_code for _ in range(2)]
+    assert codes == [200, 429] and reply.headers["x-tierline-limited-by"] == "team:web/requests"
+
+
+def test_an_unknown_price_is_never_nothing(gateway: Gateway) -> None:
+    """Where a budget applies, a model whose price nobody states is refused; without one it is called."""
+    refused = sent(gateway, "unpriced", model="odd")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "price_unknown")
+    assert sent(gateway, "free", model="odd").status_code == 200
+
+
+def test_anthropics_clients_get_their_own_headers(gateway: Gateway) -> None:
+    """Limits, what is left, and when all is free again, as RFC 3339 writes times."""
+    headers = sent(gateway, "words", "/v1/messages").headers
+    assert headers["anthropic-ratelimit-tokens-limit"] == "1000"
+    assert time.strptime(headers["anthropic-ratelimit-tokens-reset"], "%Y-%m-%dT%H:%M:%SZ")
+    assert "x-ratelimit-limit-tokens" not in headers

@@ -39,6 +39,7 @@ _ERROR_TYPES: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_SPENT: Final = "insufficient_quota"
 _TYPE_OF_CODE: Final = {
     "upstream_timeout": "timeout_error",
     "deadline_exceeded": "timeout_error",
@@ -46,7 +47,7 @@ _TYPE_OF_CODE: Final = {
     "draining": "overloaded_error",
     "rate_limit_exceeded": "rate_limit_error",
     "budget_in_use": "rate_limit_error",
-    "insufficient_quota": "billing_error",
+    _SPENT: "billing_error",
     "context_length_exceeded": "invalid_request_error",
 }
 _SERVICE_TIERS: Final = {"default": "standard", "priority": "priority"}
@@ -77,7 +78,7 @@ def error_body(error: Mapping[str, Any], status: int | None, request_id: str) ->
     and `code` are kept beside the message, for they name the field at fault.
     """
     code = error.get("code")
-    if status is None:
+    if status is None or code == _SPENT:
         kind = _TYPE_OF_CODE.get(code or "", "api_error")
     else:
         kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

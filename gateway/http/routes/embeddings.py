@@ -33,6 +33,7 @@ from gateway.http.messages import read_body
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
 from gateway.off_loop import off_loop
+from gateway.request.admission import user_of
 from gateway.request.body import ChatBodies
 from gateway.telemetry import names
 from policies.value_type import value_type
@@ -112,8 +113,9 @@ class _Embedding(SideExchange):
         request = await off_loop(check) if large else check()
         large = large or len(request.inputs) > _FEW_INPUTS
         self.client.watch()
-        self.ledger.requested_model = request.model
+        self.ledger.requested_model, self.ledger.user = request.model, user_of(self.ledger.tenant, body)
         policy = self.policy(request.model)
+        await self._enter(request, large=large)
         model = _model(self.steps, policy, request)
         ledger, endpoint = self.ledger, policy.endpoints.embeddings
         ledger.tier = ledger.backend = endpoint.service or ENCODER
@@ -159,6 +161,12 @@ class _Embedding(SideExchange):
         await self.part(reply, more=False)
         if endpoint.ttl and self.options.cache.write:
             self._route.keep({keys[i]: one for i, one in zip(missing, made, strict=True)})
+
+    async def _enter(self, request: EmbeddingsRequest, *, large: bool) -> None:
+        """Count the request and its tokens against the limits of its owners. Raises ApiError if one is reached."""
+        share = partial(_shares, request.inputs, None)
+        limited = self.caller.record is not None
+        await self.let_in(sum(await off_loop(share) if large else share()) if limited else 0)
 
     async def _stored(self, policy: Policy, keys: Sequence[str]) -> list[StoredVector | None]:
         """Return what is stored, as a hop of the trace; nothing where the store does not answer."""
@@ -273,6 +281,10 @@ class _Embedding(SideExchange):
         """Return the vectors of one service, by one call. Raises BackendError."""
         client = client_of(self.steps, service)
         price = self.steps.deployment.services[service].prices.get(model)
+        if self.hold is not None:
+            tokens_in = sum(_shares(inputs, None))
+            usd = None if price is None else Price(input=price).of(Usage(tokens_in, 0))
+            await self.reserve(usd, f"embedding by {model!r}")
         hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
         headers = {"Content-Type": "application/json", **self.trace.headers(hop)}
         try:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import ServiceConfig
     from gateway.request.reply import Header
     from gateway.steps import Steps
+    from gateway.telemetry.trace import Hop
     from policies.model import Policy
 
 PATHS: Final = {
@@ -69,6 +70,9 @@ _REPLY_HEADERS: Final = (
 )
 _IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _JSON: Final = b"application/json"
+_TAIL: Final = 1024
+_TOKENS: Final = re.compile(rb'"(prompt|completion|input|output)_tokens": ?(\d{1,12})')
+"""Counts in the usage, which is at the end of a reply and of a stream."""
 _STALL_S: Final = 10.0
 """Longest wait in seconds for the next part of a client's upload."""
 
@@ -107,7 +111,6 @@ class _PassedRequest(SideExchange):
         super().__init__(steps, endpoint, scope, receive, send)
         self._bodies = bodies
         self._model = model
-        self.ledger.cost_unknown = True  # services state no price for what is passed on
 
     async def answer(self) -> None:
         await self.accept()
@@ -122,6 +125,7 @@ class _PassedRequest(SideExchange):
         if not plain or "." in segments or ".." in segments:
             raise NotFound(f"There is no {path!r} here: a path that is passed on has plain characters only.")
         policy = self.policy(self._model)
+        await self.let_in()
         service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
         config = self.steps.deployment.services[service]
         client = client_of(self.steps, service)
@@ -129,6 +133,9 @@ class _PassedRequest(SideExchange):
         headers = self._headers(config)
         body = await self._body(config, headers)
         self.client.watch()
+        makes = method == "POST"
+        if makes:
+            await self.reserve(config.request_price, f"what is passed on to {service!r}")
         hop = hop_of(self.trace, self.ledger, service, self.endpoint, self.ledger.model)
         headers.update(self.trace.headers(hop))
         outcome = "cancelled"
@@ -137,6 +144,8 @@ class _PassedRequest(SideExchange):
                 reply = await client.send(
                     method, path.removeprefix("/v1"), headers, body, query=query, clients_path=True
                 )
+            if makes:
+                self._charge(hop, config.request_price)
             try:
                 await self._pass_back(reply, config)
             finally:
@@ -151,6 +160,13 @@ class _PassedRequest(SideExchange):
         finally:
             hop.attributes[names.OUTCOME] = outcome
             hop.end(None if outcome == "answered" else outcome)
+
+    def _charge(self, hop: Hop, price: float | None) -> None:
+        """Charge a request that the service has taken; its tokens, where the reply tells them, follow at its end."""
+        if price is None:
+            self.ledger.cost_unknown = hop.attributes[names.COST_UNKNOWN] = True
+        else:
+            self.ledger.cost_usd = hop.attributes[names.COST] = price
 
     def _limit_s(self) -> float | None:
         """Return the seconds within which the reply must come; None for no limit.
@@ -275,13 +291,20 @@ class _PassedRequest(SideExchange):
         self.ledger.path = "passthrough"
         await self.start(reply.status, headers, opaque=True)
         stall_s = self.steps.deployment.limits.stall
+        tail = b""
         async for part in parts or _parts_of(reply):
+            tail = tail[-_TAIL:] + part[-_TAIL:]
             try:
                 async with asyncio.timeout(stall_s):
                     await self.part(part, more=True)
             except TimeoutError:
                 self.client.drop()
                 raise ClientGone from None
+        for kind, count in _TOKENS.findall(tail):
+            if kind in (b"prompt", b"input"):
+                self.ledger.tokens_in = int(count)
+            else:
+                self.ledger.tokens_out = int(count)
         await self.part(b"", more=False)
 
 

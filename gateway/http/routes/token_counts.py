@@ -19,7 +19,7 @@ from starlette.responses import Response
 from gateway.backends.base import BackendError
 from gateway.dialects.messages.client import chat_body, protocol_in
 from gateway.dialects.native import Native
-from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.api_route import BodyRoute, CountedSender, Served
 from gateway.http.openapi import MESSAGES_ERROR
 from gateway.http.routes.responses import client_of
 from gateway.off_loop import off_loop
@@ -38,7 +38,9 @@ _OF_AN_IMAGE: Final = 1600
 
 
 @router.post("/responses/input_tokens")
-async def count_response(request: Request, reply: Response, steps: Served, tenant: Sender, given: Given) -> Given:
+async def count_response(
+    request: Request, reply: Response, steps: Served, tenant: CountedSender, given: Given
+) -> Given:
     """Estimate the tokens of a response's input."""
     for name in ("stream", "background"):
         given.pop(name, None)
@@ -58,7 +60,7 @@ async def count_response(request: Request, reply: Response, steps: Served, tenan
 
 
 @router.post("/messages/count_tokens", responses=MESSAGES_ERROR)
-async def count_messages(request: Request, reply: Response, steps: Served, _: Sender, given: Given) -> Given:
+async def count_messages(request: Request, reply: Response, steps: Served, _: CountedSender, given: Given) -> Given:
     """Count a message's tokens."""
     large, headers = request.state.large, request.scope["headers"]
     translate = partial(chat_body, given, protocol_in(dict(headers)), counting=True)
