@@ -7,9 +7,11 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+from pydantic import SecretStr
 
 from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
@@ -41,9 +43,11 @@ from gateway.cascade.verifying import Verifiers
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.history import HistorySummaries
 from gateway.comparing.shadow import ShadowRunner
+from gateway.config.environment import LEAST_KEY, BadSecret
 from gateway.config.hooks import hook_of
+from gateway.config.key_files import KeyFiles
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig
+from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig, key_digest
 from gateway.keys.identities import Identities
 from gateway.keys.kept_keys import KeptKeys, file_in
 from gateway.keys.known_keys import KnownKeys, configured_owners
@@ -343,6 +347,8 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.metrics.start()
     endpoints = list(endpoints_of(steps.tiers).values())
     _start_identities(steps)
+    key_files = _key_files(steps)
+    key_files.start()
     warmth = KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields)
     beside = (_alerts(steps), Gossip(steps.store, endpoints), warmth)
     for one in beside:
@@ -360,7 +366,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
-        for memory in (steps.sessions, steps.histories, steps.keys, steps.router.caps):
+        for memory in (key_files, steps.sessions, steps.histories, steps.keys, steps.router.caps):
             await memory.aclose()
         await steps.background.aclose()
         await steps.kept_responses.aclose()
@@ -391,6 +397,39 @@ def _alerts(steps: Steps) -> BudgetAlerts:
     steps.admission.leases.on_spent = alerts.note
     steps.metrics.watch_budgets(alerts.states)
     return alerts
+
+
+def _key_files(steps: Steps) -> KeyFiles:
+    """Return what has the keys of tenants, backends and services read again when their files change."""
+    files, deployment = KeyFiles(), steps.deployment
+
+    def one_of(rekey: Callable[[str | None], None]) -> Callable[[list[SecretStr]], None]:
+        def take(keys: list[SecretStr]) -> None:
+            if len(keys) != 1:
+                raise BadSecret(f"it holds {len(keys)} keys; one is wanted")
+            rekey(keys[0].get_secret_value())
+
+        return take
+
+    for name, tenant in deployment.tenants.items():
+        named = [os.environ[one].encode() for one in tenant.key_env if os.environ.get(one)]
+
+        def digests(keys: list[SecretStr], name: str = name, named: Sequence[bytes] = named) -> None:
+            texts = [*named, *(key.get_secret_value().encode() for key in keys)]
+            steps.callers.rekey(name, tuple(map(key_digest, texts)))
+
+        files.watch(tenant.key_file, LEAST_KEY, digests)
+    for endpoint in endpoints_of(steps.tiers).values():
+        if endpoint.config.key_file is not None and endpoint.config.configured:
+            files.watch([endpoint.config.key_file], 1, one_of(endpoint.backend.rekey))
+    for name, service in steps.services.items():
+        if (file := deployment.services[name].key_file) is not None:
+            files.watch([file], 1, one_of(service.rekey))
+    first = {tier.name: tier.backends[0] for tier in deployment.tiers}
+    for name, counter in steps.counters.items():
+        if (file := first[name].key_file) is not None:
+            files.watch([file], 1, one_of(counter.rekey))
+    return files
 
 
 def _start_identities(steps: Steps) -> None:

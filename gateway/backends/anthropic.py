@@ -48,13 +48,20 @@ class AnthropicBackend(HttpBackend):
     dialect = "messages"
 
     def __init__(self, transport: Transport, *, bills: bool = False, **common: Unpack[Common]) -> None:
-        key = {} if common["key"] is None else {"x-api-key": common["key"]}
-        super().__init__(transport, headers={"anthropic-version": VERSION, **key}, **common)
+        self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        super().__init__(transport, headers={"anthropic-version": VERSION}, **common)
         self._names = _NAMES
         self._facts = facts_of(self._model)
         self._bills = bills
         self._system_texts = SystemTexts()
-        self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on, None for none."""
+        self._with_protocol.clear()
+        super().rekey(key)
+
+    def _key_headers(self, key: str) -> Mapping[str, str]:
+        return {"x-api-key": key}
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         made = messages_request(

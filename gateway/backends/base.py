@@ -257,6 +257,9 @@ class Backend(Protocol):
     async def stream(self, request: BackendRequest) -> EventStream:
         """Return the answer as a stream once the response headers have come; raises BackendError."""
 
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on, None for none."""
+
     async def aclose(self) -> None: ...
 
 

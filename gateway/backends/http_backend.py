@@ -158,8 +158,8 @@ class Prepare(Protocol):
 
 
 class HttpBackend(ABC):
-    """One endpoint. `model` replaces the client's; `headers` are sent with every request, and `key`, which is one of
-    them, to this endpoint only. What the model reasons is sealed, or marked, by `maker`.
+    """One endpoint. `model` replaces the client's; `headers` are sent with every request, and `key` to this endpoint
+    only. What the model reasons is sealed, or marked, by `maker`.
 
     `quota` is updated from the rate-limit headers of every reply, `refused` by errors about fields. `_names` says what
     chat completions call fields that the API of this `dialect` names otherwise.
@@ -178,8 +178,6 @@ class HttpBackend(ABC):
         quota: Quota | None = None,
         refused: RefusedFields | None = None,
     ) -> None:
-        if headers is None:
-            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._transport = self._streaming = transport
         """What whole answers and streams are asked over: platforms of clouds have a URL for each."""
         self._maker = maker
@@ -187,13 +185,23 @@ class HttpBackend(ABC):
         self._refused = RefusedFields(model) if refused is None else refused
         self._model = model
         self._quota = quota
-        self._headers = {
+        self._own_headers = {} if headers is None else headers
+        self.rekey(key)
+
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on, None for none."""
+        # A new mapping, since a transport encodes each once.
+        self._headers: Mapping[str, str] = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": "tierline",
-            **headers,
+            **self._own_headers,
+            **({} if key is None else self._key_headers(key)),
         }
         self._key = (key or "").encode()
+
+    def _key_headers(self, key: str) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {key}"}
 
     @abstractmethod
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:

@@ -39,6 +39,10 @@ class AdaptedBackend:
         stream.dropped = (*omitted, *stream.dropped)
         return stream
 
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on, None for none."""
+        self._inner.rekey(key)
+
     async def aclose(self) -> None:
         """Close the backend."""
         await self._inner.aclose()

@@ -118,10 +118,10 @@ class ServiceClient:
 
         `kind`: whose API it speaks, and so how it is sent the key. `identity`: of a cloud, in place of a key.
         """
-        self._key = key or ""
+        self._kind = kind
+        self.rekey(key)
         self.identity = identity
         """The identity of a cloud that its requests are sent with."""
-        self._auth = {"X-Api-Key": self._key} if kind == "anthropic" else {"Authorization": f"Bearer {self._key}"}
         self._max_in_flight = max_in_flight
         self._idle_s = idle_timeout_s
         self._places = asyncio.Semaphore(max_in_flight)
@@ -130,6 +130,11 @@ class ServiceClient:
         self._transport = Http1Transport(
             base_url, max_in_flight=_UNLIMITED, connect_timeout_s=connect_timeout_s, max_reply=max_reply
         )
+
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on."""
+        self._key = key or ""
+        self._auth = {"X-Api-Key": self._key} if self._kind == "anthropic" else {"Authorization": f"Bearer {self._key}"}
 
     async def send(
         self,

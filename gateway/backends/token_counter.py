@@ -36,6 +36,10 @@ class TokenCounter:
         self._model = model
         self._facts = facts_of(model)
         self._maker = maker
+        self.rekey(key)
+
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on, None for none."""
         self._headers = {"Content-Type": "application/json", "anthropic-version": VERSION}
         if key is not None:
             self._headers["x-api-key"] = key

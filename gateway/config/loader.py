@@ -192,7 +192,8 @@ class _Resolver:
 
     def _service(self, path: KeyPath, service: ServiceConfig) -> ServiceConfig:
         key, reason = self._own_key(path, service, lacks_url=not service.base_url)
-        return service.model_copy(update={"key": key, "unconfigured_reason": reason})
+        file = service.key_file and self._absolute(service.key_file)
+        return service.model_copy(update={"key": key, "unconfigured_reason": reason, "key_file": file})
 
     def _own_key(
         self, path: KeyPath, server: BackendConfig | ServiceConfig, *, lacks_url: bool
@@ -222,6 +223,7 @@ class _Resolver:
         head = self._head((*path, "confidence_head"), backend)
         context = backend.context if backend.context is not None else self._local_context(backend)
         update: dict[str, Any] = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
+        update["key_file"] = backend.key_file and self._absolute(backend.key_file)
         known = self._known.find(backend.base_url, backend.model)
         if known is not None:
             facts, given = known[0], backend.model_fields_set
@@ -325,7 +327,10 @@ class _Resolver:
         except BadSecret as error:
             self._refuse(path, str(error))
         return tenant.model_copy(
-            update={"key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys)}
+            update={
+                "key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys),
+                "key_file": tuple(map(self._absolute, tenant.key_file)),
+            }
         )
 
     def _admin(self, admin: Admin | None, tenants: dict[str, TenantConfig]) -> Admin | None:

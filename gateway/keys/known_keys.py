@@ -203,7 +203,7 @@ class KnownKeys:
                 self._revision, down = changes.revision, ""
             except StoreUnavailable as error:
                 down = error.reason
-            if down != self._down and (down or self._warned):
+            if down not in (self._down, "unconfigured") and (down or self._warned):
                 self._warned = bool(down)
                 log.warning("keys: %s", f"the store cannot be read ({down})" if down else "the store answers")
             self._down = down

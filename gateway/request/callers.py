@@ -11,9 +11,10 @@ What a worker knows already is found with no `await`; the rest is looked up (`fi
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
+from gateway.config.environment import BadSecret
 from gateway.config.schema import key_digest
 from gateway.errors import Unauthorized
 from gateway.keys.held_keys import UNKNOWN
@@ -56,6 +57,15 @@ class Callers:
         self._anybody = None if tenants or required else ANYBODY
         if keys is not None:
             keys.on_owners = self._take_terms
+        self._take_terms()
+
+    def rekey(self, tenant: str, digests: Collection[bytes]) -> None:
+        """Take other digests for a tenant's keys. Raises BadSecret if one of them is another tenant's."""
+        others = (one for name, one in self._tenants.items() if name != tenant)
+        if any(digest in other.key_digests for other in others for digest in digests):
+            raise BadSecret(f"a key of {tenant!r} is also another tenant's")
+        changed = self._tenants[tenant].model_copy(update={"key_digests": tuple(digests)})
+        self._tenants = {**self._tenants, tenant: changed}
         self._take_terms()
 
     def _take_terms(self) -> None:

@@ -1,0 +1,88 @@
+"""Read files of keys again when they change: of tenants, backends and services, once a second, off the event loop.
+
+A file that cannot be used any more, or is being written, changes nothing: the keys that it had hold, and the log says
+why, once. Changed is one that has another time, size or inode, as a secret that Kubernetes mounts gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from gateway.config.environment import BadSecret, secrets_from_file
+
+log = logging.getLogger("tierline.config")
+
+_EVERY_S: Final = 1.0
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class KeyFiles:
+    """Watch files of keys. `watch` them, `start` on the event loop, and await `aclose`."""
+
+    def __init__(self, every_s: float = _EVERY_S) -> None:
+        self._every_s = every_s
+        self._watched: list[_WatchedFiles] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]) -> None:
+        """Call `take` with all keys of these files when one of them changes. It raises BadSecret to refuse them."""
+        if files:
+            self._watched.append(_WatchedFiles(tuple(files), least, take))
+
+    def start(self) -> None:
+        """Look at the files from now on, if there are any."""
+        if self._watched:
+            self._task = asyncio.create_task(self._run(), name="tierline.key_files")
+
+    async def aclose(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            for one in self._watched:
+                await one.look()
+
+
+class _WatchedFiles:
+    def __init__(self, files: tuple[Path, ...], least: int, take: Callable[[list[SecretStr]], None]) -> None:
+        self._files = files
+        self._least = least
+        self._take = take
+        self._seen = self._stamp()
+
+    async def look(self) -> None:
+        stamp = await asyncio.to_thread(self._stamp)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        names = ", ".join(map(str, self._files))
+        try:
+            self._take(await asyncio.to_thread(self._keys))
+        except BadSecret as error:
+            log.error("%s was not taken, its former keys hold: %s", names, error)
+        else:
+            log.warning("%s was read again: its keys have changed", names)
+
+    def _stamp(self) -> _Stamp:
+        return tuple(map(_stamp_of, self._files))
+
+    def _keys(self) -> list[SecretStr]:
+        return [key for file in self._files for key in secrets_from_file(file, self._least)[0]]
+
+
+def _stamp_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
