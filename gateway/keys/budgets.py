@@ -7,10 +7,12 @@ negative, on the counter, and the entry in the audit trail. So the counter stays
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
@@ -88,22 +90,18 @@ class OwnerBudgets:
         self._clock = clock
 
     async def of(self, owner: Owned, per: Per | None = None) -> list[BudgetStanding]:
-        """Return an owner's budgets, or the one of one kind of window."""
-        if owner[0] in ("user", "session"):  # which have terms of several others
-            used = [one for one in await self.in_use() if (one.account.kind, one.account.owner) == owner]
-            if not used:
-                raise KeysRefused(
-                    f"no budget of {owner[0]} {owner[1]} is in use; `tierline budgets show` lists those that are"
-                )
-            return used
-        [standing] = await self.of_terms([(owner, await self._terms(owner))])
-        chosen = [one for one in standing if per in (None, one.account.budget and one.account.budget.per)]
-        if not chosen:
-            kind, name = owner
-            raise KeysRefused(
-                f"{kind} {name} has no budget{f' per {per}' if per else ''}; `tierline budgets show` lists those in use"
-            )
-        return chosen
+        """Return an owner's budgets, or the one of one kind of window.
+
+        Of who has no terms here, such as an end user or an identity of a company, those that are in use.
+        """
+        kind, name = owner
+        [found] = await self.of_terms([(owner, await self._terms(owner))])
+        if not found:
+            found = [one for one in await self.in_use() if (one.account.kind, one.account.owner) == owner]
+        if chosen := [one for one in found if per in (None, one.account.budget and one.account.budget.per)]:
+            return chosen
+        what = f"budget per {per}" if per else "budget"
+        raise KeysRefused(f"{kind} {name} has no {what}; `tierline budgets show` lists those in use")
 
     async def of_terms(self, owners: Sequence[tuple[Owned, Terms]]) -> list[list[BudgetStanding]]:
         """Return the budgets of each of several owners with these terms."""
@@ -118,12 +116,11 @@ class OwnerBudgets:
         [names] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
         known = (name.decode().removeprefix(ACCOUNT_PREFIX) for name in names)
         accounts = [one for name in known if (one := account_named(name, now)) is not None]
-        found = []
-        for account, fields in zip(accounts, await self._fields(accounts), strict=True):
-            if (limit := fields.get(b"limit")) is not None:
-                found.append(
-                    _standing(Account(account.kind, account.owner, "usd", int(limit), account.window), fields, now)
-                )
+        found = [
+            _standing(replace(account, limit=int(fields[b"limit"])), fields, now)
+            for account, fields in zip(accounts, await self._fields(accounts), strict=True)
+            if b"limit" in fields
+        ]
         return sorted(found, key=lambda one: -(one.spent / one.account.limit if one.account.limit else 1.0))
 
     async def counters(self) -> dict[str, int]:
@@ -166,9 +163,12 @@ class OwnerBudgets:
     async def _terms(self, owner: Owned) -> Terms:
         kind, name = owner
         if kind == "key":
-            return (await self._registry.find(name)).terms
-        record = await self._registry.owner(cast(Any, kind), name)
-        return self._configured.get(owner, NO_TERMS) if record is None else record.terms
+            with contextlib.suppress(KeysRefused):
+                return (await self._registry.find(name)).terms
+        if kind in ("team", "tenant"):
+            record = await self._registry.owner(cast(Any, kind), name)
+            return self._configured.get(owner, NO_TERMS) if record is None else record.terms
+        return NO_TERMS
 
     async def _fields(self, accounts: Sequence[Account]) -> list[Mapping[bytes, bytes]]:
         """Return what the store has of accounts, in their order."""
@@ -201,10 +201,10 @@ def account_named(name: str, now: float) -> Account | None:
     kind, owner, total, day, zone = match.groups()
     per: Per = "total" if total else "week" if "W" in day else "month" if len(day) == 7 else "day"
     try:
-        window = window_of(Budget(usd=0, per=per, zone=zone or "UTC"), now)
+        budget = Budget(usd=0, per=per, zone=zone or "UTC")
     except ValueError:  # no time zone
         return None
-    account = Account(cast(OwnerKind, kind), unquote(owner), "usd", 0, window)
+    account = Account(cast(OwnerKind, kind), unquote(owner), "usd", 0, window_of(budget, now), budget)
     return account if account.name == name else None
 
 
