@@ -11,7 +11,8 @@ and grants so:
 
     what is kept        stays leased; of a lease that the store no longer knows, only what is under way
     what is needed      as much as fits, if the least that is of use fits: into the limit, of money into the limit and
-                        one lease, if by expectation it fits into the limit or nothing at all is under way
+                        one lease, if by expectation something of the limit is left
+                        of money, what workers that have waited for longer need at least is kept for them
     what is welcome     a tenth of what is left at most, and nothing for a second after somebody got nothing
 """
 
@@ -27,6 +28,8 @@ from gateway.quotas.machine import LIFE_S, LeaseReply, LeaseRequest
 SLOT_MS: Final = 250
 SLOTS: Final = 60_000 // SLOT_MS
 PRESSED_MS: Final = 1000
+TURN_MS: Final = 500
+"""A worker that has not asked again for so long no longer waits."""
 _BACK: Final = 4
 """Slots by which the clock may go back before the minute is counted anew from now."""
 LIFE_MS: Final[dict[Unit, int]] = {unit: round(life_s * 1000) for unit, life_s in LIFE_S.items()}
@@ -42,6 +45,9 @@ class WorkerLease:
     until: int
     number: int
     used: int
+    since: int = 0
+    """Of money: since when it has waited for `least`; 0 if it does not wait."""
+    least: int = 0
 
 
 @dataclass(slots=True)
@@ -87,11 +93,7 @@ class Authority:
 
 def _exchange(account: AccountState, worker: str, number: int, request: LeaseRequest, now: int) -> LeaseReply:
     last = now + LIFE_MS[request.unit]
-    for name, lease in list(account.leases.items()):
-        if lease.until <= now:
-            del account.leases[name]
-        elif lease.until > last:  # the clock was set back
-            lease.until = last
+    _end_leases(account, now, last)
     mine = account.leases.get(worker)
     late = mine is not None and number <= mine.number
     spent = account.spent
@@ -99,10 +101,13 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
         added = 0 if late else request.used - (request.reported if mine is None else mine.used)
         spent = _used(account, now, max(added, 0))
     mine_held, mine_expected = request.held, request.expected
-    others = held = expected = 0
+    since = mine.since if mine is not None else 0
+    others = held = expected = before = 0
     for name, lease in account.leases.items():
         if name != worker:
             others, held, expected = others + lease.amount, held + lease.held, expected + lease.expected
+            if 0 < lease.since < (since or now + 1) and lease.until > last - TURN_MS:
+                before += lease.least
     pressed = now < account.pressed_until <= now + PRESSED_MS
     if mine is not None and late:
         return LeaseReply(mine.amount, spent, others, held, expected, int(pressed), 0, 0)
@@ -111,23 +116,37 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
     one_lease = limit // 10 if money else 0
     free = limit - spent - others - amount
     denied = retry_ms = 0
-    if request.need > 0:
+    if request.need <= 0:
+        since = 0
+    else:
         fits = not money or (
-            spent < limit
-            and (held + request.held == 0 or spent + expected + request.expected + request.least_expected <= limit)
+            spent < limit and (held + request.held == 0 or spent + expected + request.expected < limit)
         )
-        extra = min(request.need, free + (max(one_lease, request.least) if money else 0)) if fits else 0
+        most = free + max(one_lease, request.least) - before if money else free
+        extra = min(request.need, most) if fits else 0
         if extra < max(request.least, 1):
             denied, pressed, account.pressed_until = 1, True, now + PRESSED_MS
+            since = (since or now) if money else 0
             retry_ms = 0 if money else _until_free(account, request.least - free, now)
         else:
             amount, free = amount + extra, free - extra
+            since = 0
             mine_held += extra
             mine_expected += request.need_expected if extra == request.need else request.least_expected
     if request.comfort > 0 and not pressed and free > 0:
         amount += min(request.comfort, free // 10)
-    account.leases[worker] = WorkerLease(amount, mine_held, mine_expected, last, number, request.used)
+    account.leases[worker] = WorkerLease(
+        amount, mine_held, mine_expected, last, number, request.used, since, request.least if since else 0
+    )
     return LeaseReply(amount, spent, others, held, expected, int(pressed), denied, retry_ms)
+
+
+def _end_leases(account: AccountState, now: int, last: int) -> None:
+    for name, lease in list(account.leases.items()):
+        if lease.until <= now:
+            del account.leases[name]
+        elif lease.until > last:  # the clock was set back
+            lease.until = last
 
 
 def _used(account: AccountState, now: int, added: int = 0) -> int:

@@ -3,7 +3,7 @@
 -- ARGV: worker, number, milliseconds (empty: the store's clock), then 15 words for each account:
 -- unit, limit, kept, held, expected, need, need_expected, least, least_expected, comfort, used, reported (those of LeaseRequest),
 -- lifetime of the lease, lifetime of the keys, and when the account may go (0: never), in milliseconds.
-local SLOT, SLOTS, PRESSED, BACK, WORDS = 250, 240, 1000, 4, 15
+local SLOT, SLOTS, PRESSED, TURN, BACK, WORDS = 250, 240, 1000, 500, 4, 15
 local worker, number = 'w:' .. ARGV[1], tonumber(ARGV[2])
 local now = tonumber(ARGV[3])
 if not now then
@@ -12,7 +12,7 @@ if not now then
 end
 
 local function whole(value) return string.format('%.0f', value) end
-local function line(figures) return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', unpack(figures)) end
+local function line(figures) return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(figures)) end
 
 local function used(key, added, life)
   local slot = math.floor(now / SLOT)
@@ -66,7 +66,7 @@ for i = 1, (#ARGV - 3) / WORDS do
   local limit, kept, held, expected, need, need_expected = word[2], word[3], word[4], word[5], word[6], word[7]
   local least, least_expected, comfort = word[8], word[9], word[10]
   local total_used, reported, life, key_life, may_go = word[11], word[12], word[13], word[14], word[15]
-  local spent, pressed_until, mine = 0, 0, nil
+  local spent, pressed_until, mine, waiting = 0, 0, nil, {}
   local others, others_held, others_expected = 0, 0, 0
   local flat = redis.call('HGETALL', key)
   for j = 1, #flat, 2 do
@@ -89,6 +89,7 @@ for i = 1, (#ARGV - 3) / WORDS do
       else
         others, others_held = others + lease[1], others_held + lease[2]
         others_expected = others_expected + lease[3]
+        if lease[7] > 0 and lease[4] > now + life - TURN then waiting[#waiting + 1] = lease end
       end
     end
   end
@@ -106,21 +107,30 @@ for i = 1, (#ARGV - 3) / WORDS do
     amount = mine and math.max(kept, held) or held
     local one_lease = money and math.floor(limit / 10) or 0
     local free = limit - spent - others - amount
+    local since = need > 0 and mine and mine[7] or 0
     if need > 0 then
       local fits = not money or (spent < limit and (others_held + held == 0
-        or spent + others_expected + expected + least_expected <= limit))
-      local extra = fits and math.min(need, free + (money and math.max(one_lease, least) or 0)) or 0
+        or spent + others_expected + expected < limit))
+      local most = free
+      if money then
+        most = free + math.max(one_lease, least)
+        for _, lease in ipairs(waiting) do
+          if lease[7] < (since > 0 and since or now + 1) then most = most - lease[8] end
+        end
+      end
+      local extra = fits and math.min(need, most) or 0
       if extra < math.max(least, 1) then
         denied, pressed = 1, true
+        since = money and (since > 0 and since or now) or 0
         redis.call('HSET', key, 'pressed', whole(now + PRESSED))
         if minute then retry = until_free(slots, least - free) end
       else
-        amount, free = amount + extra, free - extra
+        amount, free, since = amount + extra, free - extra, 0
         held, expected = held + extra, expected + (extra == need and need_expected or least_expected)
       end
     end
     if comfort > 0 and not pressed and free > 0 then amount = amount + math.min(comfort, math.floor(free / 10)) end
-    redis.call('HSET', key, worker, line({amount, held, expected, now + life, number, total_used}))
+    redis.call('HSET', key, worker, line({amount, held, expected, now + life, number, total_used, since, since > 0 and least or 0}))
     if not money then
       redis.call('PEXPIRE', key, key_life)
     else

@@ -32,6 +32,8 @@ ACCOUNT_PREFIX: Final = "{tierline:traces}:quota:"
 """Prefix of the key of an account in the store, in the slot of the stream of records."""
 EXCHANGE_S: Final = 0.2
 """Time between two exchanges of what changed, where no request waits for one."""
+PATIENCE_S: Final = 60.0
+"""Longest wait for money that other requests hold, most of which cost far less than the most they can."""
 _ENDS: Final = b"{tierline:traces}:quotas"
 SCRIPT: Final = Path(__file__).with_name("exchange.lua").read_bytes()
 _LIMIT_S: Final = 0.25
@@ -123,7 +125,7 @@ class QuotaLeases:
         self._number = 0
         self._leases: dict[str, AccountLease] = {}
         self._accounts: dict[str, Account] = {}
-        self._wakes: set[asyncio.Future[None]] = set()
+        self._wakes: dict[asyncio.Future[None], None] = {}
         self._urgent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._forget_at = 0.0
@@ -133,15 +135,17 @@ class QuotaLeases:
         now = self._clock()
         entries = [self._entry(account, demand) for account in accounts]
         for lease, expected, worst in entries:
-            if lease.check(expected, worst, now) != GRANTED:
+            if (lease.waiting and lease.money) or lease.check(expected, worst, now) != GRANTED:
                 if self._alone is None or not self._let_in_alone(self._alone, accounts, entries, now):
                     return None
                 break
         return self._take(accounts, entries, now)
 
-    async def wait(self, accounts: Sequence[Account], demand: Demand, patience_s: float = 10.0) -> Entered | Refusal:
+    async def wait(
+        self, accounts: Sequence[Account], demand: Demand, patience_s: float = PATIENCE_S
+    ) -> Entered | Refusal:
         """Let a request in after as many exchanges as it takes, at most `patience_s` where others hold the money."""
-        began = self._clock()
+        began, first = self._clock(), True
         while True:
             now = self._clock()
             entries = [self._entry(account, demand) for account in accounts]
@@ -150,6 +154,8 @@ class QuotaLeases:
             waiting, pause_s = [], EXCHANGE_S
             for account, (lease, expected, worst) in zip(accounts, entries, strict=True):
                 verdict = lease.check(expected, worst, now)
+                if verdict == GRANTED and lease.money and lease.waiting and first:
+                    verdict = HELD  # those that waited before it come first
                 if verdict == GRANTED or (self.down and self._open and not lease.money and verdict == DRY):
                     continue
                 if refusal := self._refusal(account, lease, verdict, now - began, patience_s):
@@ -161,6 +167,7 @@ class QuotaLeases:
                 waiting.append((lease, (expected, worst)))
             if not waiting:
                 return self._take(accounts, entries, now)
+            first = False
             await self._changed(waiting, min(pause_s, max(began + patience_s - now, 0.001)))
 
     def settle(self, entered: Entered, tokens: int = 0, charged: int = 0) -> None:
@@ -178,6 +185,8 @@ class QuotaLeases:
             if lease.money and self._alone is not None:
                 self._alone.charge(account.name, charged)
                 lease.written(charged)
+            if lease.pressed:
+                self._urgent.set()
             if lease.waiting:
                 self._wake()
         self._tend()
@@ -284,20 +293,20 @@ class QuotaLeases:
         if verdict == HELD and waited_s >= (patience_s if lease.money else min(patience_s, _OTHERS_PATIENCE_S)):
             return Refusal(account, "held" if lease.money else "limit", 1.0, standing)
         if verdict == DRY and (self.down or waited_s >= max(patience_s, 2 * _LIMIT_S)):
-            return Refusal(account, "store", 1.0, standing)
+            return Refusal(account, "held" if lease.money and not self.down else "store", 1.0, standing)
         return None
 
     async def _changed(self, waiting: Sequence[tuple[AccountLease, tuple[int, int]]], pause_s: float) -> None:
         """Wait until an exchange or a settlement may have made room, `pause_s` at most."""
         wake = asyncio.get_running_loop().create_future()
-        self._wakes.add(wake)
+        self._wakes[wake] = None
         for lease, demand in waiting:
             lease.waiting.append(demand)
         self._tend()
         try:
             await asyncio.wait((wake,), timeout=pause_s)
         finally:
-            self._wakes.discard(wake)
+            del self._wakes[wake]
             for lease, demand in waiting:
                 lease.waiting.remove(demand)
 

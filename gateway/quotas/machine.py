@@ -16,7 +16,8 @@
     check, full     | nothing                                                  | FULL: refuse; a minute's limit is used
     check, spent    | nothing                                                  | EXHAUSTED: refuse; the money is spent
     take            | idle -> under                                            | an exchange soon
-    settle          | under -> unwritten (what was used) and idle (the rest)   | of money, `written` or `dropped`
+    settle          | under -> unwritten (what was used) and idle (the rest),  | of money, `written` or `dropped`
+                    | which is returned if others wait for it                  |
     send            | idle -> returned, if unused for long, if others wait for | `heard` or `failed`
                     | it, or if requests here need more than it                |
     heard           | the lease is what the store says; what was reported is   | nothing
@@ -28,9 +29,9 @@
                     | is returned                                              |
 
 Rules of money: a lease covers the most that the requests under way can cost, so that what is spent and all leases stay
-within the limit and one lease (a tenth of the limit, or one request's most). Besides, what is spent, what requests
-under way are expected to cost and what this one is expected to cost must be within the limit, unless nothing is under
-way: a budget of which anything is left lets one request in. Only when all is spent is it exhausted.
+within the limit and one lease (a tenth of the limit, or one request's most). Besides, what is spent and what requests
+under way are expected to cost must leave something of the limit: whatever is left lets one more request in, however
+much it may cost. Only when all is spent is a budget exhausted.
 """
 
 from __future__ import annotations
@@ -158,9 +159,7 @@ class AccountLease:
                 return EXHAUSTED if now < self.heard_at + RECHECK_S else DRY
             known = self.known
             under_way = self.under or self.others_held
-            if known >= self.limit or (
-                under_way and known + self.others_expected + self.expected + expected > self.limit
-            ):
+            if known >= self.limit or (under_way and known + self.others_expected + self.expected >= self.limit):
                 return HELD if now < self.heard_at + RETRY_S else DRY
         if worst <= self.lease - self.under - self.unwritten and now < self._until:
             return GRANTED
@@ -179,6 +178,8 @@ class AccountLease:
         self.under -= worst
         self.expected -= expected
         self.dirty = True
+        if self.pressed and used < worst:  # others wait for it: whose turn it is, the store knows
+            self.lease -= worst - used
         if self.unit != "concurrent":
             self.unwritten += used
 
@@ -232,13 +233,14 @@ class AccountLease:
         """Return what to tell the store. `heard` or `failed` must follow before the next `send`."""
         over = self.spent + self.others + self.lease > self.limit + (self.limit // 10 if self.money else 0)
         lapsed, unused = now >= self._until, now >= self._taken_at + _IDLE_S
-        if self.waiting or self.pressed or lapsed or over or unused:
+        least = min(self.waiting, key=_worst, default=(0, 0))
+        short = self.lease - self.under - self.unwritten < least[1]  # else those that wait are about to take it
+        if short or (not self.waiting and (self.pressed or over or unused)) or lapsed:
             self.lease = min(self.lease, self.under + self.unwritten)
         self._reporting = 0 if self.money else self.unwritten
         held = self.under + self.unwritten - self._reporting
         kept = max(self.lease - self._reporting, held)
         spare, worst = kept - held, sum(worst for _, worst in self.waiting)
-        least = min(self.waiting, key=_worst, default=(0, 0))
         self._sent_at, self._before, self._asked_least, self.dirty = now, self._written, least[1], False
         comfort = max(2 * self._taken - spare, 0)
         self._taken = 0

@@ -148,7 +148,7 @@ async def test_what_others_hold_is_waited_for(server: LocalStore, *, stored: boo
     """A request waits for those that hold the rest of a budget, gets in when they cost less, and else is told to."""
     account = _money(f"held-{stored}", 1.0)
     async with _workers(server if stored else None, 2 if stored else 1) as workers:
-        first = await _entered(workers[0], account, _cost(0.9, 1.0))
+        first = await _entered(workers[0], account, _cost(1.0))
         assert (await _refused(workers[-1], account, _cost(0.2, 0.9))).why == "held"
         waiting = asyncio.ensure_future(workers[-1].wait([account], _cost(0.2, 0.9), 5.0))
         await asyncio.sleep(0.05)
@@ -183,7 +183,7 @@ async def test_slots_of_a_killed_worker_are_free_after_seconds(server: LocalStor
         killed = QuotaLeases(RedisStore.from_url(server.url, slack=UNHURRIED))
         for _ in range(2):
             await _entered(killed, account, Demand())
-        await _entered(killed, money, _cost(0.9, 1.0))
+        await _entered(killed, money, _cost(1.0))
         assert killed._task is not None
         killed._task.cancel()
         began = time.monotonic()
