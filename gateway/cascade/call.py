@@ -45,8 +45,8 @@ class BackendCall:
     """
 
     __slots__ = (
-        "_closed", "_kept_open", "_ledger", "_opened", "_settled", "cost_usd", "dropped", "has_begun", "hop", "slot",
-        "source", "state", "tokens_in", "usage",
+        "_closed", "_hides_cache", "_kept_open", "_ledger", "_opened", "_settled", "cost_usd", "dropped", "has_begun",
+        "hop", "slot", "source", "state", "tokens_in", "usage",
     )  # fmt: skip
 
     source: EventStream
@@ -78,6 +78,7 @@ class BackendCall:
             attributes[names.QUEUE] = round(slot.queued_s * 1000, 2)
         hop.load = (endpoint.in_flight, endpoint.capacity, endpoint.queue.size, endpoint.breaker.ejection)
         self._ledger = ledger
+        self._hides_cache = ledger.tenant not in endpoint.unshared
         self._settled = False
         self._kept_open = False
         self._closed = False
@@ -90,7 +91,7 @@ class BackendCall:
         self.usage = completion.usage or usage_of(completion.value)
         self.dropped = completion.dropped
         self._settle("answered")
-        if self.slot.endpoint.hides_cache and hide_cache(completion.value):
+        if self._hides_cache and hide_cache(completion.value):
             completion = replace(completion, raw=orjson.dumps(completion.value))
         return completion
 
@@ -100,7 +101,7 @@ class BackendCall:
         The reader must add every chunk to `state`, from which the call takes its tokens and its usage.
         """
         self.state = state
-        state.hides_cache = self.slot.endpoint.hides_cache
+        state.hides_cache = self._hides_cache
         self.source = await self.slot.endpoint.backend.stream(backend_request)
         if (ask := backend_request.prompt_cache) is not None:
             self._note_prompt_cache(ask)
@@ -178,7 +179,7 @@ class BackendCall:
             self.slot.free()
         if outcome == "answered" or self._is_charged(outcome):
             endpoint = self.slot.endpoint
-            hides = endpoint.hides_cache
+            hides = self._hides_cache
             self.cost_usd = charge(self._ledger, self.hop, endpoint.config.price, used, hides_cache=hides)
 
     def _is_charged(self, outcome: CallOutcome) -> bool:

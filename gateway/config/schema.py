@@ -914,9 +914,13 @@ class Deployment(Section):
         return tuple(dict.fromkeys(backend.model for backend in self.backends if backend.kind == "scripted"))
 
     @property
-    def shares_backends(self) -> bool:
-        """Whether several tenants share the backends, whose prompt caches may then hold other tenants' prompts."""
-        return len(self.tenants) > 1 or self.keys.required or bool(self.identity.issuers)
+    def unshared(self) -> frozenset[str]:
+        """The tenant that may see the files and the prompt caches at the backends' accounts; empty where several share.
+
+        Keys of the store may be of other tenants, which the config does not name, and which see nothing of it.
+        """
+        several = len(self.tenants) > 1 or self.keys.required or bool(self.identity.issuers)
+        return frozenset() if several else frozenset(self.tenants or (DEFAULT_TENANT,))
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -37,9 +37,10 @@ def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
     identity_of = cache(identity_for)  # one for equal ones
     tiers = {config.name: _tier(config, waiting, identity_of) for config in deployment.tiers}
+    unshared = deployment.unshared
     for endpoint in endpoints_of(tiers).values():
         endpoint.on_refusal = on_refusal
-        endpoint.hides_cache = deployment.shares_backends
+        endpoint.unshared = unshared
         on_refusal(endpoint.config, "", False)  # so that the metric exists from the start, as 0
     return tiers
 

@@ -88,8 +88,8 @@ class Endpoint:
         self.refused: Refusal = ""
         """What of ours it refuses, or lacks, until a call succeeds again; empty if nothing."""
         self.on_refusal: OnRefusal = _ignore_refusal
-        self.hides_cache = False
-        """Whether clients are not told of its prompt cache, because they are of several tenants."""
+        self.unshared: frozenset[str] = frozenset()
+        """Tenants whose clients are told of its prompt cache, because it holds nothing of others."""
         self.latency = LatencyModel()
         self.breaker = Breaker()
         self.queue = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from gateway.keys.made_keys import make_key
+from gateway.keys.records import KeyRecord
+from gateway.keys.registry import KeyRegistry, Why
+from gateway.keys.roles import ADMIN
 from tests.support.account import Account
 from tests.support.app import InProcess, in_process
 from tests.support.gateway import CHAT
@@ -126,7 +130,7 @@ async def gateway(
         for name in ("local", "claude", "gpt")
     }
     policies["remote"] = policies["local"].replace("local]", "remote]", 1).replace(": local", ": remote", 1)
-    policies["remote"] += "endpoints: {completions: account}\n"
+    policies["remote"] += "endpoints: {completions: account, files: account}\n"
     settings = {"tiers": tiers, "services": services, "tenants": tenants, "default_surface": "local"}
     url = None if store is None else store.url
     env = {name: KEYS[name] for name in (one["key_env"] for one in tenants.values())}
@@ -136,6 +140,12 @@ async def gateway(
         yield app
 
 
+async def made_key(app: InProcess, tenant: str) -> str:
+    """A new key in the store."""
+    wanted = KeyRecord("", "", tenant)
+    return (await make_key(KeyRegistry(app.steps.store), ADMIN, wanted, Why("ada")))[1]
+
+
 Told = tuple[str, dict[str, str]]
 
 
@@ -143,7 +153,7 @@ async def replied(
     app: InProcess, path: str, key: str = "ACME_KEY", control: str = "no-store", **body: Any
 ) -> Told | None:
     """What a client is told of one request: the reply's body and headers, but for ids and times. None: not stored."""
-    headers = {"authorization": f"Bearer {KEYS[key]}", "x-tierline-cache": control}
+    headers = {"authorization": f"Bearer {KEYS.get(key, key)}", "x-tierline-cache": control}
     reply = await app.client.post(path, json={**APIS[path], **body}, headers=headers)
     if reply.status_code == 504 and control == "only-if-cached":
         return None
@@ -236,6 +246,25 @@ async def test_one_tenant_is_told_all(tmp_path: Path, backends: Backends, stream
             if path == "/v1/responses":
                 more.pop("stream_options", None)
             assert "8192" in (await told(app, path, **more))[0], path
+
+
+@pytest.mark.parametrize("configured", [{}, {"acme": TENANTS["acme"]}])
+async def test_a_tenant_of_the_store_is_told_nothing(
+    tmp_path: Path, backends: Backends, store: LocalStore, configured: Json
+) -> None:
+    """Also where the config has one tenant, or none: neither of the prompt cache nor of files of that one."""
+    backends.hold(8192)
+    async with gateway(tmp_path, backends, configured, store) as app:
+        key, own = await made_key(app, "umbrella"), await made_key(app, *(configured or ("default",)))
+        files = {"x-tierline-surface": "remote"}
+        for path in APIS:
+            for model in ("local", "claude", "gpt"):
+                reply = await told(app, path, key, model=model)
+                assert "8192" not in reply[0] and "0.09005" in reply[0] + reply[1]["x-tierline-cost-usd"], (path, model)
+        refused = await app.get("/v1/files", {"authorization": f"Bearer {key}", **files})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "files_not_shared")
+        assert "8192" in (await told(app, "/v1/chat/completions", own, model="local"))[0]
+        assert (await app.get("/v1/files", {"authorization": f"Bearer {own}", **files})).status_code == 200
 
 
 @pytest.mark.parametrize("tier", ["local", "gpt"])

@@ -84,14 +84,15 @@ class MessagesClient:
         request_id: str,
         offered: Container[str] = (),
         *,
-        hides_cache: bool = False,
+        unshared: Container[str] = (),
     ) -> None:
         """Prepare the translation of a request with these headers, by lower-case name.
 
         `offered` are the capabilities of the backends that speak the dialect: what only they can do is refused, by its
-        path, where none of them can. `hides_cache`: the client is not told of a backend's prompt cache.
+        path, where none of them can. `unshared`: tenants whose clients are told of backends' prompt caches.
         """
-        self._hides_cache = hides_cache
+        self._unshared = unshared
+        self._hides_cache = True
         self._headers = headers
         self._request_id = request_id
         self._offered = offered
@@ -103,6 +104,7 @@ class MessagesClient:
 
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`."""
+        self._hides_cache = tenant not in self._unshared
         thinking = body.get("thinking")
         self._thinking = isinstance(thinking, dict) and thinking.get("type") in _THINKING
         protocol = protocol_in(self._headers)

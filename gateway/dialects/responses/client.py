@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -101,11 +101,11 @@ class ResponsesClient:
         recent: dict[str, list[Json]] | None = None,
         messages: int,
         hosted: bool = False,
-        hides_cache: bool = False,
+        unshared: Container[str] = (),
     ) -> None:
         """Take what is kept. `messages` is the most that a conversation may have.
 
-        `hides_cache`: the client is not told of a backend's prompt cache.
+        `unshared`: tenants whose clients are told of backends' prompt caches.
 
         `secret`: what compactions are encrypted with. `compacts`: whether the request asks for one.
         `recent`: of a WebSocket, whose requests come as messages: all items up to its last response, if it is not kept.
@@ -123,7 +123,7 @@ class ResponsesClient:
         """Id of the open one."""
         self._most = messages
         self._hosted = hosted
-        self._hides_cache = hides_cache
+        self._unshared = unshared
         self._tenant = ""
         self._ids = ItemIds()
         self._head: ResponseHead | None = None
@@ -182,7 +182,8 @@ class ResponsesClient:
         self.background = body.get("background") is True
         if self.background and not self.ttl_s and lifetime is not NOT_KEPT:
             raise unsupported("background", f"needs `store` not to be false, {_STATE}.")
-        self._head = ResponseHead(body, self._ids, store=self.ttl_s > 0, names=names, hides_cache=self._hides_cache)
+        hides = tenant not in self._unshared
+        self._head = ResponseHead(body, self._ids, store=self.ttl_s > 0, names=names, hides_cache=hides)
         if self._conversation:
             self._head.belongs_to(self._conversation)
         return chat, native, large

@@ -30,8 +30,8 @@ class Messages:
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request."""
         scope, request_id = _identified(scope)
-        hides = self._steps.deployment.shares_backends
-        dialect = MessagesClient(dict(scope["headers"]), request_id, self._offered, hides_cache=hides)
+        unshared = self._steps.deployment.unshared
+        dialect = MessagesClient(dict(scope["headers"]), request_id, self._offered, unshared=unshared)
         named = _named(send, request_id)
         return _MessagesExchange(self._steps, self._bodies, scope, receive, named, dialect).run()
 

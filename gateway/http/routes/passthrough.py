@@ -208,7 +208,7 @@ class _PassedRequest(SideExchange):
     def _check_shared(self, service: str) -> None:
         """Raise Forbidden where tenants would see each other's at the service's one account."""
         deployment = self.steps.deployment
-        if deployment.shares_backends and not deployment.services[service].share_files:
+        if self.ledger.tenant not in deployment.unshared and not deployment.services[service].share_files:
             raise Forbidden(
                 f"All tenants would share the {self.endpoint} at the service {service!r}. "
                 f"services.{service}.share_files in the config allows that.",
@@ -276,7 +276,7 @@ class _PassedRequest(SideExchange):
         """Send the service's reply as it comes. A client that leaves it unread for too long is given up."""
         is_json = (reply.header("content-type") or "").startswith("application/json")
         parts: AsyncIterator[bytes] | None = None
-        if self.endpoint == _MODELS_ENDPOINT and self.steps.deployment.shares_backends:
+        if self.endpoint == _MODELS_ENDPOINT and self.ledger.tenant not in self.steps.deployment.unshared:
             parts = _without_cache(reply)
         elif config.kind == "anthropic" and is_json:
             parts = _with_our_urls(reply, config.base_url.removesuffix("/v1") + "/")

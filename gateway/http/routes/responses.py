@@ -136,7 +136,6 @@ def client_of(
     backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
     hosted = any(one.kind == "responses" and "hosted_tools" in one.capabilities for one in backends)
     messages = steps.deployment.limits.messages
-    hides = steps.deployment.shares_backends
     return ResponsesClient(
         steps.kept_responses,
         lifetime,
@@ -146,5 +145,5 @@ def client_of(
         recent=recent,
         messages=messages,
         hosted=hosted,
-        hides_cache=hides,
+        unshared=steps.deployment.unshared,
     )

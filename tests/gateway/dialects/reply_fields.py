@@ -316,9 +316,9 @@ def _backend(out: str, sent: _Sent) -> Backend:
 
 def _client(into: str) -> ClientDialect | None:
     if into == "responses":
-        return ResponsesClient(None, lambda model: NOT_KEPT, messages=100, hosted=True)  # type: ignore[arg-type]
+        return ResponsesClient(None, lambda model: NOT_KEPT, messages=100, hosted=True, unshared=("",))  # type: ignore[arg-type]
     if into == "messages":
-        return MessagesClient({}, "req_1", {"hosted_tools"})
+        return MessagesClient({}, "req_1", {"hosted_tools"}, unshared=("",))
     return CompletionsClient() if into == "completions" else None
 
 

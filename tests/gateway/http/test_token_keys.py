@@ -117,9 +117,9 @@ async def test_tenants_of_tokens_do_not_share_what_a_service_keeps(
 ) -> None:
     """With issuers there are several tenants, whether the config lists any or not."""
     async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
-        assert app.steps.deployment.shares_backends
+        assert not app.steps.deployment.unshared
     async with in_process(tmp_path, upstream.url) as app:
-        assert not app.steps.deployment.shares_backends
+        assert app.steps.deployment.unshared == {"default"}
 
 
 async def test_a_teams_record_in_the_store_holds_for_its_tokens(
