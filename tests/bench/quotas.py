@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -36,12 +36,16 @@ WINDOW = Window("2026-11@UTC", 0.0, 1e9)
 
 @dataclass(frozen=True, slots=True)
 class MinuteFigures:
-    """The most and the least that keys were let in for in any 60 seconds, as shares of the limit."""
+    """How many requests were let in at twice the limit."""
 
     most: float
+    """The most of any key in any 60 seconds, as a share of the limit."""
+    first: float
+    """The least of any key in the first minute, as a share of the limit."""
     least: float
-    least_mean: float
-    """Of the key that got least: its mean over all minutes."""
+    """The least of any key in all the time, as a share of what one process that forgets nothing would let in."""
+    mean: float
+    """The mean of that over all keys."""
 
 
 def minute(keys: int, workers: int, limit: int, seconds: float, unit: str = "requests") -> MinuteFigures:
@@ -53,6 +57,7 @@ async def _minute(keys: int, count: int, limit: int, seconds: float, unit: str) 
     shared = SharedAuthority()
     workers, loop = shared.workers(count), asyncio.get_running_loop()
     times: dict[int, list[tuple[float, int]]] = {key: [] for key in range(keys)}
+    arrivals: dict[int, list[float]] = {key: [] for key in range(keys)}
 
     async def client(key: int, worker: QuotaLeases) -> None:
         chance = random.Random(key * 1000 + workers.index(worker))
@@ -61,6 +66,7 @@ async def _minute(keys: int, count: int, limit: int, seconds: float, unit: str) 
         while loop.time() < seconds:
             await asyncio.sleep(chance.expovariate(2 * limit / size / 60 / count))
             demand = Demand(tokens=size)
+            arrivals[key].append(loop.time())
             entered = worker.enter([account], demand) or await worker.wait([account], demand)
             if isinstance(entered, Entered):
                 times[key].append((loop.time(), size))
@@ -69,13 +75,26 @@ async def _minute(keys: int, count: int, limit: int, seconds: float, unit: str) 
     await asyncio.gather(*(client(key, worker) for key in range(keys) for worker in workers))
     for worker in workers:
         await worker.aclose()
-    most, least, means = 0.0, math.inf, []
-    for entries in times.values():
-        shares = [_within(entries, begin / 4, limit) for begin in range(int(4 * (seconds - 60)) + 1)]
-        exact = [_within(entries, at, limit) for at, _ in entries if at <= seconds - 60]
-        most, least = max(most, *shares, *exact), min(least, *shares)
-        means.append(sum(shares) / len(shares))
-    return MinuteFigures(most, least, min(means))
+    most, first, shares = 0.0, math.inf, []
+    for key, entries in times.items():
+        size = entries[0][1]
+        most = max(most, *(_within(entries, at, limit) for at, _ in entries))
+        first = min(first, _within(entries, 0.0, limit))
+        shares.append(len(entries) / _ideal(sorted(arrivals[key]), limit // size))
+    return MinuteFigures(most, first, min(shares), sum(shares) / len(shares))
+
+
+def _ideal(arrivals: list[float], most: int) -> int:
+    """Return how many of these one process would let in that keeps the time of each."""
+    let_in: deque[float] = deque()
+    count = 0
+    for at in arrivals:
+        while let_in and let_in[0] <= at - 60:
+            let_in.popleft()
+        if len(let_in) < most:
+            let_in.append(at)
+            count += 1
+    return count
 
 
 def _within(entries: list[tuple[float, int]], begin: float, limit: int) -> float:
@@ -184,8 +203,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"50 keys of {limit:,} {unit} a minute, twice as many sent over 8 workers")
             figures = [
                 BenchFigure("% over the limit, the worst 60 s of any key", 100 * (held.most - 1), 1.0),
-                BenchFigure("% under it, the worst 60 s of any key", 100 * (1 - held.least)),
-                BenchFigure("% under it, mean of the key that got least", 100 * (1 - held.least_mean), 1.0),
+                BenchFigure("% under it in the first minute, the worst key", 100 * (1 - held.first), 1.0),
+                BenchFigure("% less than one process would let in, mean", 100 * (1 - held.mean), 1.0),
+                BenchFigure("% less than one process would let in, worst key", 100 * (1 - held.least)),
             ]
             failed |= report(figures)
     if options.agents:
