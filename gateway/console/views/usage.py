@@ -28,6 +28,8 @@ from gateway.keys.budgets import BudgetStanding, OwnerBudgets
 from gateway.quotas.terms import NANO
 
 BY: Final = ("key", "team", "tenant")
+_OF_TEAMS: Final = BY[:2]
+"""What is shown to who may see some teams alone: tenants' figures and budgets are of others too."""
 _LISTED: Final = 100
 _LATEST: Final = 20
 _SLOT_MS: Final = 1800 * 1000
@@ -90,9 +92,9 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
 
 def _by(request: Request) -> str:
-    by = request.query_params.get("by", "key")
-    if by not in BY:
-        raise BadQuery(f"by={by} is nothing that usage is shown by; there are {', '.join(BY)}")
+    by, columns = request.query_params.get("by", "key"), BY if allowed(request, _DOES) else _OF_TEAMS
+    if by not in columns:
+        raise BadQuery(f"by={by} is nothing that usage is shown by; there are {', '.join(columns)}")
     return by
 
 
@@ -141,7 +143,7 @@ class UsageView:
         ]
         return {
             "by": by,
-            "columns": BY if teams is None else BY[:2],
+            "columns": BY if teams is None else _OF_TEAMS,
             "month": datetime.fromtimestamp(start, UTC).strftime("%B %Y"),
             "rows": rows,
             "more": len(shown) - len(rows),

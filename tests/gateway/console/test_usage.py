@@ -14,8 +14,10 @@ import pytest
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.console.views.usage import UsageView
+from gateway.keys.roles import Grant, Person
 from gateway.telemetry.ledger import SHADOW, Ledger
 from tests.gateway.cli.test_usage import one, used
+from tests.gateway.console.test_app import console as pages_of
 from tests.gateway.console.test_conversation import console
 from tests.gateway.telemetry.conftest import server, store
 
@@ -105,3 +107,25 @@ async def test_the_page_leads_to_requests_keys_and_teams(store: RedisStore, tmp_
             "k_3",
             "none",
         }
+
+
+async def test_people_see_the_teams_that_their_role_says(store: RedisStore, tmp_path: Path) -> None:
+    """Members and key admins of some teams theirs, and no tenant; viewers all; also in the file."""
+    member = Person("mo@acme.example", "u_1", teams=("ops",))
+    admin_of_web = Person("kay@acme.example", "u_2", (Grant("key_admin", ("web",)),))
+    viewer = Person("vi@acme.example", "u_3", (Grant("viewer"),))
+    people = {member: "member-key-1", admin_of_web: "key-admin-key-1", viewer: "viewer-key-1"}
+    await used(store, [(time.time(), ledger) for ledger in some()])
+    async with pages_of(tmp_path, store, 1, people, key="k_1", team="web") as client:
+        for person, keys in (
+            (member, {"k_3"}),
+            (admin_of_web, {"k_1", "k_2"}),
+            (viewer, {"k_1", "k_2", "k_3", "none"}),
+        ):
+            headers = {"authorization": f"Bearer {people[person]}"}
+            data = (await client.get("/usage.json", headers=headers)).json()
+            assert {row["name"] for row in data["rows"]} == keys
+            lines = csv.DictReader(io.StringIO((await client.get("/usage.csv", headers=headers)).text))
+            assert {line["key"] for line in lines} == keys
+            by_tenant = await client.get("/usage.json?by=tenant", headers=headers)
+            assert by_tenant.status_code == (200 if person is viewer else 400)
