@@ -28,8 +28,8 @@ from policies.yaml_source import read_yaml
 def _open(host: str) -> str:
     return (
         f"{host or 'every address'} can be reached from other machines, and without tenants no key is required: "
-        "anyone there could spend the backends' keys. Add tenants, or listen on 127.0.0.1; if something in front "
-        "controls access, set access: {keyless: true}"
+        "anyone there could spend the backends' keys. Add tenants or `keys: {required: true}`, or listen on 127.0.0.1; "
+        "if something in front controls access, set access: {keyless: true}"
     )
 
 

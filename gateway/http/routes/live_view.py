@@ -21,6 +21,8 @@ import orjson
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.build_context import build_context, deadline_s, ttft_deadline
+from gateway.keys.records import ANYBODY
+from gateway.keys.registry import KeyRegistry
 from gateway.off_loop import off_loop
 from gateway.request.access import bearer_key
 from gateway.request.body import ChatBodies
@@ -115,10 +117,10 @@ def _of_surface(steps: Steps, asked: LiveRequest) -> Policy:
 async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
     """Return the request's context, as it would be built for a client of its tenant."""
     headers = dict(asked.headers or {})
-    ledger = Ledger("explain")
+    ledger, caller = Ledger("explain"), ANYBODY
     if asked.tenant is not None:
         known = tuple(steps.deployment.tenants) or (DEFAULT_TENANT,)
-        if asked.tenant not in known:
+        if asked.tenant not in known and not await _is_stored(steps, asked.tenant):
             message = f"There is no tenant {asked.tenant!r} here; there are {', '.join(known)}."
             raise InvalidRequest(message, code="unsupported_value", param="tenant")
         ledger.tenant = asked.tenant
@@ -126,11 +128,18 @@ async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
         message = f"Name the request's tenant, one of {', '.join(steps.deployment.tenants)}, or send its key."
         raise InvalidRequest(message, code="missing_required_parameter", param="tenant")
     else:
-        ledger.tenant = (await steps.callers.of(headers)).tenant
+        caller = await steps.callers.of(headers)
+        ledger.tenant = caller.tenant
     raw = await off_loop(partial(orjson.dumps, asked.body))
     body, large = await ChatBodies(steps.deployment.limits).read(raw)
     trace = Trace(names.REQUEST)
-    return build_context(steps, headers, body, trace, ledger, Client(None, 1.0), large=large, instead=asked.policy)
+    client = Client(None, 1.0)
+    return build_context(steps, headers, body, trace, ledger, client, large=large, instead=asked.policy, caller=caller)
+
+
+async def _is_stored(steps: Steps, tenant: str) -> bool:
+    """Return whether the store has a record of a tenant. Raises StoreUnavailable."""
+    return steps.deployment.store.url is not None and await KeyRegistry(steps.store).owner("tenant", tenant) is not None
 
 
 async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
