@@ -14,6 +14,7 @@ from cache.store.base import NoStore, Store
 from cache.store.redis_store import RedisStore
 from gateway.quotas.accounts import Account, Window
 from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases, Refusal, WhenDown
+from tests.support.quota_clock import SharedAuthority, run_virtually
 from tests.support.store import UNHURRIED, LocalStore
 
 USD = 1_000_000_000
@@ -220,3 +221,19 @@ async def test_without_an_answer_of_the_store_the_config_decides(when_down: When
         server.start()
         await asyncio.sleep(1.5)
         await _entered(worker, money, _cost(1.0, 9.0))
+
+
+@pytest.mark.parametrize("pause_s", [0.4, 1.3, 2.5, 5.0])
+def test_what_a_worker_has_forgotten_still_counts(pause_s: float) -> None:
+    """A key that is used now and then is held to its limit, though its lease is returned and forgotten in between."""
+
+    async def let_in() -> int:
+        [worker] = SharedAuthority().workers(1)
+        account, count = Account("key", "rare", "requests", 5), 0
+        for _ in range(10):
+            count += isinstance(worker.enter([account], Demand()) or await worker.wait([account], Demand()), Entered)
+            await asyncio.sleep(pause_s)
+        await worker.aclose()
+        return count
+
+    assert run_virtually(let_in()) == 5
