@@ -19,6 +19,7 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag, duration
+from gateway.cli.commands._records import has_files
 from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
 from gateway.exit_codes import Exit
 from gateway.quotas.terms import NANO, Budget
@@ -75,7 +76,12 @@ async def _run(args: argparse.Namespace) -> int:
     try:
         if args.check:
             return await _check(archive, store, as_json=args.json)
-        await archive.catch_up()
+        try:
+            await archive.catch_up()
+        except StoreUnavailable as down:
+            if not has_files(files_of_store(args)):
+                raise
+            archive.failing = str(down)
         done = []
         for name in _FILES:
             if (file := getattr(args, name)) is not None:
@@ -206,6 +212,8 @@ def _notes(found: Mapping[str, Any], query: UsageQuery) -> list[str]:
         notes.append(f"records from {span} ({query.zone}), in files and in the store, each once")
         if covers["first_s"] > query.since:
             notes.append("no older record is kept: what was used before, if anything, is not in it")
+    if covers["not_followed"]:
+        notes.append(f"the store does not answer ({covers['not_followed']}): what no file has yet is not counted")
     if covers["missing"]:
         notes.append(f"{covers['missing']} records between are lost: the store dropped them before a file had them")
     notes += [f"{file} is damaged, and nothing of it is counted: {why}" for file, why in covers["damaged"].items()]

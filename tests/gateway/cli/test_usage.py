@@ -30,6 +30,7 @@ from gateway.telemetry.trace import Trace
 from tests.gateway.archive.test_keeper import keep
 from tests.gateway.keys.test_budgets import spend
 from tests.gateway.telemetry.conftest import server, store
+from tests.support.ports import free_port
 from tests.support.store import LocalStore
 
 __all__ = ["server", "store"]
@@ -240,3 +241,12 @@ async def test_counters_are_compared_with_the_ledger(
     await store.ask([Command((b"DEL", gone)), Command((b"ZREM", b"{tierline:traces}:quotas", gone))])
     code, out = await run(capsys, *at, "--json")
     assert {one["account"]: one["counter_usd"] for one in orjson.loads(out)["differing"]}[accounts[1]] is None
+
+
+async def test_a_store_that_is_away_leaves_what_files_have(
+    at: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it is said that the newest records are not counted."""
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    found = await in_json(capsys, "--month", "2026-11", "--store", nobody, *at[2:])
+    assert found["total"]["requests"] == 4 and "the store does not answer" in " ".join(found["notes"])
