@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.chat.usage import Usage
+from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
 from policies.quantities import OF_STAGES
@@ -68,6 +69,8 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
             saved = hop.attributes[names.PROMPT_CACHE_USD] = full - price.of(usage)
             ledger.prompt_cache_usd = (ledger.prompt_cache_usd or 0.0) + saved
     ledger.cost_usd += dollars
+    if hop.name in _PAID and (entry := ledger.entry) is not None:
+        entry.add(round(dollars * NANO))
     ledger.tokens_in += usage.tokens_in
     ledger.tokens_out += usage.tokens_out
     attributes = hop.attributes

@@ -337,6 +337,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     await steps.cache.start()
     steps.telemetry.start()
+    _open_journal(steps)
     steps.write_behind.start()
     steps.kept_responses.start()
     steps.background.start()
@@ -430,6 +431,12 @@ def _key_files(steps: Steps) -> KeyFiles:
         if (file := first[name].key_file) is not None:
             files.watch([file], 1, one_of(counter.rekey))
     return files
+
+
+def _open_journal(steps: Steps) -> None:
+    """Keep what requests cost on disk until the store has it; without a store, this process alone counts it."""
+    if steps.deployment.store.url is not None:
+        steps.admission.journal = steps.telemetry.open_journal(steps.deployment.embedding.state)
 
 
 def _start_identities(steps: Steps) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.keys.records import Caller, Limited
     from gateway.quotas.terms import OwnerKind
     from gateway.request.reply import Header
+    from gateway.telemetry.charge_journal import ChargeJournal
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
 
@@ -75,6 +76,8 @@ class Admission:
         """Take from `leases`; what a price that nobody states counts as is in `config`."""
         self.leases = leases
         self._refused = refused
+        self.journal: ChargeJournal | None = None
+        """Where requests with a budget are noted while they are called; None without one."""
         unknown = config.unknown_price
         self._ceiling = None if unknown == "refuse" else round(unknown.ceiling * NANO)
         self._owners: Recent[tuple[object, OwnerAccounts]] = Recent(_MOST_OWNERS)
@@ -95,6 +98,7 @@ class Admission:
         return Holding(
             self,
             trace,
+            ledger,
             tuple([account for owner in owners for account in owner.rates]),
             tuple([account for owner in owners for account in owner.money(began)]),
         )
@@ -149,13 +153,19 @@ class Admission:
 class Holding:
     """What one request holds of its owners' limits. Settle it once, whatever becomes of the request."""
 
-    __slots__ = ("_admission", "_entered", "_rates", "_reserved", "_trace", "_unknown", "learn", "money")
+    __slots__ = ("_admission", "_entered", "_ledger", "_rates", "_reserved", "_trace", "_unknown", "learn", "money")
 
     def __init__(
-        self, admission: Admission, trace: Trace, rates: tuple[Account, ...], money: tuple[Account, ...]
+        self,
+        admission: Admission,
+        trace: Trace,
+        ledger: Ledger,
+        rates: tuple[Account, ...],
+        money: tuple[Account, ...],
     ) -> None:
         self._admission = admission
         self._trace = trace
+        self._ledger = ledger
         self._rates = rates
         self.money = money
         """Accounts of its budgets, in the windows in which it began; empty without a budget."""
@@ -184,12 +194,19 @@ class Holding:
         """Reserve money if that needs no waiting; return whether it is reserved."""
         if self._reserved is None and self.money:
             self._reserved = self._admission.leases.enter(self.money, Demand(expected=cost.expected, worst=cost.worst))
+            if self._reserved is not None:
+                self._note(cost)
         return self._reserved is not None or not self.money
 
     async def reserve(self, cost: Cost) -> None:
         """Reserve money, once, before the first call. Raises ApiError if there is none, or too little."""
         if self._reserved is None and self.money:
             self._reserved = await self._taken(self.money, Demand(expected=cost.expected, worst=cost.worst))
+            self._note(cost)
+
+    def _note(self, cost: Cost) -> None:
+        if (journal := self._admission.journal) is not None:
+            self._ledger.entry = journal.begin(self._ledger, [account.name for account in self.money], cost.expected)
 
     async def _taken(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
         leases = self._admission.leases
@@ -219,6 +236,8 @@ class Holding:
         charged = round(ledger.charged_usd * NANO)
         if charged and self.money:
             ledger.accounts = tuple([account.name for account in self.money])
+        if ledger.entry is not None:
+            ledger.entry.settle(charged)
         self.end(ledger.tokens_in + ledger.tokens_out, charged)
 
     def end(self, tokens: int = 0, charged: int = 0) -> None:

@@ -28,6 +28,7 @@ from gateway.telemetry.trace import SPAN_ID_MASK
 from policies.quantities import OF_STAGES
 
 if TYPE_CHECKING:
+    from gateway.telemetry.charge_journal import ChargeEntry
     from gateway.telemetry.decisions import DecisionRecorder
     from gateway.telemetry.trace import Hop, Trace
 
@@ -186,8 +187,19 @@ class Ledger:
     """Why its hops are recorded: `head`, or what tail sampling keeps them for (see `telemetry.sampling`); empty if they
     are not. Set when the request is recorded."""
 
+    _entry: ChargeEntry | None = None
+    """Its entry in the journal of charges; None without one. No part of the record."""
     _discount_usd: float | None = 0.0
     """What prompt caches saved and the client is not told of; None if not known. No part of the record."""
+
+    @property
+    def entry(self) -> ChargeEntry | None:
+        """Its entry in the journal of charges, from the reservation of its money on; None without one."""
+        return self._entry
+
+    @entry.setter
+    def entry(self, entry: ChargeEntry | None) -> None:
+        self._entry = entry
 
     def hide_discount(self, usd: float | None) -> None:
         """Add to what `cost_shown` does not take off; None if it is not known, and the cost is not to be shown."""

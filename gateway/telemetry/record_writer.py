@@ -9,22 +9,27 @@ nothing for one that it has appended before.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.quotas.terms import NANO
-from gateway.telemetry.decisions import BASES
-from gateway.telemetry.ledger import TRACES
+from gateway.telemetry import names
+from gateway.telemetry.decisions import BASES, DecisionRecorder
+from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.trace import Trace
 
 if TYPE_CHECKING:
-    from gateway.telemetry.decisions import DecisionRecorder
-    from gateway.telemetry.ledger import Ledger
+    from pathlib import Path
+
+    from gateway.telemetry.charge_journal import ChargeEntry, LeftCharge, LeftJournal
 
 # A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""
@@ -36,7 +41,10 @@ return #ARGV - 3
 """
 _NUMBERS: Final = f"{{{TRACES}}}:written"
 """Prefix of the keys of the workers' latest batches, in the slot of the stream."""
-_NUMBER_S: Final = 3600
+_NUMBER_S: Final = 7 * 86400
+"""How long the number of a worker's last batch is kept: until then what it left in its journal can be adopted."""
+_AFTER_ALL: Final = 1 << 52
+"""Number of what a dead worker had put into no batch yet: above those of all its batches."""
 _MOST: Final = 2048
 """Records that are kept, about 4 kB each."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -53,6 +61,7 @@ class _WriteBatch:
     number: int
     records: Sequence[bytes]
     charges: Counter[str]
+    entries: list[ChargeEntry]
 
 
 class RecordWriter:
@@ -80,7 +89,10 @@ class RecordWriter:
         self._charges: Counter[str] = Counter()
         """Charges of the next batch."""
         self._last = 0
-        self._key = f"{_NUMBERS}:{secrets.token_hex(8)}".encode()
+        self._entries: list[ChargeEntry] = []
+        self.token = secrets.token_hex(8)
+        """Name of this worker in the key of its latest batch."""
+        self._key = _key_of(self.token)
         self._pause_s = _FIRST_PAUSE_S
         self._next_try = 0.0
 
@@ -96,12 +108,16 @@ class RecordWriter:
         amount = round(ledger.charged_usd * NANO)
         for account in ledger.accounts:
             self._charges[account] += amount
+        if (entry := ledger.entry) is not None and amount:
+            self._entries.append(entry)
 
     def add(self, records: Sequence[bytes]) -> None:
         """Take a batch over, which `write` then writes, with the charges up to now."""
         self._last += 1
-        self._batches.append(_WriteBatch(self._last, records, self._charges))
-        self._charges = Counter()
+        for entry in self._entries:
+            entry.put_into(self._last)
+        self._batches.append(_WriteBatch(self._last, records, self._charges, self._entries))
+        self._charges, self._entries = Counter(), []
         self.waiting += len(records)
         while self.waiting > _MOST and len(self._batches) > 1:
             self._drop_oldest()
@@ -129,15 +145,13 @@ class RecordWriter:
             self.waiting -= len(batch.records)
             if batch.charges:
                 self._charged(batch.charges.items())
+            for entry in batch.entries:
+                entry.free()
 
     async def _append(self, batch: _WriteBatch) -> None:
         bases = [word for name, blob in self._decisions.due.items() for word in (name.encode(), blob)]
         remember = [Command((b"HSET", BASES.encode(), *bases))] if bases else []
-        settings = (b"%d" % self._keep, b"%d" % batch.number, b"%d" % _NUMBER_S)
-        accounts = [(ACCOUNT_PREFIX + name).encode() for name in batch.charges]
-        words = (b"%d" % (2 + len(accounts)), TRACES.encode(), self._key, *accounts, *settings)
-        amounts = [b"%d" % amount for amount in batch.charges.values()]
-        append = Command((b"EVAL", _APPEND, *words, *amounts, *batch.records))
+        append = _appended(self._key, self._keep, batch.number, batch.charges, batch.records)
         await self._store.apply([*remember, append])
         self._decisions.written()
 
@@ -150,7 +164,11 @@ class RecordWriter:
         place = next(i for i, batch in enumerate(self._batches) if batch.records)
         self._drop(self._batches[place])
         if place:
-            self._batches[place + 1].charges.update(self._batches[place].charges)
+            following = self._batches[place + 1]
+            following.charges.update(self._batches[place].charges)
+            following.entries += self._batches[place].entries
+            for entry in following.entries:
+                entry.put_into(following.number)
             del self._batches[place]
 
     def _drop(self, batch: _WriteBatch) -> None:
@@ -158,3 +176,62 @@ class RecordWriter:
             self.waiting -= len(batch.records)
             self._dropped(f"store_{self.failing}", len(batch.records))
             batch.records = ()
+
+
+def _key_of(token: str) -> bytes:
+    return f"{_NUMBERS}:{token}".encode()
+
+
+def _appended(key: bytes, keep: int, number: int, charges: Mapping[str, int], records: Sequence[bytes]) -> Command:
+    """Return the command that adds a batch, once, whose worker has its latest number at `key`."""
+    accounts = [(ACCOUNT_PREFIX + name).encode() for name in charges]
+    words = (b"%d" % (2 + len(accounts)), TRACES.encode(), key, *accounts)
+    settings = (b"%d" % keep, b"%d" % number, b"%d" % _NUMBER_S)
+    amounts = [b"%d" % amount for amount in charges.values()]
+    return Command((b"EVAL", _APPEND, *words, *settings, *amounts, *records))
+
+
+async def adopt(folder: Path, store: Store, keep: int) -> int:
+    """Write what dead workers have left in their journals; return the number of charges. Raises StoreUnavailable.
+
+    It may be interrupted at any point and done again: each batch has its number.
+    """
+    from gateway.telemetry.charge_journal import LeftJournal
+
+    written = 0
+    for journal in await asyncio.to_thread(lambda: list(LeftJournal.all_in(folder))):
+        try:
+            written += await _adopt_one(journal, store, keep)
+        except BaseException:
+            journal.leave()
+            raise
+        await asyncio.to_thread(journal.remove)
+    return written
+
+
+async def _adopt_one(journal: LeftJournal, store: Store, keep: int) -> int:
+    left = await asyncio.to_thread(journal.charges)
+    for number, group in groupby(left, key=lambda one: one.batch or _AFTER_ALL):
+        charges: Counter[str] = Counter()
+        records = []
+        for one in group:
+            charges.update(dict.fromkeys(one.accounts, one.amount))
+            records.append(_record_of(one))
+        await store.apply([_appended(_key_of(journal.token), keep, number, charges, records if keep else ())])
+    return len(left)
+
+
+def _record_of(left: LeftCharge) -> bytes:
+    """Return the record of a request whose own was lost."""
+    trace, usd = Trace(names.REQUEST), left.amount / NANO
+    trace.root.end("worker_died")
+    ledger = Ledger(
+        **left.fields,
+        status=500,
+        error="worker_died",
+        cost_usd=usd,
+        charged_usd=usd,
+        accounts=left.accounts,
+        usage_estimated=left.estimated,
+    )
+    return encode(trace, ledger, DecisionRecorder({}))
