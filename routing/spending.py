@@ -61,7 +61,7 @@ def steering_of(policy: Policy, spent: Spent | None) -> Steering | None:
     cap, ladder = rules.cap, policy.ladder
     if cap == AUTO:
         cap = spent.cap if spent.cap in ladder else ladder[-2] if len(ladder) > 1 else NONE
-    if cap == NONE or cap == ladder[-1]:
+    if cap == NONE or ladder[-1:] == (cap,):
         cap = ""
     return Steering(spent.share, cap, rules.ease(spent.share))
 

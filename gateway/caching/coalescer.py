@@ -31,6 +31,7 @@ from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing
 from gateway.caching.lookups import end_lookup
 from gateway.caching.replay import replay
+from gateway.cascade.budget_steering import is_tight
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.telemetry import names
 
@@ -87,6 +88,8 @@ class Coalescer:
         flight_key, clamp = f"{plan.keys.key}:{request.policy.slo.deadline:g}", request.clamp
         if clamp is not None:
             flight_key = f"{flight_key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
+        if (hold := request.hold) is not None and hold.money and is_tight(hold, request.policy):
+            flight_key += ":steered"  # nobody else gets the answer of a tier that this budget chose
         return CoalescedRequest(self, request, plan, flight_key, plan.keys.key)
 
     async def enter(self, coalesced: CoalescedRequest | None) -> Sharing:

@@ -44,14 +44,14 @@ async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) 
     await hold.look()
     policy, surface = request.policy, request.policy.surface
     wait_s = min(policy.held_back_s, request.budget_s() / 2)
-    if not policy.held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not _is_tight(hold, policy):
+    if not policy.held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not is_tight(hold, policy):
         return
     request.client.watch()
     hop = request.trace.begin(names.BUDGET_WAIT)
     until = time.monotonic() + wait_s
     waiting[surface] = waiting.get(surface, 0) + 1
     try:
-        while (left_s := until - time.monotonic()) > 0 and _is_tight(hold, policy):
+        while (left_s := until - time.monotonic()) > 0 and is_tight(hold, policy):
             await asyncio.sleep(min(_LOOK_S, left_s))
             await hold.look(anew=True)
     finally:
@@ -60,7 +60,8 @@ async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) 
         hop.end()
 
 
-def _is_tight(hold: Holding, policy: Policy) -> bool:
+def is_tight(hold: Holding, policy: Policy) -> bool:
+    """Return whether so much of the request's tightest budget is spent, as far as this worker knows, that it steers."""
     return hold.tightest()[0] >= policy.spending.steer_from
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -16,6 +17,7 @@ import orjson
 import pytest
 import redis
 
+from gateway.backends.script import ModelReply
 from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.telemetry.ledger import TRACES
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
@@ -49,14 +51,16 @@ def own_store() -> Iterator[LocalStore]:
 def two(tmp_path_factory: pytest.TempPathFactory, own_store: LocalStore) -> Iterator[tuple[Gateway, Gateway]]:
     """Two gateways on one store."""
     folder = tmp_path_factory.mktemp("steered")
-    for name in TEAMS:
+    for name in (*TEAMS, "agents"):
         (folder / f"{name}.key").write_text(f"key-of-{name}")
         (folder / f"{name}.key").chmod(0o600)
     with Upstream() as local, Upstream() as hosted:
         for upstream in (local, hosted):
-            upstream.default = upstream.default.__class__(usage=USAGE)
+            upstream.default = ModelReply(usage=USAGE)
+        local.on("slowly").reply(usage=USAGE, before_headers_s=1.0)
         made = config(local.url, None, own_store.url, access={"public_metrics": True})
         made["tenants"] = {name: {"key_file": f"{name}.key", "team": name} for name in TEAMS}
+        made["tenants"]["agents"] = {"key_file": "agents.key", "per_session": {"budgets": [{"usd": 1, "per": "day"}]}}
         made["teams"] = {name: {"limits": {"budgets": [{"usd": 1, "per": "day"}]}} for name in TEAMS}
         tiers = {"local": (local, "small", 50), "hosted": (hosted, "large", 500)}
         made["tiers"] = [
@@ -78,6 +82,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, own_store: LocalStore) -> Iter
 
 def sent(gateway: Gateway, team: str, path: str = PATHS[0], model: str = "chat", **more: Any) -> httpx2.Response:
     headers = {"authorization": f"Bearer key-of-{team}", "x-tierline-cache": "no-cache, no-store"}
+    headers |= more.pop("headers", {})
     body = {"model": model, **BODIES[path], **more}
     return httpx2.post(gateway.origin + path, json=body, headers=headers, timeout=30)
 
@@ -159,6 +164,24 @@ def test_batch_waits_while_others_go_first(two: tuple[Gateway, Gateway], own_sto
     assert (
         'tierline_steered_total{outcome="held_back",surface="jobs"} 1.0' in httpx2.get(gateway.origin + "/metrics").text
     )
+
+
+def test_nobody_else_gets_the_answer_of_a_steered_request(two: tuple[Gateway, Gateway]) -> None:
+    """An equal request of another session, whose budget is whole, does not share the answer under way."""
+    gateway, _ = two
+    cached = {"x-tierline-cache": "max-age=60"}
+    slow = {"messages": [{"role": "user", "content": "slowly"}]}
+    spender, other = ({"x-tierline-session": name} for name in ("spender", "other"))
+    until(lambda: answered_by(sent(gateway, "agents", headers=spender))[1] == "local")
+    with ThreadPoolExecutor(1) as beside:
+        first = beside.submit(sent, gateway, "agents", headers={**spender, **cached}, **slow)
+        time.sleep(0.3)
+        second = sent(gateway, "agents", headers={**other, **cached}, **slow)
+        assert answered_by(second) == (200, "hosted", None)
+        assert not first.done()
+        status, tier, budget = answered_by(first.result())
+    assert (status, tier) == (200, "local")
+    assert budget is not None and "% of this session of tenant agents, capped at local" in budget
 
 
 def test_the_record_says_what_it_saved(two: tuple[Gateway, Gateway], own_store: LocalStore) -> None:
