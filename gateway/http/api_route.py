@@ -49,15 +49,15 @@ async def _sender(request: Request) -> str:
     return (await _caller(request)).tenant
 
 
-async def _counted(request: Request) -> AsyncIterator[str]:
-    """Yield the tenant of who asks, once the request is counted against their limits. Raises ApiError."""
+async def _counted(request: Request) -> AsyncIterator[Caller]:
+    """Yield who asks, once the request is counted against their limits. Raises ApiError."""
     caller, steps = await _caller(request), await _steps(request)
     trace, ledger = Trace(names.REQUEST), Ledger("", caller.tenant)
     hold = steps.admission.hold(caller, trace, ledger)
     if hold is not None:
         await hold.enter(0)
     try:
-        yield caller.tenant
+        yield caller
     finally:
         if hold is not None:
             hold.end()
@@ -96,8 +96,8 @@ CallerOf = Annotated[Caller, Depends(_caller)]
 """Who asks the public port."""
 Sender = Annotated[str, Depends(_sender)]
 """The tenant whose key a request has. What needs no more reads or changes what the gateway has itself, and is free."""
-CountedSender = Annotated[str, Depends(_counted)]
-"""The same, of a request that counts against the limits of its owners: what calls a backend does."""
+CountedCaller = Annotated[Caller, Depends(_counted)]
+"""Who sends a request that counts against the limits of its owners: what calls a backend does."""
 
 
 class Body(BaseModel):

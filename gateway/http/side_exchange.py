@@ -56,7 +56,8 @@ class SideExchange(BaseExchange):
                 code="model_not_found",
                 param="x-tierline-surface",
             )
-        policy = policy or policies.default
+        policy = policy or chosen_policy(policies, name, name, policies.default.surface, self.caller.record)
+        assert policy is not None  # noqa: S101  (the default is in force)
         self.ledger.surface = f"{policy.surface}/{self.endpoint}"
         self.ledger.policy = policy.label
         return policy

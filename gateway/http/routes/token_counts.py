@@ -19,9 +19,11 @@ from starlette.responses import Response
 from gateway.backends.base import BackendError
 from gateway.dialects.messages.client import chat_body, protocol_in
 from gateway.dialects.native import Native
-from gateway.http.api_route import BodyRoute, CountedSender, Served
+from gateway.http.api_route import BodyRoute, CountedCaller, Served
+from gateway.http.build_context import chosen_policy
 from gateway.http.openapi import MESSAGES_ERROR
 from gateway.http.routes.responses import client_of
+from gateway.keys.records import KeyRecord
 from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, known_headers
@@ -39,7 +41,7 @@ _OF_AN_IMAGE: Final = 1600
 
 @router.post("/responses/input_tokens")
 async def count_response(
-    request: Request, reply: Response, steps: Served, tenant: CountedSender, given: Given
+    request: Request, reply: Response, steps: Served, caller: CountedCaller, given: Given
 ) -> Given:
     """Estimate the tokens of a response's input."""
     for name in ("stream", "background"):
@@ -50,7 +52,7 @@ async def count_response(
     large = request.state.large
     client = client_of(steps, known_headers(request.scope["headers"]))
     try:
-        chat, _, large = await client.read(given, tenant, large=large)
+        chat, _, large = await client.read(given, caller.tenant, large=large)
     finally:
         client.close()
     await _check(request, chat, large=large)
@@ -60,13 +62,15 @@ async def count_response(
 
 
 @router.post("/messages/count_tokens", responses=MESSAGES_ERROR)
-async def count_messages(request: Request, reply: Response, steps: Served, _: CountedSender, given: Given) -> Given:
+async def count_messages(
+    request: Request, reply: Response, steps: Served, caller: CountedCaller, given: Given
+) -> Given:
     """Count a message's tokens."""
     large, headers = request.state.large, request.scope["headers"]
     translate = partial(chat_body, given, protocol_in(dict(headers)), counting=True)
     body, native = await off_loop(translate) if large else translate()
     await _check(request, body, large=large)
-    tokens = await _counted(steps, known_headers(headers), body, native, large=large)
+    tokens = await _counted(steps, caller.record, known_headers(headers), body, native, large=large)
     if tokens is None:
         reply.headers["x-tierline-estimated"] = "1"
         tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
@@ -80,15 +84,26 @@ async def _check(request: Request, chat: Mapping[str, Any], *, large: bool) -> N
 
 
 async def _counted(
-    steps: Steps, headers: Mapping[bytes, bytes], body: Mapping[str, Any], native: Native, *, large: bool
+    steps: Steps,
+    key: KeyRecord | None,
+    headers: Mapping[bytes, bytes],
+    body: Mapping[str, Any],
+    native: Native,
+    *,
+    large: bool,
 ) -> int | None:
-    """Return the exact count of the first tier that would answer; None if it gives none in time."""
+    """Return the exact count of the first tier that would answer; None if it gives none in time, or is not the key's.
+
+    Raises Forbidden for a surface that the key may not use.
+    """
     surface, model = headers.get(b"x-tierline-surface"), body["model"]
     pinned = model.removeprefix(TIER_PREFIX) if model.startswith(TIER_PREFIX) else None
     name = AUTO if pinned is not None else model
-    policy = steps.policies.current.resolve(name, None if surface is None else surface.decode("latin-1"))
-    counter = None if policy is None else steps.counters.get(pinned or policy.ladder[0])
-    if counter is None:
+    named = None if surface is None else surface.decode("latin-1")
+    policy = chosen_policy(steps.policies.current, model, name, named, key)
+    tier = pinned or next(iter(policy.ladder if policy is not None else ()), "")
+    counter = None if policy is None else steps.counters.get(tier)
+    if counter is None or (key is not None and key.tiers and tier not in key.tiers):
         return None
     try:
         async with asyncio.timeout(_COUNT_S):

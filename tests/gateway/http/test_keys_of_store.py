@@ -98,6 +98,25 @@ async def test_a_key_may_use_its_surfaces_alone(
         message = {"model": "claude-chat", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
         refused = await app.client.post("/v1/messages", json=message, headers=headers)
         assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+        message.pop("max_tokens")
+        counted = await app.client.post("/v1/messages/count_tokens", json=message, headers=headers)
+        assert counted.status_code == 403
+
+
+@pytest.mark.parametrize("model", ["auto", "unheard-of"])
+async def test_a_key_whose_surfaces_are_gone_has_none(
+    model: str, upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Neither a chat's nor the default one's other endpoints; so of a key that its team leaves no surface."""
+    await registry.put_owner(None, OwnerRecord("team", "writers", surfaces=("chat",)), WHY)
+    async with gateway(tmp_path, upstream, server) as app:
+        narrowed: tuple[dict[str, Any], ...] = ({"surfaces": ("gone",)}, {"team": "writers", "surfaces": ("code",)})
+        for fields in narrowed:
+            headers, _ = await made(registry, **fields)
+            body = {"input": "x", "model": model}
+            refused = await app.client.post("/v1/embeddings", json=body, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+            assert (await app.ask(headers=headers, model=model)).status_code in (403, 404)
 
 
 async def test_a_key_has_a_default_surface_of_its_own(
