@@ -239,7 +239,7 @@ class KnownKeys:
                 raise Overloaded(message, code="keys_unavailable", headers=retry_after(1)) from None
             there, caller = True, self._caller(kept)
         else:
-            if there and found.record.state == "active":
+            if there and found.record.state == "active" and drops == self._drops:
                 self._to_keep.append(found)
         held = self.held.hold(digest, caller if there else None)
         if drops != self._drops:
@@ -275,6 +275,7 @@ class KnownKeys:
         self.imported = self.imported or any(one.imported for one in keys.values())
         owners = await self._read_owners(set(changes.owners))
         if self._kept is not None:
+            await self._keep()  # what was looked up before the change must not be written after it
             await self._kept.change([(one, keys.get(one)) for one in changes.digests], owners.items(), changes.revision)
 
     async def _read_owners(self, names: set[str], *, new: bool = False) -> dict[str, OwnerRecord | None]:
@@ -303,7 +304,9 @@ class KnownKeys:
         Keys are never removed from a registry: those that it has no more, or as they were before, it has lost, and is
         given again. So with teams and tenants if it has lost everything; else they may have been removed.
         """
+        revision = await self._registry.revision()  # before the records, so that later changes of them are not missed
         if self._kept is not None:
+            await self._keep()
             restored, owners = 0, await self._kept.owners()
             if not changes.revision:
                 restored = await self._restored(owners)
@@ -315,11 +318,8 @@ class KnownKeys:
             if restored:
                 log.warning("keys: the store had lost records; %d of the copy on disk are in it again", restored)
             terms = await self._registry.some_owners([f"{one.kind}:{one.name}" for one in owners])
-            await self._kept.change([], terms.items())
-        changes = KeyChanges(await self._registry.revision(), whole=False)
-        if self._kept is not None:
-            await self._kept.change([], [], changes.revision)
-        return changes
+            await self._kept.change([], terms.items(), revision)
+        return KeyChanges(revision, whole=False)
 
     async def _restored(self, records: Sequence[KeyRecord | OwnerRecord]) -> int:
         """Give the registry records that it has lost; return how many."""

@@ -26,10 +26,12 @@ from tests.support.store import UNHURRIED, local_store
 
 
 @asynccontextmanager
-async def worker(store: RedisStore | NoStore, folder: Path, **owners: OwnerRecord) -> AsyncIterator[KnownKeys]:
+async def worker(
+    store: RedisStore | NoStore, folder: Path, interval_s: float = 0.05, **owners: OwnerRecord
+) -> AsyncIterator[KnownKeys]:
     """A worker that follows the registry, with a copy in this folder."""
     configured = {f"{one.kind}:{one.name}": one for one in owners.values()}
-    keys = KnownKeys(KeyRegistry(store), CONTEXT, configured, KeptKeys(file_in(folder, "store")), interval_s=0.05)
+    keys = KnownKeys(KeyRegistry(store), CONTEXT, configured, KeptKeys(file_in(folder, "store")), interval_s)
     await keys.start()
     try:
         yield keys
@@ -200,6 +202,21 @@ async def test_a_key_that_was_revoked_while_no_worker_ran_is_not_known_by_the_co
     await registry.update(record, WHY, state="revoked")
     async with worker(store, tmp_path):
         pass
+    async with worker(RedisStore.from_url("redis://127.0.0.1:9/0"), tmp_path) as keys:
+        with pytest.raises(Unauthorized, match="revoked"):
+            await caller(keys, key)
+
+
+async def test_a_key_that_is_revoked_as_it_is_looked_up_is_not_known_by_the_copy(
+    registry: KeyRegistry, store: RedisStore, tmp_path: Path
+) -> None:
+    """What was read before the change is not written after it."""
+    async with worker(store, tmp_path, interval_s=60) as keys:
+        key, record = minted()
+        record = await registry.create(record, WHY)
+        await caller(keys, key)
+        await registry.update(record, WHY, state="revoked")
+        assert await keys.look()
     async with worker(RedisStore.from_url("redis://127.0.0.1:9/0"), tmp_path) as keys:
         with pytest.raises(Unauthorized, match="revoked"):
             await caller(keys, key)
