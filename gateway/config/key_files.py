@@ -1,4 +1,4 @@
-"""Read files of keys again when they change: of tenants, backends and services, once a second, off the event loop.
+"""Read files of keys again when they change: of tenants, backends and services, each second and at SIGHUP, in a thread.
 
 A file that cannot be used any more, or is being written, changes nothing: the keys that it had hold, and the log says
 why, once. Changed is one that has another time, size or inode, as a secret that Kubernetes mounts gets.
@@ -7,7 +7,11 @@ why, once. Changed is one that has another time, size or inode, as a secret that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,6 +33,8 @@ class KeyFiles:
         self._every_s = every_s
         self._watched: list[_WatchedFiles] = []
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._has_signal = False
 
     def watch(self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]) -> None:
         """Call `take` with all keys of these files when one of them changes. It raises BadSecret to refuse them."""
@@ -36,19 +42,32 @@ class KeyFiles:
             self._watched.append(_WatchedFiles(tuple(files), least, take))
 
     def start(self) -> None:
-        """Look at the files from now on, if there are any."""
-        if self._watched:
-            self._task = asyncio.create_task(self._run(), name="tierline.key_files")
+        """Look at the files from now on, if there are any, and at once at each SIGHUP of a process without a terminal.
+
+        In a terminal that signal is its end, and the gateway's.
+        """
+        if not self._watched:
+            return
+        self._task = asyncio.create_task(self._run(), name="tierline.key_files")
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and not os.isatty(0) and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hurry.set)
+            self._has_signal = True
 
     async def aclose(self) -> None:
         """Look no more."""
+        if self._has_signal:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._every_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._hurry.wait()
+            self._hurry.clear()
             for one in self._watched:
                 await one.look()
 

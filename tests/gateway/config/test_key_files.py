@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,10 +13,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.support.app import in_process
+from tests.support.gateway import serve
 from tests.support.upstream import Upstream
+from tests.support.wait import until as within
 
 
 def written(file: Path, *keys: str) -> Path:
@@ -146,3 +150,20 @@ async def test_the_log_says_that_keys_were_read_again(
         await until(said)
         assert app.steps.services["audio"]._auth == {"Authorization": "Bearer sk-service-new"}
         assert "sk-service" not in caplog.text
+
+
+def test_a_gateway_without_a_terminal_survives_sighup_and_reads_its_files(upstream: Upstream, tmp_path: Path) -> None:
+    """It answers by the new key afterwards."""
+    file = written(tmp_path / "acme.keys", "first-key-of-acme")
+    settings = {"tenants": {"acme": {"key_file": str(file)}}}
+    with serve(tmp_path, upstream.url, settings=settings, env={"OF_ITS_OWN": "process"}) as gateway:
+
+        def status(key: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            return httpx2.get(f"{gateway.url}/models", headers=headers).status_code
+
+        assert status("first-key-of-acme") == 200
+        written(file, "second-key-of-acme")
+        gateway.process.send_signal(signal.SIGHUP)
+        within(lambda: status("second-key-of-acme") == 200, 5, "the new key")
+        assert status("first-key-of-acme") == 401
