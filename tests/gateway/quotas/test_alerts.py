@@ -75,6 +75,7 @@ class Worker:
 
     def __init__(self, store: Store, url: str) -> None:
         self.told: Counter[str] = Counter()
+        self.store = store
         self.alerts = BudgetAlerts(
             store,
             lambda word: self.told.update([word]),
@@ -85,16 +86,24 @@ class Worker:
             pauses_s=(0.05, 0.2),
         )
 
-    def spends(self, usd: float, limit: float = 10.0) -> None:
-        """Have so much spent of the budget."""
+    async def spends(self, usd: float, limit: float = 10.0) -> None:
+        """Have so much spent of the budget, by the store's counter too, which is read again now and then."""
         account = Account("key", "k_1", "usd", round(limit * 1e9), Window("2026-11@UTC", 0.0, time.time() + 1000))
         assert account.name == ACCOUNT
+        if isinstance(self.store, RedisStore):
+            key = f"{ACCOUNT_PREFIX}{ACCOUNT}".encode()
+            await self.store.ask([Command((b"HSET", key, b"spent", b"%d" % round(usd * 1e9)))])
         self.alerts.note(account, round(usd * 1e9))
 
 
 @pytest.fixture(autouse=True)
 async def _nothing_told(store: RedisStore) -> None:
-    for key in (f"{MARK}{ACCOUNT}", "{tierline:traces}:alerts:due", "{tierline:traces}:alerts:texts"):
+    for key in (
+        f"{MARK}{ACCOUNT}",
+        f"{ACCOUNT_PREFIX}{ACCOUNT}",
+        "{tierline:traces}:alerts:due",
+        "{tierline:traces}:alerts:texts",
+    ):
         await store.delete(key)
 
 
@@ -114,12 +123,12 @@ async def test_each_share_is_told_once(store: RedisStore, receiver: Receiver, *,
         one.alerts.start()
     for spent in (4.9, 5.0, 8.5, 10.2):
         for one in workers:
-            one.spends(spent)
+            await one.spends(spent)
         await asyncio.sleep(0.1)
     await becomes(lambda: sum(one.told["delivered"] for one in workers) == 3)
     if with_store:
         workers.append(Worker(store, receiver.url))
-        workers[-1].spends(10.2)
+        await workers[-1].spends(10.2)
         workers[-1].alerts.start()
     await asyncio.sleep(0.2)
     for one in workers:
@@ -141,7 +150,7 @@ async def test_what_a_killed_worker_had_is_sent_by_another(
     monkeypatch.setattr(alerts, "_CLAIM_S", 0.5)
     receiver.statuses = [0]
     killed, other = Worker(store, receiver.url), Worker(store, receiver.url)
-    killed.spends(5.0)
+    await killed.spends(5.0)
     killed.alerts.start()
     await becomes(lambda: receiver.got)
     await killed.alerts.aclose()
@@ -155,14 +164,14 @@ async def test_a_budget_that_is_raised_or_reset_is_told_anew(store: RedisStore, 
     """Half of a larger budget is another half; and after a reset, which deletes the mark, the same half is new."""
     worker = Worker(store, receiver.url)
     worker.alerts.start()
-    worker.spends(6.0)
+    await worker.spends(6.0)
     await becomes(lambda: worker.told["delivered"] == 1)
-    worker.spends(6.0, 12.0)
+    await worker.spends(6.0, 12.0)
     await becomes(lambda: worker.told["delivered"] == 2)
-    worker.spends(0.0)
+    await worker.spends(0.0)
     await store.delete(f"{MARK}{ACCOUNT}")
     await asyncio.sleep(0.1)
-    worker.spends(6.0)
+    await worker.spends(6.0)
     await becomes(lambda: worker.told["delivered"] == 3)
     await worker.alerts.aclose()
     assert receiver.shares() == [0.5] * 3
@@ -171,8 +180,8 @@ async def test_a_budget_that_is_raised_or_reset_is_told_anew(store: RedisStore, 
 async def test_a_store_that_is_away_is_waited_for(server: Any, store: RedisStore, receiver: Receiver) -> None:
     """What is reached meanwhile is told when it is back."""
     worker = Worker(store, receiver.url)
+    await worker.spends(9.0)
     server.freeze()
-    worker.spends(9.0)
     worker.alerts.start()
     await asyncio.sleep(0.3)
     server.thaw()
@@ -185,7 +194,7 @@ async def test_a_receiver_that_wants_no_more_gets_no_more(store: RedisStore, rec
     """Which it says with status 410."""
     receiver.statuses = [410]
     worker = Worker(store, receiver.url)
-    worker.spends(5.0)
+    await worker.spends(5.0)
     worker.alerts.start()
     await becomes(lambda: worker.told["given_up"] == 1)
     await asyncio.sleep(0.3)
@@ -209,8 +218,7 @@ async def test_what_other_workers_spend_is_seen(store: RedisStore, receiver: Rec
     worker = Worker(store, receiver.url)
     worker.alerts.start()
     key = f"{ACCOUNT_PREFIX}{ACCOUNT}".encode()
-    await store.ask([Command((b"HSET", key, b"spent", b"6000000000"))])
-    worker.spends(6.0)
+    await worker.spends(6.0)
     await becomes(lambda: worker.told["delivered"] == 1)
     await store.ask([Command((b"HSET", key, b"spent", b"9000000000"))])
     await becomes(lambda: worker.told["delivered"] == 2)
