@@ -56,7 +56,7 @@ def counts(slot: int) -> Summary:
     count(*) FILTER (good IS NOT NULL OR status >= 500) AS held, count(*) FILTER (good AND status < 500) AS good,
     count(*) FILTER (path = 'escalated') AS escalated, count(*) FILTER (starts_with(path, 'cache')) AS hits,
     count(*) FILTER (path = 'direct') AS direct, count(*) FILTER (path = 'fallback' OR path = 'degraded') AS fallback,
-    count(*) FILTER (path = 'degraded') AS degraded,
+    count(*) FILTER (path = 'degraded') AS degraded, count(*) FILTER (steered_from <> '') AS steered,
     count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,
     count(*) FILTER (known) AS known, coalesce(sum(saved) FILTER (known), 0) AS saved,
     coalesce(sum(saved * saved) FILTER (known), 0) AS squares, count(*) FILTER (arm = 'candidate') AS canary,

@@ -109,7 +109,7 @@ SELECT stage, sum(n)::INTEGER AS requests, sum(took) AS took FROM {{rows}} WHERE
 """
 _BY_BUCKET: Final = f"""
 SELECT {{bucket}} AS bucket, sum(requests)::INTEGER AS requests, sum(held)::INTEGER AS held, sum(good)::INTEGER AS good,
-    arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis
+    sum(steered) > 0 AS steered, arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis
 FROM {{rows}} WHERE {_IN_WINDOW} GROUP BY bucket ORDER BY bucket
 """
 _BY_VERSION: Final = f"""
@@ -257,7 +257,9 @@ class SurfaceView:
             "objective": GOODPUT_OBJECTIVE,
             "policy": standing.surfaces.get(surface, {}).get("policy") or (basis and basis.policy.label),
             "versions": of_versions,
-            "steered": await steered_figures(self._archive, surface, window.from_ms, window.to_ms),
+            "steered": await steered_figures(self._archive, surface, window.from_ms, window.to_ms)
+            if any(row["steered"] for row in over_time)
+            else None,
             "limits": limits,
             "looked_at": looked_at,
             "times": times,
