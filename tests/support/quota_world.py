@@ -1,4 +1,4 @@
-"""A budget, the store and several workers in one thread, step by step: what may happen in which order.
+"""A limit, the store and several workers in one thread, step by step: what may happen in which order.
 
 A run is a list of steps, each a few small numbers, so any part of it is a run too, and one that fails is shrunk by
 leaving steps out. The machine, the authority and the names are the product's own; what is modelled is around them:
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.quotas import accounts, authority, machine
+from gateway.quotas.accounts import Unit
 
 Step = tuple[int, int, int]
 STEPS: Final = 40
@@ -99,23 +100,30 @@ class World:
     def __init__(self, seed: int, parts: Parts = PRODUCT) -> None:
         self.parts = parts
         self.calm = seed % 2 == 0
-        self.costs = (COSTS[seed // 2 % len(COSTS)], COSTS[seed // 18 % len(COSTS)])
+        self.unit: Unit = {3: "concurrent", 7: "requests"}.get(seed // 2 % 8, "usd")  # type: ignore[assignment]
+        self.is_money = self.unit == "usd"
+        kinds = (COSTS[seed // 2 % len(COSTS)], COSTS[seed // 18 % len(COSTS)])
+        self.costs = kinds if self.is_money else ((1, 1), (1, 1))
+        self.limits = LIMITS if self.is_money else (3, 2, 5, 8, 1, 2)
         self.store = parts.authority.Authority()
         self.now = 1000.0
         self.skew_ms = 0
         self.window = 0
-        self.limit = self.most_limit = LIMITS[seed // 7 % 3]
+        self.limit = self.most_limit = self.limits[seed // 7 % 3]
         self.born = 0
         self.workers = [self._worker() for _ in range(WORKERS)]
         self.dead: list[WorkerModel] = []
         self.strays: list[tuple[str, Flight]] = []
         self.ledger = [0, 0]
+        self.times: tuple[list[float], list[float]] = ([], [])
+        """When requests were let in, of a limit of requests."""
         self.adjusted_at = float("-inf")
         self.late = [0, 0]
         self.most_worst = [0, 0]
         self.is_lenient = False
         """Whether a worker may have believed in a lease for longer than the store did."""
         self.is_down = False
+        self.refusals = (parts.machine.EXHAUSTED, parts.machine.FULL)
         self.let_in = 0
         self.refused = 0
 
@@ -137,21 +145,22 @@ class World:
         self.most_worst[self.window] = max(worst, self.most_worst[self.window])
         if self._let_in(worker, self.window, expected, worst, how) or len(lease.waiting) == 3:
             return
-        if self._verdict(worker, self.window, expected, worst) != self.parts.machine.EXHAUSTED:
+        if self._verdict(worker, self.window, expected, worst) not in self.refusals:
             lease.waiting.append((expected, worst))
 
     def retry(self, worker: WorkerModel, how: int) -> None:
         for window, lease in worker.leases.items():
             for expected, worst in list(lease.waiting):
                 verdict = self._verdict(worker, window, expected, worst)
-                if verdict == self.parts.machine.EXHAUSTED or self._let_in(worker, window, expected, worst, how):
+                if verdict in self.refusals or self._let_in(worker, window, expected, worst, how):
                     lease.waiting.remove((expected, worst))
 
     def finish(self, worker: WorkerModel, how: int) -> None:
         if worker.running:
             done = worker.running.pop(how % len(worker.running))
             worker.leases[done.window].settle(done.expected, done.worst, done.cost)
-            worker.charges.append(Charge(done.window, done.cost))
+            if self.is_money:
+                worker.charges.append(Charge(done.window, done.cost))
 
     def send(self, worker: WorkerModel, how: int) -> None:
         if worker.flight is None and worker.leases:
@@ -213,7 +222,10 @@ class World:
         """It dies; its journal says what ran and what was not written, and another takes its place."""
         if worker.flight is not None and worker.flight.replies is None:
             self.strays.append((worker.name, worker.flight))
-        worker.charges += [Charge(one.window, one.cost) for one in worker.running]
+        if self.is_money:
+            worker.charges += [Charge(one.window, one.cost) for one in worker.running]
+        for window, lease in worker.leases.items():
+            self.late[window] += 0 if self.is_money else lease.unwritten  # it has told nobody of these
         worker.running = []
         self.dead.append(worker)
         self.workers[self.workers.index(worker)] = self._worker()
@@ -240,13 +252,15 @@ class World:
 
     def adjust(self, worker: WorkerModel, how: int) -> None:
         """An operator sets the budget back or adds to it, by a record."""
-        if not self.is_down:
+        if not self.is_down and self.is_money:
             amount = min(-self._spent(self.window), 0) if how % 2 else -10
             self._charge(Charge(self.window, amount))
-            self.adjusted_at = self.now
+            self.times: tuple[list[float], list[float]] = ([], [])
+        """When requests were let in, of a limit of requests."""
+        self.adjusted_at = self.now
 
     def change_limit(self, worker: WorkerModel, how: int) -> None:
-        self.limit = LIMITS[how % len(LIMITS)]
+        self.limit = self.limits[how % len(self.limits)]
         self.most_limit = max(self.limit, self.most_limit)
 
     def next_window(self, worker: WorkerModel, how: int) -> None:
@@ -258,14 +272,20 @@ class World:
         if self._verdict(worker, window, expected, worst) != self.parts.machine.GRANTED:
             return False
         worker.leases[window].take(expected, worst, self.now)
-        worker.running.append(Running(window, expected, worst, (0, worst, expected, worst // 2)[how // 8 % 4]))
         self.let_in += 1
-        could_be = self.real(window) + sum(
-            one.worst for other in self.workers for one in other.running if one.window == window
-        )
-        allowed = self.most_limit + max(self.most_limit // 10, self.most_worst[window]) + self.late[window]
-        if could_be > allowed:
-            raise Broken(f"{could_be} may come to be spent of {self.most_limit} and one lease, {allowed}")
+        if self.unit == "requests":
+            worker.leases[window].settle(1, 1, 1)
+            self.times[window].append(self.now)
+            could_be = sum(self.now - 60 < at for at in self.times[window])
+        else:
+            worker.running.append(Running(window, expected, worst, (0, worst, expected, worst // 2)[how // 8 % 4]))
+            could_be = self.real(window) + sum(
+                one.worst for other in self.workers for one in other.running if one.window == window
+            )
+        one_lease = max(self.most_limit // 10, self.most_worst[window]) if self.is_money else 0
+        allowed = self.most_limit + one_lease + self.late[window]
+        if could_be > allowed and (self.is_money or not self.is_lenient):
+            raise Broken(f"{could_be} may come to be used of {self.most_limit} and one lease, {allowed}")
         return True
 
     def _verdict(self, worker: WorkerModel, window: int, expected: int, worst: int) -> int:
@@ -319,9 +339,12 @@ class World:
         for _ in range(2):  # deadlines that a clock set back has made absurd end a lease's life after the first
             self._pass(16.0)
             self.exchange(fresh, 0)
+        worst = 1000 if self.is_money else 1
+        if self.unit == "requests":
+            self._pass(61.0)
         for window, name in enumerate(self.parts.names):
             lease = self._lease(fresh, window)
-            lease.waiting.append((1, 1000))
+            lease.waiting.append((1, worst))
             self.exchange(fresh, 0)
             lease.waiting.clear()
             alive = [worker.name for worker in self.workers]
@@ -329,7 +352,7 @@ class World:
             left = [one for one, lease in leases if one != fresh.name and (lease.amount or one not in alive)]
             if left:
                 raise Broken(f"leases of {left} outlast their deadline")
-            verdict, spent = lease.check(1, 1000, self.now), self._spent(window)
+            verdict, spent = lease.check(1, worst, self.now), self._spent(window)
             if (verdict == self.parts.machine.GRANTED) != (spent < self.limit):
                 raise Broken(f"with {spent} of {self.limit} spent and nothing held, the verdict is {verdict}")
 
@@ -338,7 +361,7 @@ class World:
     def _lease(self, worker: WorkerModel, window: int) -> machine.AccountLease:
         lease: machine.AccountLease | None = worker.leases.get(window)
         if lease is None:
-            lease = worker.leases[window] = self.parts.machine.AccountLease("usd", worker.limit)
+            lease = worker.leases[window] = self.parts.machine.AccountLease(self.unit, worker.limit)
         return lease
 
     def _spent(self, window: int) -> int:
@@ -366,6 +389,8 @@ class World:
         if owner is None or self.is_lenient:
             return amount if owner is not None else 0
         running = sum(one.worst for one in owner.running if one.window == window)
+        if not self.is_money and window in owner.leases:
+            running += owner.leases[window].unwritten
         return running + sum(one.amount for one in owner.charges if one.window == window and not one.in_store)
 
     def _settle_dead(self, dead: WorkerModel) -> None:
@@ -375,7 +400,7 @@ class World:
         if not self.calm:  # its host is gone for good, and its leases end by their deadline
             return
         nothing = [
-            (self.parts.names[window], self.parts.machine.AccountLease("usd", lease.limit).send(0.0))
+            (self.parts.names[window], self.parts.machine.AccountLease(self.unit, lease.limit).send(0.0))
             for window, lease in dead.leases.items()
         ]
         self._executed(dead.name, Flight(2**53 - 1, nothing))

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, budgets hold: what `tests.support.quota_world` explores."""
+"""Whatever happens in whatever order, limits and budgets hold: what `tests.support.quota_world` explores."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ MUTANTS = {
     "a budget's rest is shut to a dear request": ("authority", "max(one_lease, request.least)", "one_lease"),
     "a lease that its deadline does not end": ("machine", " and now < self._until:", ":"),
     "a limit that is learnt late": ("machine", "if self.spent >= self.limit:", "if self.spent >= 100:"),
+    "requests that are told to nobody": ("authority", "now, max(added, 0))", "now)"),
+    "a minute of a second": ("authority", "60_000 // SLOT_MS", "1_000 // SLOT_MS"),
+    "slots that are free while they are used": (
+        "machine",
+        "self.under += worst",
+        "self.under += worst if self.money else 0",
+    ),
 }
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_order_of_events_breaks_a_budget(part: int) -> None:
-    """Overspending stays within one lease, counters equal their records, nothing outlasts its deadline or locks out."""
+    """Limits hold, money within one lease; counters equal their records; nothing outlasts its deadline or locks out."""
     assert explore(range(part * 1250, (part + 1) * 1250)) == ""
 
 
