@@ -181,12 +181,15 @@ def _note_steering(request: RequestContext, hop: Hop, decision: Decision, steeri
     """Say in the ledger, the trace and the reply's head that a budget steers, and whose."""
     request.ledger.steered_from = steering.wanted or decision.tiers[0]
     whose = "a budget" if request.hold is None else request.hold.tightest()[1]
-    text = f"{percent(steering.share, 0)} of {whose}" + (f", capped at {steering.cap}" if steering.cap else "")
+    place, cap = request.policy.tiers.index, steering.cap
+    if cap and place(decision.tiers[0]) > place(cap):  # what the client pins or needs, no tier up to the cap is
+        cap = ""
+    text = f"{percent(steering.share, 0)} of {whose}" + (f", capped at {cap}" if cap else "")
     hop.attributes |= {
         names.BUDGET: text,
         names.BUDGET_SHARE: steering.share,
         names.BUDGET_EASE: round(steering.ease, 4),
-        **({names.BUDGET_CAP: steering.cap} if steering.cap else {}),
+        **({names.BUDGET_CAP: cap} if cap else {}),
     }
     request.trace.root.attributes[names.BUDGET] = text
 

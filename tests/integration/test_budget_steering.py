@@ -26,7 +26,7 @@ from tests.support.upstream import Upstream
 from tests.support.wait import until
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
-TEAMS = ("web", "apis", "jobs", "free", "told")
+TEAMS = ("web", "apis", "jobs", "free", "told", "pins")
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions")
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 64000},
@@ -58,6 +58,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, own_store: LocalStore) -> Iter
         for upstream in (local, hosted):
             upstream.default = ModelReply(usage=USAGE)
         local.on("slowly").reply(usage=USAGE, before_headers_s=1.0)
+        hosted.on("pinned").reply(before_first_s=1.0, usage=USAGE)
         made = config(local.url, None, own_store.url, access={"public_metrics": True})
         made["tenants"] = {name: {"key_file": f"{name}.key", "team": name} for name in TEAMS}
         made["tenants"]["agents"] = {"key_file": "agents.key", "per_session": {"budgets": [{"usd": 1, "per": "day"}]}}
@@ -96,6 +97,14 @@ def spent(store: LocalStore, team: str) -> int:
     with redis.Redis.from_url(store.url, decode_responses=True) as client:
         accounts = [*client.scan_iter(f"{ACCOUNT_PREFIX}team:{team}/usd/????-??-??@UTC")]
         return sum(int(client.hget(account, "spent") or 0) for account in accounts)
+
+
+def reserved(store: LocalStore, team: str) -> int:
+    """Return the nanodollars that requests under way will probably cost a team, as the store has it."""
+    with redis.Redis.from_url(store.url, decode_responses=True) as client:
+        accounts = [*client.scan_iter(f"{ACCOUNT_PREFIX}team:{team}/usd/????-??-??@UTC")]
+        leases = [fields for one in accounts for name, fields in client.hgetall(one).items() if name.startswith("w:")]
+        return sum(int(lease.split()[2]) for lease in leases)
 
 
 def spend(gateway: Gateway, store: LocalStore, team: str, cents: int = 90) -> None:
@@ -142,6 +151,16 @@ def test_a_surface_may_forbid_the_cap(two: tuple[Gateway, Gateway], own_store: L
     gateway, _ = two
     spend(gateway, own_store, "free")
     assert answered_by(sent(gateway, "free", model="free")) == (200, "hosted", "90% of team free")
+
+
+def test_what_is_pinned_is_reserved_and_no_cap_is_claimed(two: tuple[Gateway, Gateway], own_store: LocalStore) -> None:
+    """A client's own tier answers at its own price: the head claims no cap, and the reservation is that tier's cost."""
+    gateway, _ = two
+    spend(gateway, own_store, "pins")
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(sent, gateway, "pins", model="tier:hosted", messages=[{"role": "user", "content": "pinned"}])
+        assert until(lambda: reserved(own_store, "pins")) >= 80_000_000
+    assert answered_by(slow.result()) == (200, "hosted", "90% of team pins")
 
 
 def test_batch_waits_while_others_go_first(two: tuple[Gateway, Gateway], own_store: LocalStore) -> None:
