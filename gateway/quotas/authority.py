@@ -96,10 +96,11 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
     _end_leases(account, now, last)
     mine = account.leases.get(worker)
     late = mine is not None and number <= mine.number
-    spent = account.spent
+    spent, reset_ms = account.spent, 0
     if request.unit in ("requests", "tokens"):
         added = 0 if late else request.used - (request.reported if mine is None else mine.used)
         spent = _used(account, now, max(added, 0))
+        reset_ms = (max(account.slots) + SLOTS + 1) * SLOT_MS - now if account.slots else 0
     mine_held, mine_expected = request.held, request.expected
     since = mine.since if mine is not None else 0
     others = held = expected = before = 0
@@ -110,7 +111,7 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
                 before += lease.least
     pressed = now < account.pressed_until <= now + PRESSED_MS
     if mine is not None and late:
-        return LeaseReply(mine.amount, spent, others, held, expected, int(pressed), 0, 0)
+        return LeaseReply(mine.amount, spent, others, held, expected, int(pressed), 0, 0, reset_ms)
     amount = request.held if mine is None else max(request.kept, request.held)
     money, limit = request.unit == "usd", request.limit
     one_lease = limit // 10 if money else 0
@@ -138,7 +139,7 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
     account.leases[worker] = WorkerLease(
         amount, mine_held, mine_expected, last, number, request.used, since, request.least if since else 0
     )
-    return LeaseReply(amount, spent, others, held, expected, int(pressed), denied, retry_ms)
+    return LeaseReply(amount, spent, others, held, expected, int(pressed), denied, retry_ms, reset_ms)
 
 
 def _end_leases(account: AccountState, now: int, last: int) -> None:

@@ -16,7 +16,7 @@ local function line(figures) return string.format('%.0f %.0f %.0f %.0f %.0f %.0f
 
 local function used(key, added, life)
   local slot = math.floor(now / SLOT)
-  local slots, sum, last = {}, 0, slot
+  local slots, sum, last, newest = {}, 0, slot, nil
   local flat = redis.call('HGETALL', key)
   for i = 1, #flat, 2 do
     local index = tonumber(flat[i])
@@ -35,15 +35,15 @@ local function used(key, added, life)
       redis.call('HDEL', key, whole(index))
       slots[index] = nil
     else
-      sum = sum + amount
+      sum, newest = sum + amount, math.max(newest or index, index)
     end
   end
   if added > 0 then
-    sum, slots[last] = sum + added, (slots[last] or 0) + added
+    sum, slots[last], newest = sum + added, (slots[last] or 0) + added, last
     redis.call('HSET', key, whole(last), whole(slots[last]))
     redis.call('PEXPIRE', key, life)
   end
-  return sum, slots
+  return sum, slots, newest and (newest + SLOTS + 1) * SLOT - now or 0
 end
 
 local function until_free(slots, missing)
@@ -94,10 +94,10 @@ for i = 1, (#ARGV - 3) / WORDS do
     end
   end
   local late = mine and number <= mine[5]
-  local money, minute, slots = unit == 'usd', unit == 'requests' or unit == 'tokens', nil
+  local money, minute, slots, reset = unit == 'usd', unit == 'requests' or unit == 'tokens', nil, 0
   if minute then
     local added = late and 0 or total_used - (mine and mine[6] or reported)
-    spent, slots = used(slots_key, math.max(added, 0), key_life)
+    spent, slots, reset = used(slots_key, math.max(added, 0), key_life)
   end
   local pressed = now < pressed_until and pressed_until <= now + PRESSED
   local amount, denied, retry = 0, 0, 0
@@ -138,7 +138,7 @@ for i = 1, (#ARGV - 3) / WORDS do
       redis.call('ZADD', KEYS[1], may_go > 0 and may_go or '+inf', key)
     end
   end
-  for _, figure in ipairs({amount, spent, others, others_held, others_expected, pressed and 1 or 0, denied, retry}) do
+  for _, figure in ipairs({amount, spent, others, others_held, others_expected, pressed and 1 or 0, denied, retry, reset}) do
     replies[#replies + 1] = figure
   end
 end

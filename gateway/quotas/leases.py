@@ -69,7 +69,7 @@ class Standing(NamedTuple):
     """What is spent, and what requests under way hold."""
     left: int
     reset_s: float
-    """Seconds until all of it is free again: the window's end, a minute, 0 if nothing is used."""
+    """Seconds until all of it is free again: the window's end, a minute after the latest use, 0 if nothing is used."""
 
 
 class Refusal(NamedTuple):
@@ -215,14 +215,14 @@ class QuotaLeases:
         if self._alone is not None:
             self._alone.charge(account, amount)
 
-    def standing(self, account: Account) -> Standing:
-        """Return how an account stands."""
-        lease = self._leases.get(account.name)
+    def standing(self, account: Account, lease: AccountLease | None = None) -> Standing:
+        """Return how an account stands; by `lease`, which the request has entered, where it is known no more."""
+        lease = self._leases.get(account.name, lease)
         used = 0 if lease is None else max(lease.used, 0)
         if account.window is not None:
             reset_s = max(account.window.ends - self._wall_clock(), 0.0)
         else:
-            reset_s = 60.0 if used and account.unit != "concurrent" else 0.0
+            reset_s = max(lease.free_at - self._clock(), 0.0) if used and lease is not None else 0.0
         return Standing(account.limit, used, max(account.limit - used, 0), reset_s)
 
     def tightest(self, accounts: Sequence[Account]) -> tuple[float, Account]:

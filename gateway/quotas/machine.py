@@ -100,6 +100,8 @@ class LeaseReply(NamedTuple):
     """1 if those that wait got nothing."""
     retry_ms: int
     """When denied: milliseconds until enough of the minute has passed; 0 if that is not known."""
+    reset_ms: int
+    """Milliseconds until all of the minute's use has passed; 0 of other units."""
 
 
 class AccountLease:
@@ -120,6 +122,7 @@ class AccountLease:
         "denied_until",
         "dirty",
         "expected",
+        "free_at",
         "heard_at",
         "lease",
         "limit",
@@ -142,7 +145,9 @@ class AccountLease:
         self.limit = limit
         self.lease = self.under = self.expected = self.unwritten = 0
         self.spent = self.others = self.others_held = self.others_expected = self.pressed = 0
-        self.heard_at = self.denied_until = self.retry_at = self._until = self._sent_at = self._taken_at = _NEVER
+        self.heard_at = self.free_at = self.denied_until = self.retry_at = self._until = self._sent_at = (
+            self._taken_at
+        ) = _NEVER
         self.waiting: list[tuple[int, int]] = []
         """What requests that wait for this account expect to use, and need at most."""
         self.dirty = False
@@ -171,6 +176,7 @@ class AccountLease:
         self.expected += expected
         self._taken += worst
         self._taken_at = now
+        self.free_at = now + 60.0
         self.dirty = True
 
     def settle(self, expected: int, worst: int, used: int) -> None:
@@ -261,7 +267,7 @@ class AccountLease:
         self._until = self._sent_at + LIFE_S[self.unit]
         self.spent, self.others = reply.spent, reply.others
         self.others_held, self.others_expected, self.pressed = reply.others_held, reply.others_expected, reply.pressed
-        self.heard_at = now
+        self.heard_at, self.free_at = now, max(self.free_at, now + reply.reset_ms / 1000)
         self.denied_until = _NEVER
         if reply.denied:
             self._denied_least = self._asked_least

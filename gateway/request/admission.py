@@ -10,6 +10,7 @@ names it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
@@ -252,13 +253,25 @@ class Holding:
     def headers(self, style: Style) -> list[Header]:
         """Return the headers that say how the tightest limits of requests and tokens stand, in the client's words."""
         headers: list[Header] = []
+        leases, held = self._admission.leases, () if self._entered is None else self._entered.held
+        all_standings = [
+            leases.standing(one, held[place][0] if held else None) for place, one in enumerate(self._rates)
+        ]
         for unit, (limit, remaining, reset) in _HEADERS[style].items():
-            standings = [self._admission.leases.standing(one) for one in self._rates if one.unit == unit]
+            standings = [one for one, account in zip(all_standings, self._rates, strict=True) if account.unit == unit]
             if standings:
                 one = min(standings, key=lambda standing: standing.left / max(1, standing.limit))
-                free = b"%dms" % (one.reset_s * 1000) if style == "openai" else _time_in(one.reset_s)
+                free = _duration(one.reset_s) if style == "openai" else _time_in(one.reset_s)
                 headers += [(limit, b"%d" % one.limit), (remaining, b"%d" % max(0, one.left)), (reset, free)]
         return headers
+
+
+def _duration(seconds: float) -> bytes:
+    """Return a time as OpenAI writes it: `20ms`, `1s`, `6m0s`."""
+    whole = math.ceil(seconds)
+    if seconds < 1:
+        return b"%dms" % (seconds * 1000)
+    return b"%dm%ds" % divmod(whole, 60) if whole >= 60 else b"%ds" % whole
 
 
 def _time_in(seconds: float) -> bytes:

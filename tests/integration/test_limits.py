@@ -28,6 +28,7 @@ CALL_USD = 0.02
 USAGE = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
 MONTH = {"per": "month", "zone": "Europe/Berlin"}
 TENANTS: dict[str, dict[str, Any]] = {
+    "twelve": {"limits": {"requests_per_minute": 12}},
     "three": {"limits": {"requests_per_minute": 3}},
     "words": {"limits": {"tokens_per_minute": 1000}},
     "single": {"limits": {"concurrent": 1}},
@@ -115,6 +116,21 @@ def test_a_limit_of_requests_holds_over_two_gateways(two: tuple[Gateway, Gateway
     assert "3 requests a minute" in refused.json()["error"]["message"]
     assert replies[0].headers["x-ratelimit-limit-requests"] == "3"
     assert int(refused.headers["x-ratelimit-remaining-requests"]) == 0
+
+
+def test_the_head_counts_down_to_the_limit(gateway: Gateway, own_upstream: Upstream) -> None:
+    """Also where the answer comes long after what was leased for it went back; and when all of it is free again."""
+    own_upstream.on("slow").reply(before_first_s=0.7, usage=USAGE)
+    began, left = time.monotonic(), []
+    for turn in range(13):
+        word = "slow" if turn in (1, 5, 11) else "hello"
+        headers = sent(gateway, "twelve", messages=[{"role": "user", "content": word}]).headers
+        left.append(int(headers["x-ratelimit-remaining-requests"]))
+        assert headers["x-ratelimit-reset-requests"] in ("1m0s", "1m1s", "59s"), left
+    assert left == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+    time.sleep(max(0.0, began + 5.0 - time.monotonic()))
+    reset = sent(gateway, "twelve").headers["x-ratelimit-reset-requests"]
+    assert 50 <= int(reset.removesuffix("s")) <= 59
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -33,7 +33,7 @@ def _asked(server: redis.Redis, worker: str, number: int, now: int, requests: li
         keys += [ACCOUNT_PREFIX + name, f"{ACCOUNT_PREFIX}{name}:slots"]
         words += [*request, 15000 if request.unit == "usd" else 4000, 120_000, 0]
     flat = server.eval(SCRIPT, len(keys), *keys, *words)
-    return [LeaseReply(*flat[first : first + 8]) for first in range(0, len(flat), 8)]
+    return [LeaseReply(*flat[first : first + 9]) for first in range(0, len(flat), 9)]
 
 
 def _request(chance: random.Random, unit: str, used: int) -> LeaseRequest:
