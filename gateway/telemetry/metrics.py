@@ -473,7 +473,8 @@ class Metrics(MetricSet):
         """Count why a request was rejected, tiers that a rate limit ruled out, and whether a budget steered it."""
         if ledger.error == _OVERLOADED:
             self._count(self.shed, (surface, _why_shed(trace, ledger)))
-        if (made := trace.decision and trace.decision.decision) and made.steering is not None:
+        made = None if trace.decision is None else trace.decision.decision
+        if ledger.steered_from and made is not None and made.steering is not None:
             self._count(self.steered, (surface, "capped" if made.steering.wanted else "eased"))
         for name, health in () if trace.decision is None else trace.decision.given.health.items():
             if health.unavailable.startswith((names.OUT_OF_QUOTA, names.PAUSES)):

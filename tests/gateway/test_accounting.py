@@ -480,3 +480,10 @@ def test_a_stated_charge_comes_before_the_price(ledger: Ledger) -> None:
     assert (ledger.cost_usd, ledger.cost_unknown, ledger.cost_shown) == (0.5, False, "0.50000000")
     charge(ledger, hop, None, Usage(100, 10))
     assert (ledger.cost_unknown, ledger.cost_shown) == (True, "unknown")
+
+
+def test_a_hit_was_not_steered() -> None:
+    """Also where a call had begun by then, whose start a budget chose."""
+    ledger = Ledger("r", steered_from="hosted")
+    replayed(ledger, b"{}")
+    assert ledger.steered_from == ""
