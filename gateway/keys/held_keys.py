@@ -70,6 +70,11 @@ class HeldKeys:
         return held
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of any key."""
+        return not self._callers and not self._refused
+
+    @property
     def lacks_filter(self) -> bool:
         """Whether the store's filter was not read yet."""
         return self._filter is None

@@ -7,14 +7,15 @@
                                                    made-up keys costs one look each NO_SOONER_S in all
     the store does not answer                      the copy on disk; a key that is not there either is 503, not 401
 
-Four times a second, and when something is to be confirmed, the worker looks at what has changed: one round trip. What
-changed is dropped here and corrected in the copy. After changes that it missed it forgets all and corrects the whole
-copy. A store that has lost its registry is given the keys of the copy again.
+Four times a second once anything is known, and when something is to be confirmed, the worker looks at what has changed:
+one round trip. What changed is dropped here and corrected in the copy. After changes that it missed it forgets all and
+corrects the whole copy. A store that has lost its registry is given the keys of the copy again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,8 @@ LOOKUPS: Final = 100
 """Most lookups a second, in each worker, of keys that the filter says are none."""
 _AT_ONCE: Final = 16
 """Most lookups under way: each has a connection to the store for itself."""
+_IDLE_S: Final = 2.0
+"""Pause between two looks of a worker that knows nothing yet which could change."""
 _START_S: Final = 2.0
 """How long a start waits for the store."""
 _RESTORED: Final = Why("gateway", "the store had lost its registry of keys", "gateway", "restore")
@@ -78,6 +81,8 @@ class KnownKeys:
         """The registry's revision that all here is as of; -1 before the store was read."""
         self._drops = 0
         """How often something was dropped: what was looked up before must not be held after."""
+        self._in_use = asyncio.Event()
+        """Set once anything is known here that may change."""
         self._lock = asyncio.Lock()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._finding: dict[bytes, asyncio.Task[HeldKey]] = {}
@@ -150,6 +155,7 @@ class KnownKeys:
                         message = "What your team may use cannot be read now: the store of keys does not answer."
                         raise Overloaded(message, code="keys_unavailable", headers=retry_after(1)) from None
                 self._asked_owners.update(names)
+                self._in_use.set()
         return caller_of(record, *map(self.owner, names))
 
     def owner(self, name: str) -> OwnerRecord | None:
@@ -172,6 +178,10 @@ class KnownKeys:
 
     async def _follow(self) -> None:
         while True:
+            if self.held.is_empty and not self._asked_owners:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_IDLE_S):
+                        await self._in_use.wait()
             await asyncio.sleep(self._interval_s)
             try:
                 await self.look()
@@ -242,6 +252,7 @@ class KnownKeys:
             if there and found.record.state == "active" and drops == self._drops:
                 self._to_keep.append(found)
         held = self.held.hold(digest, caller if there else None)
+        self._in_use.set()
         if drops != self._drops:
             self.held.forget(digest)
         return held
