@@ -24,7 +24,6 @@ from gateway.quotas.leases import Demand, Entered, QuotaLeases, Refusal
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from policies.quantities import dollars
-from routing.conversation import Recent
 
 if TYPE_CHECKING:
     from gateway.config.keys import KeysConfig
@@ -81,7 +80,7 @@ class Admission:
         """Where requests with a budget are noted while they are called; None without one."""
         unknown = config.unknown_price
         self._ceiling = None if unknown == "refuse" else round(unknown.ceiling * NANO)
-        self._owners: Recent[tuple[object, OwnerAccounts]] = Recent(_MOST_OWNERS)
+        self._owners: dict[tuple[OwnerKind, str], tuple[object, OwnerAccounts]] = {}
 
     def hold(self, caller: Caller, trace: Trace, ledger: Ledger) -> Holding | None:
         """Return what a request of this caller will hold; None if nothing limits it. `ledger` names user and session.
@@ -96,6 +95,8 @@ class Admission:
         if ledger.session:
             owners += [self._accounts("session", _within(one, ledger.session), one) for one in caller.per_session]
         began = trace.started_unix_ns / 1e9
+        if len(owners) == 1:
+            return Holding(self, trace, ledger, owners[0].rates, owners[0].money(began))
         return Holding(
             self,
             trace,
@@ -143,11 +144,11 @@ class Admission:
         )
 
     def _accounts(self, kind: OwnerKind, name: str, limited: Limited) -> OwnerAccounts:
-        key = hash((kind, name))
-        found = self._owners.get(key)
+        found = self._owners.get((kind, name))
         if found is None or found[0] is not limited.terms:
-            found = (limited.terms, OwnerAccounts(kind, name, limited.terms))
-            self._owners.put(key, found)
+            if len(self._owners) >= _MOST_OWNERS:
+                self._owners.clear()
+            found = self._owners[kind, name] = (limited.terms, OwnerAccounts(kind, name, limited.terms))
         return found[1]
 
 
@@ -179,7 +180,8 @@ class Holding:
     async def enter(self, tokens: int) -> None:
         """Count the request and the tokens that it will probably take. Raises ApiError if it is not let in."""
         if self._rates:
-            self._entered = await self._taken(self._rates, Demand(tokens=tokens))
+            demand = Demand(tokens)
+            self._entered = self._admission.leases.enter(self._rates, demand) or await self._waited(self._rates, demand)
 
     def tightest(self) -> tuple[float, str]:
         """Return how much of the tightest of its budgets, of which there is one, is spent or held, and whose it is."""
@@ -202,16 +204,16 @@ class Holding:
     async def reserve(self, cost: Cost) -> None:
         """Reserve money, once, before the first call. Raises ApiError if there is none, or too little."""
         if self._reserved is None and self.money:
-            self._reserved = await self._taken(self.money, Demand(expected=cost.expected, worst=cost.worst))
+            demand = Demand(0, *cost)
+            self._reserved = self._admission.leases.enter(self.money, demand) or await self._waited(self.money, demand)
             self._note(cost)
 
     def _note(self, cost: Cost) -> None:
         if (journal := self._admission.journal) is not None:
             self._ledger.entry = journal.begin(self._ledger, [account.name for account in self.money], cost.expected)
 
-    async def _taken(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
-        leases = self._admission.leases
-        taken = leases.enter(accounts, demand) or await leases.wait(accounts, demand)
+    async def _waited(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
+        taken = await self._admission.leases.wait(accounts, demand)
         if isinstance(taken, Refusal):
             raise self._admission.refusal(taken, self._trace)
         return taken
@@ -254,13 +256,14 @@ class Holding:
         """Return the headers that say how the tightest limits of requests and tokens stand, in the client's words."""
         headers: list[Header] = []
         leases, held = self._admission.leases, () if self._entered is None else self._entered.held
-        all_standings = [
-            leases.standing(one, held[place][0] if held else None) for place, one in enumerate(self._rates)
-        ]
         for unit, (limit, remaining, reset) in _HEADERS[style].items():
-            standings = [one for one, account in zip(all_standings, self._rates, strict=True) if account.unit == unit]
-            if standings:
-                one = min(standings, key=lambda standing: standing.left / max(1, standing.limit))
+            one = None
+            for place, account in enumerate(self._rates):
+                if account.unit == unit:
+                    standing = leases.standing(account, held[place][0] if held else None)
+                    if one is None or standing.left * one.limit < one.left * standing.limit:
+                        one = standing
+            if one is not None:
                 free = _duration(one.reset_s) if style == "openai" else _time_in(one.reset_s)
                 headers += [(limit, b"%d" % one.limit), (remaining, b"%d" % max(0, one.left)), (reset, free)]
         return headers

@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -36,6 +37,8 @@ _CHARGED: Final = 2
 """Under way: the amount is what was charged so far."""
 _SETTLED: Final = 3
 _FIELDS: Final = ("request_id", "tenant", "team", "key", "user", "surface", "policy", "requested_model")
+
+_FIELDS_OF: Final = attrgetter(*_FIELDS)
 
 
 class LeftCharge(NamedTuple):
@@ -102,7 +105,7 @@ class ChargeJournal:
 
     def begin(self, ledger: Ledger, accounts: Sequence[str], expected: int) -> ChargeEntry | None:
         """Return the entry of a request that is about to be called; None if there is no room for it."""
-        told = orjson.dumps([accounts, *(getattr(ledger, name) for name in _FIELDS)])
+        told = orjson.dumps((accounts, *_FIELDS_OF(ledger)))
         if not self.places or len(told) > _SLOT - _HEAD.size:
             return None
         at = self.places.pop()

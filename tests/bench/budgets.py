@@ -38,6 +38,7 @@ HELD = {"calls": 0.15, "tasks": 0.5, "timers": 0.6, "callbacks": 0.6, "round_tri
 """What is held against its limit, and how far above it may be. The rest is printed only."""
 _HELD_AMONG = 1.5
 """The clock's work among requests depends a little on how many they are; this finds what is done for each of them."""
+KEY = "key-of-the-bench"
 REQUESTS = 64
 """Of each count: they fill the batches in which requests are finished."""
 _TRIES = 3
@@ -83,11 +84,12 @@ class NotAsMeant(Exception):
 
 def measure(folder: Path) -> dict[str, Counts]:
     """The counts of every path, per request or per chunk."""
-    with servers(folder) as (raw, ours):
+    with servers(folder) as (raw, ours), keyed_server(folder) as keyed:
         ways: dict[str, Callable[[], Counts]] = {
             "raw proxy": lambda: count_requests(raw, "bare"),
             "raw proxy, chunk": lambda: _chunk(raw, "bare"),
             "bare": lambda: count_requests(ours, "bare", way="direct"),
+            "keyed": lambda: count_requests(keyed, "bare", way="direct"),
             "exact hit": lambda: count_requests(ours, "full", way="cache-exact"),
             "semantic hit": lambda: _semantic(ours),
             "miss": lambda: _miss(ours),
@@ -143,6 +145,29 @@ def servers(folder: Path) -> Iterator[tuple[Server, Server]]:
         launcher = ("-m", "tests.bench.counted", str(our_file), "gateway")
         gateway = stack.enter_context(running(home, environment(HOSTED_KEY="sk-bench"), launcher=launcher))
         yield Server(raw.port, raw.pid, raw_file), Server(gateway.port, gateway.process.pid, our_file)
+
+
+@contextmanager
+def keyed_server(folder: Path) -> Iterator[Server]:
+    """A gateway that counts and demands keys; theirs has every limit and a budget, with a store and a price."""
+    with ExitStack() as stack:
+        upstream, store = stack.enter_context(raw_model()).port, stack.enter_context(local_store())
+        home, file = folder / "keyed", folder / "keyed.json"
+        write_policies(home / "policies", {"bare": BARE})
+        (home / "key").write_text(KEY)
+        (home / "key").chmod(0o600)
+        most = 10**9
+        limits = {"requests_per_minute": most, "tokens_per_minute": most, "concurrent": most}
+        terms = {"limits": {**limits, "budgets": [{"usd": 1e6}]}, "per_user": limits}
+        url, state = f"http://127.0.0.1:{upstream}/v1", {"kind": "static", "state": str(folder / "state")}
+        tenants = {"acme": {"key_file": "key", **terms}}
+        deployment = config(url, url, store.url, embedding=state, default_surface="bare", tenants=tenants)
+        for tier in deployment["tiers"]:
+            tier["backends"][0]["price"] = {"input": 1, "output": 1}
+        (home / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
+        launcher = ("-m", "tests.bench.counted", str(file), "gateway")
+        gateway = stack.enter_context(running(home, environment(HOSTED_KEY="sk-bench"), launcher=launcher))
+        yield Server(gateway.port, gateway.process.pid, file)
 
 
 @contextmanager
@@ -246,7 +271,8 @@ def _client(server: Server) -> Iterator[Callable[[bytes], str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
 
     def ask(body: bytes) -> str:
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+        connection.request("POST", "/v1/chat/completions", body, headers)
         reply = connection.getresponse()
         reply.read()
         if reply.status != 200:
