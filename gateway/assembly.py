@@ -244,6 +244,7 @@ def _telemetry(
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),
         charged=leases.written,
+        worker=leases.worker,
     )
 
 

@@ -96,6 +96,11 @@ class Entered:
     open: bool = True
 
 
+def freed(worker: str, accounts: Iterable[str]) -> list[Command]:
+    """Return the commands that free what a dead worker had leased of these accounts, once all it left is charged."""
+    return [Command((b"HDEL", (ACCOUNT_PREFIX + name).encode(), f"w:{worker}".encode())) for name in accounts]
+
+
 class QuotaLeases:
     """The leases of one worker. Close it after use."""
 
@@ -121,7 +126,8 @@ class QuotaLeases:
         self._open = when_down == "open"
         self._clock = clock
         self._wall_clock = wall_clock
-        self._worker = secrets.token_hex(6)
+        self.worker = secrets.token_hex(8)
+        """Name under which this worker has leases, and notes in its journal what it has not written (`freed`)."""
         self._number = 0
         self._leases: dict[str, AccountLease] = {}
         self._accounts: dict[str, Account] = {}
@@ -205,11 +211,6 @@ class QuotaLeases:
                 lease.dropped(amount)
         self._tend()
 
-    @property
-    def worker(self) -> str:
-        """The name under which this worker has leases: whoever settles what it left calls `release` with it."""
-        return self._worker
-
     def adjusted(self, account: str, amount: int) -> None:
         """Add nanodollars to an account, of a gateway without a store: negative for a reset or a top-up."""
         if self._alone is not None:
@@ -251,13 +252,6 @@ class QuotaLeases:
         for lease in self._leases.values():
             lease.give_back()
         await self._exchange_all(list(self._leases.items()))
-
-    async def release(self, worker: str, accounts: Sequence[Account]) -> None:
-        """Free what a worker that has died had leased, once all that it left is settled. Raises StoreUnavailable."""
-        last = 2**53 - 1  # above all numbers, so that an exchange of it which is still on its way changes nothing
-        nothing = [(account.name, AccountLease(account.unit, account.limit).send(0.0)) for account in accounts]
-        if self._alone is None and nothing:
-            await self._asked(worker, last, nothing, {account.name: account for account in accounts})
 
     def _entry(self, account: Account, demand: Demand) -> _Held:
         lease = self._leases.get(account.name)
@@ -358,7 +352,7 @@ class QuotaLeases:
             now, self._number = self._clock(), self._number + 1
             requests = [(name, lease.send(now)) for name, lease in due]
             try:
-                replies = await self._asked(self._worker, self._number, requests, self._accounts)
+                replies = await self._asked(self.worker, self._number, requests, self._accounts)
             except StoreUnavailable as error:
                 self.down = error.reason
                 for _, lease in due:
@@ -388,7 +382,7 @@ class QuotaLeases:
     def _exchange_alone(self, alone: Authority, due: Sequence[tuple[str, AccountLease]]) -> None:
         now, self._number = self._clock(), self._number + 1
         requests = [(name, lease.send(now)) for name, lease in due]
-        replies = alone.exchange(self._worker, self._number, requests, self._now_ms())
+        replies = alone.exchange(self.worker, self._number, requests, self._now_ms())
         for (name, lease), reply in zip(due, replies, strict=True):
             lease.heard(reply, now)
             if lease.money:

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.leases import ACCOUNT_PREFIX, freed
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from gateway.telemetry.decisions import BASES, DecisionRecorder
@@ -74,8 +74,12 @@ class RecordWriter:
         decisions: DecisionRecorder,
         dropped: Callable[[str, int], None],
         charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
+        token: str = "",
     ) -> None:
-        """Call `charged` with what was added to accounts: nanodollars by the account's name."""
+        """Call `charged` with what was added to accounts: nanodollars by the account's name.
+
+        `token` is the name under which this worker has leases of them; without one it gets another.
+        """
         self.failing = ""
         """Reason why the store did not take the last batch; '' if it did."""
         self.waiting = 0
@@ -90,7 +94,7 @@ class RecordWriter:
         """Charges of the next batch."""
         self._last = 0
         self._entries: list[ChargeEntry] = []
-        self.token = secrets.token_hex(8)
+        self.token = token or secrets.token_hex(8)
         """Name of this worker in the key of its latest batch."""
         self._key = _key_of(self.token)
         self._pause_s = _FIRST_PAUSE_S
@@ -218,6 +222,8 @@ async def _adopt_one(journal: LeftJournal, store: Store, keep: int) -> int:
             charges.update(dict.fromkeys(one.accounts, one.amount))
             records.append(_record_of(one))
         await store.apply([_appended(_key_of(journal.token), keep, number, charges, records if keep else ())])
+    if left:
+        await store.apply(freed(journal.token, {account for one in left for account in one.accounts}))
     return len(left)
 
 

@@ -101,12 +101,13 @@ class Telemetry:
         redactor: Redactor | None = None,
         meter: OtlpMetrics | None = None,
         charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
+        worker: str = "",
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
 
         `log_request` writes a request's line to the log; it must not block. `sample` is the share of traces whose hops
         are recorded in any case. Captured texts are stored and exported as `redactor` returns them. `charged` is called
-        with what was added to accounts, see `RecordWriter`.
+        with what was added to accounts, and `worker` is who has leases of them, see `RecordWriter`.
         """
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
@@ -117,7 +118,7 @@ class Telemetry:
         self._meter = meter
         self._log_request = log_request
         self._decisions = DecisionRecorder(artefacts)
-        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, charged)
+        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, charged, worker)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False

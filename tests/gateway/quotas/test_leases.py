@@ -13,7 +13,7 @@ import redis
 from cache.store.base import NoStore, Store
 from cache.store.redis_store import RedisStore
 from gateway.quotas.accounts import Account, Window
-from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases, Refusal, WhenDown
+from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases, Refusal, WhenDown, freed
 from tests.support.quota_clock import SharedAuthority, run_virtually
 from tests.support.store import UNHURRIED, LocalStore
 
@@ -190,7 +190,7 @@ async def test_slots_of_a_killed_worker_are_free_after_seconds(server: LocalStor
         began = time.monotonic()
         assert (await _refused(worker, account, Demand())).why == "limit"
         assert (await _refused(worker, money, _cost(0.5, 0.6))).why == "held"
-        await worker.release(killed.worker, [money])
+        redis.Redis.from_url(server.url).execute_command(*freed(killed.worker, [money.name])[0].words)
         await _entered(worker, money, _cost(0.5, 0.6))
         while not isinstance(await worker.wait([account], Demand(), 0.2), Entered):
             await asyncio.sleep(0.1)

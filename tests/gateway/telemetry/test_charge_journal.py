@@ -50,7 +50,10 @@ def killed(folder: Path) -> None:
 async def test_what_a_killed_worker_left_is_charged_once(store: RedisStore, tmp_path: Path) -> None:
     """What was settled as it was, what was under way by what was charged or else expected, and that is marked."""
     killed(tmp_path)
+    key, lease = (ACCOUNT_PREFIX + ACCOUNT).encode(), b"w:0123456789abcdef"
+    await store.ask([Command((b"HSET", key, lease, b"9 9 9 9 9 9 0 0"))], 1.0)
     assert await adopt(tmp_path, store, 100) == 4
+    assert await store.ask([Command((b"HEXISTS", key, lease))], 1.0) == [0], "what it had leased is free at once"
     assert await spent(store) == 5_000_000 + 2_000_000 + 3_000_000 + 7_000_000
     kept = {one["request_id"]: one for one in (orjson.loads(blob)["ledger"] for blob in await reader.latest(store, 9))}
     assert {name: one["usage_estimated"] for name, one in kept.items()} == {
