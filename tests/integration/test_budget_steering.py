@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from gateway.backends.script import ModelReply
+from gateway.cascade.budget_steering import TIER_WORTH
 from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.telemetry.ledger import TRACES
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
@@ -27,6 +28,13 @@ from tests.support.wait import until
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
 TEAMS = ("web", "apis", "jobs", "free", "told", "pins")
+WORTH = {
+    "word": "people",
+    "tokens_in": 100.0,
+    "tokens_out": 100.0,
+    "tiers": {"local": [0.7, 0.6, 0.8], "hosted": [0.9, 0.8, 1.0]},
+}
+"""What the keeper would leave of the surface `chat`."""
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions")
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 64000},
@@ -74,6 +82,8 @@ def two(tmp_path_factory: pytest.TempPathFactory, own_store: LocalStore) -> Iter
         jobs = surface("jobs", "load: {priority: batch}\nspending: {wait: 1s}\n")
         policies = {"chat": HARD, "jobs": jobs, "free": surface("free", "spending: {cap: none}\n")}
         write_deployment(folder, made, policies)
+        with redis.Redis.from_url(own_store.url) as client:
+            client.hset(TIER_WORTH, "chat", orjson.dumps(WORTH))
         with (
             running(folder, environment(), forked=True) as first,
             running(folder, environment(), forked=True) as second,
@@ -211,11 +221,12 @@ def test_the_record_says_what_it_saved(two: tuple[Gateway, Gateway], own_store: 
     ledger = found["ledger"]
     assert (ledger["steered_from"], ledger["cost_usd"]) == ("hosted", pytest.approx(0.01))
     assert ledger["steered_usd"] == pytest.approx(0.1)
-    assert found["decide"]["in"][-1] == [0.9, ""]
+    assert found["decide"]["in"][-1] == [0.9, "local"]
     route = next(hop for hop in found["hops"] if hop["name"] == "route")["attributes"]
     assert route["tierline.budget"] == "90% of team told, capped at local"
     assert route["tierline.budget.cap"] == "local"
     assert route["tierline.clause"] == "spending.cap"
+    assert route["tierline.reason"] == "hosted: otherwise; 90.0% of the budget is spent: capped at local"
 
 
 def recorded(store: LocalStore, request_id: str) -> dict[str, Any] | None:
