@@ -45,7 +45,10 @@ def litellm_keys(text: str, tenant: str) -> MovedKeys:
             notes[label] = ["left out: it has no token, the 64 hex digits of its SHA-256"]
             continue
         said: list[str] = []
-        records.append(_record(token, label if label != token[:12] else "", row, tenant, said))
+        try:
+            records.append(_record(token, label if label != token[:12] else "", row, tenant, said))
+        except (ValueError, OverflowError) as error:
+            said = [f"left out: one of its numbers cannot be read ({error})"]
         if said:
             notes[label] = said
     if not records and not notes:

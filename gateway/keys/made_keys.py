@@ -15,8 +15,8 @@ from gateway.config.identity import NAME
 from gateway.keys.minting import digest_of, new_id, new_key, secret_of
 from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.keys.roles import Person, may
-from gateway.keys.self_service import NotAllowed, allowed_key
+from gateway.keys.roles import Person
+from gateway.keys.self_service import NotAllowed, allowed_key, may_with
 
 _OWN: Final = frozenset({"id", "digest", "created", "created_by", "replaces", "revision"})
 """Fields that no change of a key is about."""
@@ -24,8 +24,7 @@ _OWN: Final = frozenset({"id", "digest", "created", "created_by", "replaces", "r
 
 async def make_key(registry: KeyRegistry, person: Person, wanted: KeyRecord, why: Why) -> tuple[KeyRecord, str]:
     """Store a new key like `wanted`, whose id and digest do not count; return its record, and the key itself."""
-    for what, name in (("team", wanted.team), ("tenant", wanted.tenant)):
-        check_name(what, name)
+    check_owners(wanted)
     key, digest = await _new_key(registry)
     wanted = replace(wanted, id=new_id(), digest=digest)
     record = allowed_key(person, wanted, await _team_of(registry, wanted), time.time())
@@ -49,6 +48,7 @@ async def rotate_key(
 async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, after: KeyRecord, why: Why) -> KeyRecord:
     """Store the fields in which a key is to differ; return the key as it is then."""
     _permit(person, "keys.change", before)
+    check_owners(after)
     if replace(after, state=before.state) != before:
         # A change of its state alone is let through, also of a key that is not within what its team allows by now.
         kept = replace(after, replaces=after.replaces or after.digest)
@@ -61,6 +61,12 @@ async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, a
     return await registry.update(before, why, **changed) if changed else before
 
 
+def check_owners(key: KeyRecord) -> None:
+    """Raise KeysRefused for a key whose team or tenant has no name that one could have."""
+    check_name("team", key.team)
+    check_name("tenant", key.tenant or "?")
+
+
 def check_name(what: str, name: str) -> None:
     """Raise KeysRefused for a text that is no name of a team or a tenant; '' is one of neither."""
     if name and not re.fullmatch(NAME, name):
@@ -68,7 +74,7 @@ def check_name(what: str, name: str) -> None:
 
 
 def _permit(person: Person, action: str, key: KeyRecord) -> None:
-    if not may(person, action, key.team):
+    if not may_with(person, action, key):
         of = f"team {key.team}" if key.team else "no team"
         raise NotAllowed(f"You may not do this to keys of {of}. An admin can give you a role.")
 

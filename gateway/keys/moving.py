@@ -5,17 +5,25 @@ The first line says by which secret the keys were hashed, as a digest: under ano
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
+from gateway.keys.made_keys import check_name, check_owners
 from gateway.keys.minting import hashed_by, secret_of
-from gateway.keys.records import KeyRecord, OwnerRecord, key_of, owner_of, shown
+from gateway.keys.records import KeyRecord, OwnerRecord, shown
 from gateway.keys.registry import KeyRegistry, KeysRefused
 
 _FORMAT: Final = "tierline keys 1"
+_KEY: Final = TypeAdapter(KeyRecord)
+_OWNER: Final = TypeAdapter(OwnerRecord)
+_MOST: Final = 1 << 53
+"""Greatest number that the store's scripts read exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +59,29 @@ def read_export(text: str) -> list[KeyRecord | OwnerRecord]:
         for line in lines:
             number += 1
             values = orjson.loads(line)
-            is_key = values["kind"] == "key"
-            records.append(key_of({**values, "kind": None}) if is_key else owner_of(values))
+            records.append(_checked_key(values) if values["kind"] == "key" else _checked_owner(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise KeysRefused(f"line {number} of the export: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise KeysRefused(f"line {number} of the export cannot be read: {error}") from None
     return records
+
+
+def _checked_key(values: Any) -> KeyRecord:
+    """Return a key that every worker can take over: one that they could not would stop them from following changes."""
+    key = _KEY.validate_python(values)
+    check_owners(key)
+    if not re.fullmatch("[0-9a-f]{64}", key.digest) or not re.fullmatch("k_[a-z0-9]{1,40}", key.id):
+        raise ValueError("its digest is 64 hex digits, and its id begins with k_")
+    if not (0 < key.revision < _MOST and math.isfinite(key.created) and math.isfinite(key.expires or 0)):
+        raise ValueError("its revision and times are numbers")
+    return key
+
+
+def _checked_owner(values: Any) -> OwnerRecord:
+    owner = _OWNER.validate_python(values)
+    check_name(owner.kind, owner.name or "?")
+    if not 0 < owner.revision < _MOST:
+        raise ValueError("its revision is a number")
+    return owner

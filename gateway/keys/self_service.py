@@ -27,6 +27,14 @@ class NotAllowed(Exception):
     """A key that a person may not make; the message says why, and what would be allowed."""
 
 
+def may_with(person: Person, action: str, key: KeyRecord) -> bool:
+    """Return whether a person may do an action with a key: by its team, and but for admins of their own tenant alone.
+
+    What two tenants call a team may be the same, as each one's identity provider says.
+    """
+    return may(person, action, key.team) and (person.is_admin or key.tenant == person.tenant)
+
+
 def allowed_key(person: Person, wanted: KeyRecord, team: OwnerRecord | None, now: float) -> KeyRecord:
     """Return the key that is made where a person wants `wanted`, new or as it will be after a rotation or a change.
 

@@ -1,0 +1,70 @@
+"""Exports and lists of keys from elsewhere: what is in them that no worker could take over is refused, or left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.keys.litellm import litellm_keys
+from gateway.keys.moving import export_lines, read_export
+from gateway.keys.records import OwnerRecord
+from gateway.keys.registry import KeyRegistry, KeysRefused
+from gateway.quotas.terms import Terms
+from tests.gateway.keys.conftest import WHY, minted, registry, server, store
+
+__all__ = ["registry", "server", "store"]
+TOKEN = "b" * 64
+
+
+async def test_an_export_is_read_as_it_was_written(registry: KeyRegistry) -> None:
+    """Keys, of which one was rotated, with their terms, and owners."""
+    _, record = minted(team="web", terms=Terms(concurrent=2), metadata={"a": "b"}, surfaces=("chat",))
+    first = await registry.create(record, WHY)
+    await registry.rotate(first, minted()[1].digest, 60, WHY)
+    owner = await registry.put_owner(None, OwnerRecord("team", "web", Terms(concurrent=3)), WHY)
+    records = read_export(b"".join(await export_lines(registry)).decode())
+    assert owner in records and len(records) == 3
+    assert {one.terms for one in records} == {Terms(concurrent=2), Terms(concurrent=3)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"digest": "zz"}, {"digest": "A" * 64}, {"state": "actve"}, {"expires": "soon"}, {"surfaces": "chat"},
+        {"tenant": "Bad Name"}, {"tenant": ""}, {"team": "a/b:c"}, {"revision": 0}, {"revision": 1 << 60},
+        {"metadata": {"a": 1}}, {"id": ""}, {"id": "k_/x"}, {"terms": {"concurrent": -1}},
+    ],
+)  # fmt: skip
+async def test_a_record_that_is_none_is_refused(registry: KeyRegistry, wrong: dict[str, Any]) -> None:
+    """In the store it would stop every worker from following what changes, a key's end too."""
+    await registry.create(minted()[1], WHY)
+    head, line = await export_lines(registry)
+    assert read_export((head + line).decode())
+    with pytest.raises(KeysRefused):
+        read_export((head + orjson.dumps({**orjson.loads(line), **wrong})).decode())
+
+
+async def test_an_owner_that_is_none_is_refused(registry: KeyRegistry) -> None:
+    """By its name, its kind or its revision."""
+    await registry.put_owner(None, OwnerRecord("team", "web"), WHY)
+    head, line = await export_lines(registry)
+    for wrong in ({"name": "a:b"}, {"name": ""}, {"kind": "person"}, {"revision": -1}):
+        with pytest.raises(KeysRefused):
+            read_export((head + orjson.dumps({**orjson.loads(line), **wrong})).decode())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"spend": "abc"}, {"rpm_limit": "inf"}, {"rpm_limit": "x"}, {"max_budget": "x"},
+        {"max_budget": 1, "budget_duration": "9" * 5000 + "d"},
+    ],
+)  # fmt: skip
+def test_a_key_of_elsewhere_with_a_number_that_is_none_is_left_out(wrong: dict[str, Any]) -> None:
+    """The others are taken over."""
+    rows = [{"token": TOKEN, "key_alias": "odd", **wrong}, {"token": "c" * 64, "key_alias": "good"}]
+    moved = litellm_keys(orjson.dumps(rows).decode(), "acme")
+    assert [getattr(one, "name", "") for one in moved.records] == ["good"]
+    assert moved.notes["odd"][0].startswith("left out")
