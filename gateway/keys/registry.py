@@ -52,6 +52,8 @@ _LIMIT_S: Final = 1.0
 _DURABLE_S: Final = 3.0
 """How long a change may wait until the store has it on disk; one that syncs once a second takes up to two."""
 _PAGE: Final = 500
+MOST_LOOKED_AT: Final = 20_000
+"""Keys that one search reads: about a second."""
 _AT_ONCE: Final = 200
 """Most records that one script changes: it holds the store up for a few milliseconds."""
 
@@ -87,6 +89,8 @@ class KeyPage(NamedTuple):
 
     keys: list[KeyRecord]
     older: str
+    cut: int = 0
+    """How many were looked at, where that was as many as one search may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +187,15 @@ class KeyRegistry:
         (digest,) = await self._ask(Command((b"HGET", _IDS, name.encode())))
         if digest is not None and (found := await self.by_digest(digest.decode())) is not None:
             return found
-        named = [] if name.startswith("k_") else [key async for key in self.keys() if key.name == name]
-        if len(named) == 1:
+        named, _, cut = (
+            KeyPage([], "") if name.startswith("k_") else await self.page("", 5, wanted=lambda key: key.name == name)
+        )
+        if len(named) == 1 and not cut:
             return named[0]
-        many = ", ".join(key.id for key in named[:5])
+        many = ", ".join(key.id for key in named)
         raise KeysRefused(
-            f"several keys are called {name!r}: {many}; name one by its id" if named
+            f"several keys are called {name!r}: {many}; name one by its id" if len(named) > 1
+            else f"{name!r} is no id, and names are found among the newest {cut:,} keys alone; name it by its id" if cut
             else f"there is no key {name!r}; `tierline keys list` shows those that there are"
         )  # fmt: skip
 
@@ -207,7 +214,10 @@ class KeyRegistry:
     async def page(
         self, after: str = "", most: int = 100, *, team: str = "", wanted: Callable[[KeyRecord], bool] | None = None
     ) -> KeyPage:
-        """Return the keys of all or of one team that are `wanted`, after the one with this id, newest first."""
+        """Return the keys of all or of one team that are `wanted`, after the one with this id, newest first.
+
+        After MOST_LOOKED_AT keys it returns what it has, with the last one that it has looked at as `older`.
+        """
         order = _ORDER + (b":" + team.encode() if team else b"")
         start = 0
         if after:
@@ -215,6 +225,7 @@ class KeyRegistry:
             if rank is None:
                 raise KeysRefused(f"there is no key {after!r} to go on after")
             start = rank + 1
+        last = start + MOST_LOOKED_AT
         keys: list[KeyRecord] = []
         while True:
             count = max(most + 1, _PAGE if wanted else 0)
@@ -231,6 +242,8 @@ class KeyRegistry:
                     return KeyPage(keys, keys[-1].id)
                 keys.append(key)
             start += len(ids)
+            if start >= last:
+                return KeyPage(keys, ids[-1].decode(), MOST_LOOKED_AT)
 
     async def keys(self, *, team: str = "") -> AsyncIterator[KeyRecord]:
         """Yield all keys, newest first; of one that was rotated the newest record."""

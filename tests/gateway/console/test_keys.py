@@ -16,9 +16,9 @@ from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.config.keys import OwnerTerms
-from gateway.console import key_desk
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
+from gateway.keys import registry as module
 from gateway.keys.minting import CONTEXT, digest_of, is_mistyped
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, Why
@@ -158,7 +158,8 @@ async def test_keys_are_searched_and_paged(store: RedisStore, tmp_path: Path, mo
         assert set(await listed("q=ops")) <= {f"k_{n}" for n in range(0, 120, 2)}
         assert await listed("q=nothing") == [] and "No key fits" in (await client.get("/keys?q=nothing")).text
         assert (await client.get("/keys?after=k_none")).status_code == 404
-        monkeypatch.setattr(key_desk, "_MOST_LOOKED_AT", 60)
+        monkeypatch.setattr(module, "MOST_LOOKED_AT", 60)
+        monkeypatch.setattr(module, "_PAGE", 60)
         page = (await client.get("/keys?q=name-8")).text  # name-8 itself is among the oldest
         assert "k_89" in page and "Looked at 60 keys" in page
         [further] = re.findall(r'<a href="(\?[^"]*)">More', page)

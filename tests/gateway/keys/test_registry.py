@@ -114,6 +114,22 @@ async def test_keys_are_listed_in_pages_the_newest_first(registry: KeyRegistry) 
         await registry.find("n9")
 
 
+async def test_a_search_looks_at_so_many_keys_and_says_where_to_go_on(
+    registry: KeyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for a name that there is not does not make the gateway read a million keys."""
+    monkeypatch.setattr("gateway.keys.registry.MOST_LOOKED_AT", 2)
+    monkeypatch.setattr("gateway.keys.registry._PAGE", 2)
+    made = [await registry.create(minted(name=f"key-{number}")[1], WHY) for number in range(5)]
+    page = await registry.page(most=1, wanted=lambda key: key.name == "key-0")
+    assert (page.keys, page.older, page.cut) == ([], made[3].id, 2)
+    page = await registry.page(page.older, 1, wanted=lambda key: key.name == "key-1")
+    assert [key.name for key in page.keys] == ["key-1"]
+    with pytest.raises(KeysRefused, match="name it by its id"):
+        await registry.find("key-0")
+    assert (await registry.find(made[0].id)).name == "key-0"
+
+
 async def test_a_follower_is_told_what_changed_since_a_revision(registry: KeyRegistry, store: RedisStore) -> None:
     """In one round trip; after a loss it is told that it knows nothing."""
     assert (await registry.changes(0)).revision == 0
