@@ -24,7 +24,7 @@ from gateway.keys.moving import export_lines, read_export
 from gateway.keys.records import KeyRecord, OwnerRecord, shown
 from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
 from gateway.keys.roles import Person, may
-from gateway.keys.self_service import NotAllowed
+from gateway.keys.self_service import NotAllowed, may_with
 from gateway.quotas.terms import Terms
 from gateway.steps import Steps
 from policies.quantities import read_duration
@@ -111,8 +111,7 @@ async def list_keys(
     """List keys, the newest first: those of one team, or all that the caller may see."""
     if team:
         permit(person, "keys.see", team)
-    everything = team or may(person, "keys.see")
-    wanted = None if everything else lambda key: may(person, "keys.see", key.team)
+    wanted = None if person.is_admin else lambda key: may_with(person, "keys.see", key)
     with _told():
         page = await KeyRegistry(steps.store).page(after, limit, team=team, wanted=wanted)
     return {"object": "key.list", "keys": [_key(key) for key in page.keys], "older": page.older}
@@ -181,12 +180,14 @@ async def set_state(
 async def list_teams(steps: Served, person: _SeesTeam) -> Shown:
     """List the teams and tenants that have terms in the store."""
     owners = await KeyRegistry(steps.store).owners()
-    return {"object": "team.list", "teams": [_owner(one) for one in owners if may(person, "teams.see", one.name)]}
+    seen = [one for one in owners if may(person, "teams.see", one.name if one.kind == "team" else "")]
+    return {"object": "team.list", "teams": [_owner(one) for one in seen]}
 
 
 @teams.get("/{team}")
-async def show_team(steps: Served, _: _SeesTeam, team: str, kind: Kind = "team") -> Shown:
+async def show_team(steps: Served, person: _SeesTeam, team: str, kind: Kind = "team") -> Shown:
     """Show a team or a tenant."""
+    permit(person, "teams.see", team if kind == "team" else "")
     return _owner(await _there(KeyRegistry(steps.store), kind, team))
 
 
@@ -225,6 +226,8 @@ async def _found(steps: Steps, person: Person, key: str, action: str, body: Said
         record = await KeyRegistry(steps.store).find(key)
     except KeysRefused as refused:
         raise NotFound(f"{refused}.", code="key_not_found", param="key") from None
+    if not may_with(person, "keys.see", record):
+        raise NotFound(f"There is no key {key!r} that you may see.", code="key_not_found", param="key")
     permit(person, action, record.team)
     _check_revision(body, record)
     return record

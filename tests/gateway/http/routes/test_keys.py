@@ -128,8 +128,43 @@ async def test_a_person_does_what_their_role_and_team_allow(
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_permitted")
         listed = (await admin.get("/admin/keys", headers=member)).json()["keys"]
         assert [one["name"] for one in listed] == ["mine"]
-        assert (await admin.get(f"/admin/keys/{web['id']}", headers=member)).status_code == 403
+        assert (await admin.get(f"/admin/keys/{web['id']}", headers=member)).status_code == 404
+        assert (await admin.get("/admin/keys/web-1", headers=member)).status_code == 404
         assert (await admin.post(f"/admin/keys/{web['id']}/revoke", json={}, headers=lead)).status_code == 200
         assert (await admin.put("/admin/teams/web", json={}, headers=lead)).status_code == 403
         assert (await admin.post("/admin/keys", json={"team": "web"}, headers=viewer)).status_code == 403
         assert (await admin.get("/admin/keys/export", headers=lead)).status_code == 403
+
+
+async def test_a_role_for_a_team_is_none_for_a_tenant_nor_in_another_tenant(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, provider: IdentityProvider
+) -> None:
+    """Neither for a tenant of the same name, nor for keys of another tenant's team of the same name."""
+    async with admin_port(tmp_path, upstream, server, provider) as (admin, _):
+        await admin.put("/admin/teams/web?kind=tenant", json={"terms": {"requests_per_minute": 9}})
+        await admin.put("/admin/teams/web", json={"terms": {"requests_per_minute": 5}})
+        other = (await admin.post("/admin/keys", json={"name": "theirs", "team": "web", "tenant": "acme"})).json()
+        for group in ("leads", "web"):
+            headers = {"authorization": f"Bearer {provider.token(groups=[group])}"}
+            listed = (await admin.get("/admin/teams", headers=headers)).json()["teams"]
+            assert [(one["kind"], one["name"]) for one in listed] == [("team", "web")]
+            assert (await admin.get("/admin/teams/web", headers=headers)).status_code == 200
+            assert (await admin.get("/admin/teams/web?kind=tenant", headers=headers)).status_code == 403
+            for path in ("/admin/keys", "/admin/keys?team=web"):
+                assert (await admin.get(path, headers=headers)).json()["keys"] == []
+            assert (await admin.get(f"/admin/keys/{other['id']}", headers=headers)).status_code == 404
+            for action in ("disable", "revoke", "rotate"):
+                tried = await admin.post(f"/admin/keys/{other['id']}/{action}", json={}, headers=headers)
+                assert tried.status_code in (403, 404), action
+        assert (await admin.get(f"/admin/keys/{other['id']}")).json()["state"] == "active"
+
+
+async def test_a_key_has_no_owner_whose_name_is_none(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Neither when it is made nor later, so that no account's name can be made to look like another's."""
+    async with admin_port(tmp_path, upstream, server) as (admin, _):
+        key = (await admin.post("/admin/keys", json={"team": "web"})).json()
+        for wrong in ({"team": "web/usd"}, {"tenant": "key:k_1"}, {"tenant": ""}, {"team": "web\n"}):
+            assert (await admin.post("/admin/keys", json=wrong)).status_code == 400
+            assert (await admin.patch(f"/admin/keys/{key['id']}", json=wrong)).status_code == 400
