@@ -60,9 +60,13 @@ class HeldKeys:
         table.move_to_end(digest)
         return held if held.until > time.time() else HeldKey(_NEVER, None, _STATES["expired"])
 
-    def hold(self, digest: bytes, caller: Caller | None) -> HeldKey:
-        """Remember whom a key stands for, None for nobody, and return what is known of it now."""
+    def hold(self, digest: bytes, caller: Caller | None, *, there: bool = True) -> HeldKey:
+        """Remember whom a key stands for, nobody if it is not `there`, and return what is known of it now.
+
+        For what stands in for a key that is not there the same is done.
+        """
         held = _UNKNOWN if caller is None or caller.record is None else _held(caller, caller.record)
+        held = held if there else _UNKNOWN
         table, most = (self._refused, self._most_refused) if held.caller is None else (self._callers, self._most)
         table[digest] = held
         if len(table) > most:

@@ -251,7 +251,7 @@ class KnownKeys:
         else:
             if there and found.record.state == "active" and drops == self._drops:
                 self._to_keep.append(found)
-        held = self.held.hold(digest, caller if there else None)
+        held = self.held.hold(digest, caller, there=there)
         self._in_use.set()
         if drops != self._drops:
             self.held.forget(digest)

@@ -29,6 +29,7 @@ from cache.store.base import Command, Store, StoreUnavailable
 from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
 from gateway.keys.minting import SECRET, hashed_by
 from gateway.keys.records import KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
+from gateway.quotas.terms import Budget, Terms
 
 T = TypeVar("T")
 
@@ -45,8 +46,12 @@ _SECRET: Final = b"tierline:{keys}:secret"
 _CHANGE: Final = APPEND + (_HERE / "change.lua").read_bytes()
 _LOOKUP: Final = (_HERE / "lookup.lua").read_bytes()
 _NOT_ONE: Final = to_json(
-    KeyRecord("k_no-such-key", "0" * 64, "default", team="none", name="no key", created=1.7e9, created_by="tierline")
-)
+    KeyRecord(
+        "k_no-such-key", "0" * 64, "default", "none", "no key", "nobody@example.com", created=1.7e9, created_by="ada",
+        terms=Terms(requests_per_minute=60, budgets=(Budget(usd=25),)), metadata={"of": "none"},
+    )
+)  # fmt: skip
+"""Like the record of a key with usual terms."""
 
 _LIMIT_S: Final = 1.0
 _DURABLE_S: Final = 3.0
