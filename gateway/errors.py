@@ -46,6 +46,8 @@ class ApiError(Exception):
     status = 500
     type = "server_error"
     code: str | None = "internal_error"
+    of_owner = False
+    """Whether it is about the money of this request's owners, so that an equal request of another may fare better."""
 
     def __init__(
         self, message: str, *, code: str | None = None, param: str | None = None, headers: Headers = ()

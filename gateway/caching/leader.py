@@ -18,6 +18,7 @@ from cache.flights.single_flight import AnswerHead, Flight, Landing
 from cache.write import PendingWrite
 from gateway.caching.follower import Follower
 from gateway.cascade.streaming import LiveStream
+from gateway.errors import ApiError
 from gateway.request.reply import AnswerEnd, Reply, Source
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class Leader(Sharing):
     ) -> None:
         """If the block failed, land the flight without an answer."""
         self._request.client.on_left = None
-        if isinstance(error, Exception):
+        if isinstance(error, ApiError) and error.of_owner:
+            self._land(Landing("lost"))
+        elif isinstance(error, Exception):
             self._land(Landing("failed", error=error))
         elif error is not None:
             self._land(Landing("abandoned"))

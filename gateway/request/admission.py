@@ -108,12 +108,14 @@ class Admission:
     def unknown(self, what: str) -> int:
         """Return the nanodollars that a call of unknown price counts as. Raises Forbidden where it is refused."""
         if self._ceiling is None:
-            raise Forbidden(
+            error = Forbidden(
                 f"Nobody states what {what} costs, and this request has a budget. State its price in the config, or "
                 "what it counts as: keys.unknown_price.ceiling.",
                 code="price_unknown",
                 headers=_NO_RETRY,
             )
+            error.of_owner = True
+            raise error
         return self._ceiling
 
     def refusal(self, refused: Refusal, trace: Trace) -> ApiError:
@@ -215,7 +217,9 @@ class Holding:
     async def _waited(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
         taken = await self._admission.leases.wait(accounts, demand)
         if isinstance(taken, Refusal):
-            raise self._admission.refusal(taken, self._trace)
+            error = self._admission.refusal(taken, self._trace)
+            error.of_owner = True
+            raise error
         return taken
 
     def unknown(self, what: str) -> int:

@@ -33,6 +33,7 @@ TENANTS: dict[str, dict[str, Any]] = {
     "words": {"limits": {"tokens_per_minute": 1000}},
     "single": {"limits": {"concurrent": 1}},
     "people": {"per_user": {"requests_per_minute": 1}},
+    "shared": {"per_session": {"budgets": [{"usd": 0.03, "per": "day"}]}},
     "agents": {"per_session": {"requests_per_minute": 1}},
     "poor": {"limits": {"budgets": [{"usd": 0.05, **MONTH}]}},
     "thrifty": {"limits": {"budgets": [{"usd": 0.05, **MONTH}]}},
@@ -224,6 +225,24 @@ def test_each_session_has_its_own_limit(gateway: Gateway) -> None:
     """By the id that the agent sends, sub-agents included."""
     ids = ({"x-claude-code-session-id": "s1"}, {"session-id": "s2"}, {"x-claude-code-session-id": "s1"})
     assert [sent(gateway, "agents", headers=one).status_code for one in ids] == [200, 200, 429]
+
+
+def test_an_equal_request_of_another_owner_is_not_refused_with_it(two: tuple[Gateway, Gateway]) -> None:
+    """A leader without money fails alone: those who wait for the same answer have budgets of their own."""
+
+    def ask(gateway: Gateway, session: str, word: str, *, fresh: bool = False) -> int:
+        messages = [{"role": "user", "content": word}]
+        headers = {"x-tierline-session": session}
+        return sent(gateway, "shared", fresh=fresh, headers=headers, messages=messages).status_code
+
+    one, other = two  # the other has not heard of the session that has spent its budget
+    for turn in range(3):
+        until(lambda session=f"spent-{turn}": ask(one, session, "hello", fresh=True) == 429)
+        with ThreadPoolExecutor(9) as pool:
+            leader = pool.submit(ask, other, f"spent-{turn}", f"the same {turn}")
+            waiting = [pool.submit(ask, other, f"other-{turn}-{number}", f"the same {turn}") for number in range(8)]
+            assert [each.result() for each in waiting] == [200] * 8
+            assert leader.result() in (200, 429)  # it may have followed
 
 
 def test_a_team_of_the_config_limits_its_tenants(gateway: Gateway) -> None:

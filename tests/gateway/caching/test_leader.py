@@ -12,7 +12,7 @@ from cache.flights.single_flight import Flight, Landing
 from cache.write import PendingWrite
 from gateway.caching.follower import Follower
 from gateway.caching.leader import Leader
-from gateway.errors import UpstreamFailed
+from gateway.errors import OutOfBudget, UpstreamFailed
 from gateway.request.context import Client, RequestContext
 from gateway.request.reply import AnswerEnd, Reply
 from tests.support.context import streamed_request
@@ -64,6 +64,16 @@ class Led:
         """The reply for the leader's own client."""
         with self.leader as shared:
             return shared.publish(Reply(events=backend.events(), stream=backend))
+
+
+async def test_what_a_leader_owes_concerns_no_follower() -> None:
+    """Followers of a request that is refused for its owner's budget try again; of any other failure, they get it."""
+    for of_owner, end in ((True, "lost"), (False, "failed")):
+        led, refused = Led(), OutOfBudget("Key k_1 has spent all.")
+        refused.of_owner = of_owner
+        with pytest.raises(OutOfBudget), led.leader:
+            raise refused
+        assert led.flight.landing is not None and led.flight.landing.end == end
 
 
 async def test_a_body_lands_at_once() -> None:
