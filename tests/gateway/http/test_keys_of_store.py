@@ -13,6 +13,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.config.schema import key_digest
 from gateway.keys.minting import new_key
 from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyRegistry
@@ -150,6 +151,21 @@ async def test_a_key_may_use_its_tiers_and_models_alone(
         assert (await app.ask(headers=headers, model="code")).status_code == 403
         headers, _ = await made(registry, team="small", tiers=("hosted",))
         assert (await app.ask(headers=headers)).status_code == 403
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_keys_of_another_gateway_go_on_being_valid(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, *, required: bool
+) -> None:
+    """By their plain SHA-256, with their limits; a disabled one is refused also where no key is demanded."""
+    record = KeyRecord("k_old", key_digest(b"sk-old-one").hex(), "acme", "web", imported=True, surfaces=("code",))
+    disabled = KeyRecord("k_off", key_digest(b"sk-old-off").hex(), "acme", state="disabled", imported=True)
+    await registry.restore([record, disabled], WHY)
+    async with gateway(tmp_path, upstream, server, keys={"required": required}) as app:
+        assert (await app.ask(headers=sent("sk-old-one"))).status_code == 403
+        assert (await app.ask(headers=sent("sk-old-one"), model="auto")).headers["x-tierline-surface"] == "code"
+        assert (await app.ask(headers=sent("sk-old-off"))).status_code == 401
+        assert (await app.ask(headers=sent("sk-any"))).status_code == (401 if required else 200)
 
 
 async def test_tenants_that_are_in_the_store_alone_share_no_answers(
