@@ -19,6 +19,7 @@ from gateway.lab.policy_tests.format import read_tests
 from policies.loader import SHIPPED
 from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway
+from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
 
 NODE = ROOT / "tests" / "integration" / "node"
@@ -65,6 +66,21 @@ def test_curl_example(gateway: Gateway, local_upstream: Upstream, code: str) -> 
     local_upstream.default = Reply(text=PARIS)
     done = subprocess.run(["bash", "-c", at(gateway, code)], capture_output=True, text=True, check=True, timeout=20)
     assert PARIS in done.stdout
+
+
+@pytest.mark.parametrize("code", blocks("bash"))
+def test_commands_of_keys(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str
+) -> None:
+    """They make a team and a key, and say what was spent."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIERLINE_STORE_URL", store.url)
+    lines = [shlex.split(one, comments=True) for line in code.splitlines() for one in line.split(" && ")]
+    commands = [words[1:] for words in lines if words[0] == "tierline"]
+    assert len(commands) >= 4
+    for words in commands:
+        assert main(words) == 0, words
+    assert " tl_" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", blocks("js"))
