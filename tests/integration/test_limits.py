@@ -17,6 +17,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
+import redis
 
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
@@ -42,7 +43,19 @@ TENANTS: dict[str, dict[str, Any]] = {
     "member": {"team": "web"},
     "unpriced": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
     "free": {},
+    "followed": {"limits": {"budgets": [{"usd": 10, "per": "total"}]}},
+    "absent": {"limits": {"budgets": [{"usd": 10, "per": "total"}]}},
+    **{f"walk-{number}": {"limits": {"requests_per_minute": 1}} for number in range(80)},
 }
+FREE = {
+    "/v1/models": "shows the policies",
+    "/v1/responses/{response_id}": "shows, deletes or cancels what is kept; SDKs poll it",
+    "/v1/conversations": "keeps and shows items; nothing is called",
+    "/v1/feedback": "notes what somebody thinks of an answer",
+    "/health": "is a probe", "/readyz": "is a probe", "/metrics": "is the operator's",
+    "/openapi.json": "is a document", "/docs": "is a document",
+}  # fmt: skip
+"""Beginnings of the paths that count against no limit, and why: what they do costs no backend anything."""
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions")
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
@@ -264,3 +277,56 @@ def test_anthropics_clients_get_their_own_headers(gateway: Gateway) -> None:
     assert headers["anthropic-ratelimit-tokens-limit"] == "1000"
     assert time.strptime(headers["anthropic-ratelimit-tokens-reset"], "%Y-%m-%dT%H:%M:%SZ")
     assert "x-ratelimit-limit-tokens" not in headers
+
+
+def test_no_route_escapes_the_limits(gateway: Gateway) -> None:
+    """Of every operation of the public port, the second one in a minute is refused, but for those listed as free."""
+    described = httpx2.get(f"{gateway.origin}/openapi.json").json()["paths"]
+    operations = [(method.upper(), path) for path, methods in described.items() for method in methods]
+    assert len(operations) > 30
+    escaped = []
+    for number, (method, path) in enumerate(operations):
+        own = path if path.startswith("/v1") else f"/v1{path}"
+        known = next((body for start, body in BODIES.items() if own.startswith(start)), {"input": "hello"})
+        body = {"model": "chat", **known}
+        headers = {"authorization": f"Bearer key-of-walk-{number}", "x-tierline-cache": "no-cache, no-store"}
+        url = gateway.origin + path.partition("{")[0].ljust(len(path), "x") if "{" in path else gateway.origin + path
+        options = {"json": body} if method == "POST" else {}
+        codes = [httpx2.request(method, url, headers=headers, timeout=30, **options).status_code for _ in range(2)]
+        if (codes[1] != 429) != (path == "/" or any(path.startswith(free) for free in FREE)):
+            escaped.append((method, path, codes))
+    assert not escaped, escaped
+
+
+def spent(store: LocalStore, tenant: str) -> int:
+    with redis.Redis.from_url(store.url) as there:
+        value = there.hget(f"{{tierline:traces}}:quota:tenant:{tenant}/usd/total", "spent")
+        return int(value or 0)  # type: ignore[arg-type]
+
+
+def test_followers_and_hits_cost_nothing(gateway: Gateway, own_upstream: Upstream, own_store: LocalStore) -> None:
+    """Of four equal requests at once and one later, the key pays one call."""
+    own_upstream.on("shared").reply(before_first_s=0.3, usage=USAGE)
+    body = {"messages": [{"role": "user", "content": "shared"}], "fresh": False}
+    with ThreadPoolExecutor() as pool:
+        replies = list(pool.map(lambda _: sent(gateway, "followed", **body), range(4)))
+    replies.append(sent(gateway, "followed", **body))
+    assert [reply.status_code for reply in replies] == [200] * 5 and len(own_upstream.requests) == 1
+    until(lambda: spent(own_store, "followed") == round(CALL_USD * 1e9), 5)
+
+
+def test_an_abandoned_stream_counts_once(gateway: Gateway, own_upstream: Upstream, own_store: LocalStore) -> None:
+    """The client leaves after the first words: what had come until then is charged, and nothing is held any more."""
+    own_upstream.on("long").reply(text="word " * 400, between_s=0.02, usage=None)
+    headers = {"authorization": "Bearer key-of-absent"}
+    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "long"}]}
+    with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=10) as reply:
+        next(reply.iter_bytes())
+    until(lambda: spent(own_store, "absent") > 0, 5)
+    once = spent(own_store, "absent")
+    assert once < 0.04 * 1e9
+    time.sleep(0.5)
+    assert spent(own_store, "absent") == once
+    with redis.Redis.from_url(own_store.url) as there:
+        ledgers = [json.loads(entry[1][b"v"])["ledger"] for entry in there.xrange("tierline:traces")]
+    assert [round(one["charged_usd"] * 1e9) for one in ledgers if one["tenant"] == "absent"] == [once]
