@@ -28,6 +28,8 @@ from gateway.quotas.machine import LIFE_S, LeaseReply, LeaseRequest
 SLOT_MS: Final = 250
 SLOTS: Final = 60_000 // SLOT_MS
 PRESSED_MS: Final = 1000
+GAP_MS: Final = 2500
+"""Longer than workers that use anything are silent: the store was away, or its clock was set forward."""
 TURN_MS: Final = 500
 """A worker that has not asked again for so long no longer waits."""
 _BACK: Final = 4
@@ -48,6 +50,8 @@ class WorkerLease:
     since: int = 0
     """Of money: since when it has waited for `least`; 0 if it does not wait."""
     least: int = 0
+    silent: int = 0
+    """The authority's `silent_ms` when `until` was set."""
 
 
 @dataclass(slots=True)
@@ -65,6 +69,8 @@ class Authority:
 
     def __init__(self) -> None:
         self.accounts: dict[str, AccountState] = {}
+        self.heard_at = self.silent_ms = 0
+        """When the latest exchange was, and for how long in all there was none for more than `GAP_MS`."""
         self.may_go: dict[str, int] = {}
         """When accounts of money are no longer needed, in Unix milliseconds; 0 for never."""
 
@@ -76,8 +82,11 @@ class Authority:
         self, worker: str, number: int, requests: Sequence[tuple[str, LeaseRequest]], now: int
     ) -> list[LeaseReply]:
         """Return the reply for each account; `now` in milliseconds."""
+        if self.heard_at and now - self.heard_at > GAP_MS:
+            self.silent_ms += now - self.heard_at
+        self.heard_at = now
         return [
-            _exchange(self.accounts.setdefault(name, AccountState()), worker, number, request, now)
+            _exchange(self.accounts.setdefault(name, AccountState()), worker, number, request, now, self.silent_ms)
             for name, request in requests
         ]
 
@@ -91,9 +100,11 @@ class Authority:
                 self.may_go.pop(name, None)
 
 
-def _exchange(account: AccountState, worker: str, number: int, request: LeaseRequest, now: int) -> LeaseReply:
+def _exchange(
+    account: AccountState, worker: str, number: int, request: LeaseRequest, now: int, silent: int
+) -> LeaseReply:
     last = now + LIFE_MS[request.unit]
-    _end_leases(account, now, last)
+    _end_leases(account, now, LIFE_MS[request.unit], silent)
     mine = account.leases.get(worker)
     late = mine is not None and number <= mine.number
     spent, reset_ms = account.spent, 0
@@ -137,17 +148,18 @@ def _exchange(account: AccountState, worker: str, number: int, request: LeaseReq
     if request.comfort > 0 and not pressed and free > 0:
         amount += min(request.comfort, free // 10)
     account.leases[worker] = WorkerLease(
-        amount, mine_held, mine_expected, last, number, request.used, since, request.least if since else 0
+        amount, mine_held, mine_expected, last, number, request.used, since, request.least if since else 0, silent
     )
     return LeaseReply(amount, spent, others, held, expected, int(pressed), denied, retry_ms, reset_ms)
 
 
-def _end_leases(account: AccountState, now: int, last: int) -> None:
+def _end_leases(account: AccountState, now: int, life: int, silent: int) -> None:
+    """End leases that are over. While no worker could exchange anything, none ran out, and none outlasts its life."""
     for name, lease in list(account.leases.items()):
+        lease.until = min(lease.until + silent - lease.silent, now + life)  # the clock may have been set back
+        lease.silent = silent
         if lease.until <= now:
             del account.leases[name]
-        elif lease.until > last:  # the clock was set back
-            lease.until = last
 
 
 def _used(account: AccountState, now: int, added: int = 0) -> int:

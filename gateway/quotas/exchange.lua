@@ -1,9 +1,9 @@
 -- Do what authority.py does, for all accounts of one worker in one step. It is told there; both are held equal by a test.
--- KEYS: the sorted set of accounts, then for each account its hash and that of its slots.
+-- KEYS: the sorted set of accounts, when the latest exchange was, then for each account its hash and that of its slots.
 -- ARGV: worker, number, milliseconds (empty: the store's clock), then 15 words for each account:
 -- unit, limit, kept, held, expected, need, need_expected, least, least_expected, comfort, used, reported (those of LeaseRequest),
 -- lifetime of the lease, lifetime of the keys, and when the account may go (0: never), in milliseconds.
-local SLOT, SLOTS, PRESSED, TURN, BACK, WORDS = 250, 240, 1000, 500, 4, 15
+local SLOT, SLOTS, PRESSED, TURN, GAP, BACK, WORDS = 250, 240, 1000, 500, 2500, 4, 15
 local worker, number = 'w:' .. ARGV[1], tonumber(ARGV[2])
 local now = tonumber(ARGV[3])
 if not now then
@@ -11,8 +11,13 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+local heard_at, silent = string.match(redis.call('GET', KEYS[2]) or '0 0', '(%S+) (%S+)')
+heard_at, silent = tonumber(heard_at), tonumber(silent)
+if heard_at > 0 and now - heard_at > GAP then silent = silent + now - heard_at end
+redis.call('SET', KEYS[2], string.format('%.0f %.0f', now, silent))
+
 local function whole(value) return string.format('%.0f', value) end
-local function line(figures) return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(figures)) end
+local function line(figures) return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(figures)) end
 
 local function used(key, added, life)
   local slot = math.floor(now / SLOT)
@@ -59,7 +64,7 @@ end
 
 local replies = {}
 for i = 1, (#ARGV - 3) / WORDS do
-  local key, slots_key, at = KEYS[2 * i], KEYS[2 * i + 1], 3 + (i - 1) * WORDS
+  local key, slots_key, at = KEYS[2 * i + 1], KEYS[2 * i + 2], 3 + (i - 1) * WORDS
   local unit = ARGV[at + 1]
   local word = {}
   for j = 2, WORDS do word[j] = tonumber(ARGV[at + j]) end
@@ -78,8 +83,10 @@ for i = 1, (#ARGV - 3) / WORDS do
     elseif name ~= 'limit' then
       local lease = {}
       for figure in string.gmatch(value, '%S+') do lease[#lease + 1] = tonumber(figure) end
-      if lease[4] > now + life then
-        lease[4] = now + life
+      for at_least = 7, 9 do lease[at_least] = lease[at_least] or 0 end
+      local till = math.min(lease[4] + silent - lease[9], now + life)
+      if till ~= lease[4] or silent ~= lease[9] then
+        lease[4], lease[9] = till, silent
         redis.call('HSET', key, name, line(lease))
       end
       if lease[4] <= now then
@@ -130,7 +137,7 @@ for i = 1, (#ARGV - 3) / WORDS do
       end
     end
     if comfort > 0 and not pressed and free > 0 then amount = amount + math.min(comfort, math.floor(free / 10)) end
-    redis.call('HSET', key, worker, line({amount, held, expected, now + life, number, total_used, since, since > 0 and least or 0}))
+    redis.call('HSET', key, worker, line({amount, held, expected, now + life, number, total_used, since, since > 0 and least or 0, silent}))
     if not money then
       redis.call('PEXPIRE', key, key_life)
     else

@@ -4,6 +4,7 @@ In the store, in the slot of the stream of records:
 
     {tierline:traces}:quota:<account>          hash: `spent`, `limit`: nanodollars; `pressed`; `w:<worker>`, leases
     {tierline:traces}:quota:<account>:slots    hash, of requests and tokens: what was used, by quarter of a second
+    {tierline:traces}:quotas:clock             when the latest exchange was, and for how long there was none
     {tierline:traces}:quotas                   sorted set: accounts of money, by when they may go (+inf: never)
 
 `spent` is moved by the script that appends records to the stream, `HINCRBY <key> spent <nanodollars>` in the same step
@@ -35,6 +36,7 @@ EXCHANGE_S: Final = 0.2
 PATIENCE_S: Final = 60.0
 """Longest wait for money that other requests hold, most of which cost far less than the most they can."""
 _ENDS: Final = b"{tierline:traces}:quotas"
+_CLOCK: Final = b"{tierline:traces}:quotas:clock"
 SCRIPT: Final = Path(__file__).with_name("exchange.lua").read_bytes()
 _LIMIT_S: Final = 0.25
 _MOST: Final = 64
@@ -368,7 +370,7 @@ class QuotaLeases:
     async def _asked(
         self, worker: str, number: int, requests: Sequence[tuple[str, LeaseRequest]], accounts: Mapping[str, Account]
     ) -> list[LeaseReply]:
-        keys, words = [_ENDS], [worker.encode(), b"%d" % number, b""]
+        keys, words = [_ENDS, _CLOCK], [worker.encode(), b"%d" % number, b""]
         for name, request in requests:
             key = f"{ACCOUNT_PREFIX}{name}".encode()
             keys += (key, key + b":slots")

@@ -56,7 +56,7 @@ class SharedAuthority:
         await asyncio.sleep(_TRIP_S / 2)
         words = commands[0].words
         count = int(words[2])
-        names = [key.decode().removeprefix(ACCOUNT_PREFIX) for key in words[4 : 3 + count : 2]]
+        names = [key.decode().removeprefix(ACCOUNT_PREFIX) for key in words[5 : 3 + count : 2]]
         worker, number, given = words[3 + count].decode(), int(words[4 + count]), words[6 + count :]
         requests = [
             (name, LeaseRequest(given[at].decode(), *map(int, given[at + 1 : at + _WORDS - 3])))  # type: ignore[arg-type]

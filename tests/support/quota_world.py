@@ -238,14 +238,19 @@ class World:
         self._pass(PAUSES_S[how % len(PAUSES_S)])
 
     def stall(self, worker: WorkerModel, how: int) -> None:
-        """All workers stand still for longer than their leases last."""
+        """A worker stands still for longer than its leases last, while others go on; or all of them do."""
         if not self.calm:
-            self._pass(LONG_S[how % len(LONG_S)])
+            for _ in range(8 if how % 2 else 0):
+                self.now += 2.0
+                for other in self.workers:
+                    if other is not worker:
+                        self.exchange(other, how)
+            self._pass(LONG_S[how % len(LONG_S)] if not how % 2 else 0.0)
 
     def step_clock(self, worker: WorkerModel, how: int) -> None:
         step_ms = CLOCK_STEPS_MS[how % len(CLOCK_STEPS_MS)]
-        self.skew_ms += min(step_ms, 0) if self.calm else step_ms
-        self.is_lenient |= not self.calm and step_ms > 0
+        self.skew_ms += step_ms
+        self.is_lenient |= step_ms > 0 and not (self.calm and self.is_money)
 
     def toggle_store(self, worker: WorkerModel, how: int) -> None:
         self.is_down = not self.is_down
@@ -336,12 +341,12 @@ class World:
         fresh = self.workers[0] = self._worker()
         for window in range(len(self.parts.names)):
             self._lease(fresh, window)
-        for _ in range(2):  # deadlines that a clock set back has made absurd end a lease's life after the first
-            self._pass(16.0)
+        for _ in range(9):  # leases end in time in which something is exchanged
+            self._pass(2.0)
             self.exchange(fresh, 0)
         worst = 1000 if self.is_money else 1
         if self.unit == "requests":
-            self._pass(61.0)
+            self.now += 61.0
         for window, name in enumerate(self.parts.names):
             lease = self._lease(fresh, window)
             lease.waiting.append((1, worst))

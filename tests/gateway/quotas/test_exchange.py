@@ -28,7 +28,7 @@ def server() -> Iterator[redis.Redis]:
 
 
 def _asked(server: redis.Redis, worker: str, number: int, now: int, requests: list[tuple[str, LeaseRequest]]) -> object:
-    keys, words = ["{tierline:traces}:quotas"], [worker, number, now]
+    keys, words = ["{tierline:traces}:quotas", "{tierline:traces}:quotas:clock"], [worker, number, now]
     for name, request in requests:
         keys += [ACCOUNT_PREFIX + name, f"{ACCOUNT_PREFIX}{name}:slots"]
         words += [*request, 15000 if request.unit == "usd" else 4000, 120_000, 0]
@@ -69,6 +69,8 @@ def test_script_and_authority_agree(server: redis.Redis, seed: int) -> None:
             requests.append((f"of/{unit}", _request(chance, unit, used[worker, unit])))
         told = authority.exchange(worker, numbers[worker], requests, now)
         assert told == _asked(server, worker, numbers[worker], now, requests)
+    clock = server.get("{tierline:traces}:quotas:clock").split()
+    assert [int(figure) for figure in clock] == [authority.heard_at, authority.silent_ms]
     for unit in UNITS:
         account = authority.accounts[f"of/{unit}"]
         stored = {name.decode(): value.decode() for name, value in server.hgetall(f"{ACCOUNT_PREFIX}of/{unit}").items()}
