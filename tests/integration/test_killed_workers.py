@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx2
 import orjson
+import pytest
 import redis
 
 from tests.support.gateway import CHAT, config, environment, running, write_deployment
@@ -22,6 +23,7 @@ CALL = 20_000_000
 """Nanodollars of a call."""
 
 
+@pytest.mark.long
 def test_what_a_killed_gateway_has_spent_is_counted(tmp_path: Path, upstream: Upstream, store: LocalStore) -> None:
     """The counter is what the provider's side has billed, and what the ledger says, to the nanodollar."""
     (tmp_path / "acme.key").write_text("key-of-acme")

@@ -1,0 +1,73 @@
+"""Limits and budgets while the store is away, by the config's word."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import redis
+
+from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
+from tests.support.store import local_store
+from tests.support.upstream import Reply, Upstream
+from tests.support.wait import until
+
+PRICE = {"input": 100, "output": 100}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
+CALL = 20_000_000
+"""Nanodollars of a call."""
+TERMS: dict[str, dict[str, Any]] = {
+    "often": {"limits": {"requests_per_minute": 10}},
+    "poor": {"limits": {"budgets": [{"usd": 1, "per": "total"}]}},
+}
+
+
+def sent(gateway: Gateway, tenant: str) -> httpx2.Response:
+    headers = {"authorization": f"Bearer key-of-{tenant}", "x-tierline-cache": "no-cache, no-store"}
+    body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+    return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=30)
+
+
+@pytest.mark.long
+def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_lease(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    """`open` lets requests through; `closed` refuses with 503. What was charged meanwhile is counted later."""
+    upstream.default = Reply(usage=USAGE)
+    with ExitStack() as stack:
+        store = stack.enter_context(local_store())
+        gateways = {}
+        for word in ("open", "closed"):
+            folder = tmp_path / word
+            folder.mkdir()
+            for name in TERMS:
+                (folder / f"{name}.key").write_text(f"key-of-{name}")
+                (folder / f"{name}.key").chmod(0o600)
+            tenants = {name: {"key_file": f"{name}.key", **terms} for name, terms in TERMS.items()}
+            keys = {"when_store_is_down": word}
+            made = config(upstream.url, None, store.url, tenants=tenants, keys=keys, embedding={"state": str(folder)})
+            priced = {"base_url": upstream.url, "model": "small", "price": PRICE}
+            made["tiers"] = [{"name": "local", "backends": [priced]}]
+            write_deployment(folder, made, {"chat": CHAT.replace("[local, hosted]", "[local]")})
+            gateways[word] = stack.enter_context(running(folder, environment(), forked=True))
+        for gateway in gateways.values():
+            assert [sent(gateway, name).status_code for name in TERMS] == [200, 200]
+        store.stop()
+        assert [sent(gateways["open"], "often").status_code for _ in range(20)] == [200] * 20
+
+        def refused() -> bool:
+            reply = sent(gateways["closed"], "often")
+            return (reply.status_code, reply.json().get("error", {}).get("code")) == (503, "limits_unavailable")
+
+        until(refused, 20)
+        calls = len(upstream.requests)
+        codes = [sent(gateways["open"], "poor").status_code for _ in range(30)]
+        money = len(upstream.requests) - calls
+        assert codes.count(200) == money and money * CALL <= 1_000_000_000 // 10 + 2 * CALL
+        store.start()
+        with redis.Redis.from_url(store.url) as there:
+            name = "{tierline:traces}:quota:tenant:poor/usd/total"
+            until(lambda: int(there.hget(name, "spent") or 0) == money * CALL, 20)  # type: ignore[arg-type]
