@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.config.identity import NAME
 from gateway.keys.minting import digest_of, new_id, new_key, secret_of
-from gateway.keys.records import KeyRecord, OwnerRecord
+from gateway.keys.records import LATEST, KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.keys.roles import Person
 from gateway.keys.self_service import NotAllowed, allowed_key, may_with
@@ -24,7 +24,7 @@ _OWN: Final = frozenset({"id", "digest", "created", "created_by", "replaces", "r
 
 async def make_key(registry: KeyRegistry, person: Person, wanted: KeyRecord, why: Why) -> tuple[KeyRecord, str]:
     """Store a new key like `wanted`, whose id and digest do not count; return its record, and the key itself."""
-    check_owners(wanted)
+    check_key(wanted)
     key, digest = await _new_key(registry)
     wanted = replace(wanted, id=new_id(), digest=digest)
     record = allowed_key(person, wanted, await _team_of(registry, wanted), time.time())
@@ -48,7 +48,7 @@ async def rotate_key(
 async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, after: KeyRecord, why: Why) -> KeyRecord:
     """Store the fields in which a key is to differ; return the key as it is then."""
     _permit(person, "keys.change", before)
-    check_owners(after)
+    check_key(after)
     if replace(after, state=before.state) != before:
         # A change of its state alone is let through, also of a key that is not within what its team allows by now.
         kept = replace(after, replaces=after.replaces or after.digest)
@@ -61,10 +61,12 @@ async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, a
     return await registry.update(before, why, **changed) if changed else before
 
 
-def check_owners(key: KeyRecord) -> None:
-    """Raise KeysRefused for a key whose team or tenant has no name that one could have."""
+def check_key(key: KeyRecord) -> None:
+    """Raise KeysRefused for a key whose team or tenant has no name that one could have, or whose end no date."""
     check_name("team", key.team)
     check_name("tenant", key.tenant or "?")
+    if not 0 <= (key.expires or 0) <= LATEST:
+        raise KeysRefused("its end is no date before the year 10000; leave it out for a key that does not end")
 
 
 def check_name(what: str, name: str) -> None:

@@ -5,7 +5,6 @@ The first line says by which secret the keys were hashed, as a digest: under ano
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.keys.made_keys import check_name, check_owners
+from gateway.keys.made_keys import check_key, check_name
 from gateway.keys.minting import hashed_by, secret_of
-from gateway.keys.records import KeyRecord, OwnerRecord, shown
+from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, shown
 from gateway.keys.registry import KeyRegistry, KeysRefused
 
 _FORMAT: Final = "tierline keys 1"
@@ -47,7 +46,7 @@ def read_export(text: str) -> list[KeyRecord | OwnerRecord]:
     number = 1
     records: list[KeyRecord | OwnerRecord] = []
     try:
-        head, *lines = text.splitlines()
+        head, *lines = text.splitlines() or [""]
         first = orjson.loads(head)
         if not isinstance(first, dict) or first.get("format") != _FORMAT:
             raise KeysRefused("this is no export of `tierline keys export`; --litellm takes a key list of LiteLLM")
@@ -71,10 +70,10 @@ def read_export(text: str) -> list[KeyRecord | OwnerRecord]:
 def _checked_key(values: Any) -> KeyRecord:
     """Return a key that every worker can take over: one that they could not would stop them from following changes."""
     key = _KEY.validate_python(values)
-    check_owners(key)
+    check_key(key)
     if not re.fullmatch("[0-9a-f]{64}", key.digest) or not re.fullmatch("k_[a-z0-9]{1,40}", key.id):
         raise ValueError("its digest is 64 hex digits, and its id begins with k_")
-    if not (0 < key.revision < _MOST and math.isfinite(key.created) and math.isfinite(key.expires or 0)):
+    if not (0 < key.revision < _MOST and 0 <= key.created <= LATEST):
         raise ValueError("its revision and times are numbers")
     return key
 

@@ -20,6 +20,8 @@ import orjson
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.quotas.terms import NO_TERMS, OwnerKind, Terms
 
+LATEST: Final = 253_402_300_799.0
+"""Unix seconds of the last date that can be shown, the end of the year 9999."""
 State = Literal["active", "disabled", "revoked"]
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
 from gateway.keys.minting import SECRET, hashed_by
-from gateway.keys.records import KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
+from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
 from gateway.quotas.terms import Budget, Terms
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class KeyRegistry:
         if key.state != "active":
             raise KeysRefused(f"{key.id} is {key.state}; only an active key can be rotated")
         now = time.time()
-        ends = now + grace_s if key.expires is None else min(key.expires, now + grace_s)
+        ends = min(LATEST if key.expires is None else key.expires, now + grace_s)
         new = replace(key, digest=digest, created=now, created_by=why.by, replaces=key.digest, revision=1)
         if new.expires is not None and new.expires <= now:
             raise KeysRefused(f"{key.id} has expired; give it another end first (`tierline keys update --expires`)")

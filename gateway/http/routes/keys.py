@@ -21,7 +21,7 @@ from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
 from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
 from gateway.keys.moving import export_lines, read_export
-from gateway.keys.records import KeyRecord, OwnerRecord, shown
+from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, shown
 from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
 from gateway.keys.roles import Person, may
 from gateway.keys.self_service import NotAllowed, may_with
@@ -89,7 +89,7 @@ class TeamFields(Said):
     per_session: Terms | None = None
     surfaces: list[Name] | None = None
     tiers: list[Name] | None = None
-    longest_life_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+    longest_life_s: float | None = Field(None, gt=0, le=100 * 365 * 86400, allow_inf_nan=False)
     metadata: dict[str, str] | None = None
 
 
@@ -165,7 +165,12 @@ async def rotate(steps: Served, person: _Rotates, key: str, body: RotateRequest)
     with _told():
         async with _own_registry(steps) as registry:
             record, text = await rotate_key(registry, person, before, grace_s, _why(person, body))
-            return {**_key(record), "key": text, "on_disk": registry.on_disk, "old_until": time.time() + grace_s}
+            return {
+                **_key(record),
+                "key": text,
+                "on_disk": registry.on_disk,
+                "old_until": min(time.time() + grace_s, before.expires or LATEST),
+            }
 
 
 @router.post("/{key}/{action}")

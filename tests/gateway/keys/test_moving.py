@@ -34,6 +34,7 @@ async def test_an_export_is_read_as_it_was_written(registry: KeyRegistry) -> Non
     [
         {"digest": "zz"}, {"digest": "A" * 64}, {"state": "actve"}, {"expires": "soon"}, {"surfaces": "chat"},
         {"tenant": "Bad Name"}, {"tenant": ""}, {"team": "a/b:c"}, {"revision": 0}, {"revision": 1 << 60},
+        {"expires": 1e15}, {"created": -1},
         {"metadata": {"a": 1}}, {"id": ""}, {"id": "k_/x"}, {"terms": {"concurrent": -1}},
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.keys.records import LATEST
 from gateway.keys.registry import KeyRegistry
 from gateway.server.app import App
 from tests.gateway.keys.conftest import registry, server, store
@@ -157,6 +158,20 @@ async def test_a_role_for_a_team_is_none_for_a_tenant_nor_in_another_tenant(
                 tried = await admin.post(f"/admin/keys/{other['id']}/{action}", json={}, headers=headers)
                 assert tried.status_code in (403, 404), action
         assert (await admin.get(f"/admin/keys/{other['id']}")).json()["state"] == "active"
+
+
+async def test_a_key_ends_at_a_date_or_never(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """A later one could not be shown: the lists of whoever administers keys would fail."""
+    async with admin_port(tmp_path, upstream, server) as (admin, _):
+        key = (await admin.post("/admin/keys", json={"team": "web"})).json()
+        for end in (1e308, 9e15):
+            assert (await admin.post("/admin/keys", json={"expires": end})).status_code == 400
+            assert (await admin.patch(f"/admin/keys/{key['id']}", json={"expires": end})).status_code == 400
+            assert (await admin.put("/admin/teams/web", json={"longest_life_s": end})).status_code == 400
+        rotated = await admin.post(f"/admin/keys/{key['id']}/rotate", json={"grace": "99999999999d"})
+        assert (rotated.status_code, rotated.json()["old_until"]) == (200, LATEST)
 
 
 async def test_a_key_has_no_owner_whose_name_is_none(
