@@ -58,9 +58,8 @@ from gateway.quotas.leases import QuotaLeases
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
-from gateway.request.access import LoopbackGuard
+from gateway.request.access import Callers, LoopbackGuard
 from gateway.request.admission import Admission
-from gateway.request.callers import Callers
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.session_caps import SessionCounts
 from gateway.steps import Steps

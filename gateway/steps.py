@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.keys.identities import Identities
     from gateway.keys.known_keys import KnownKeys
-    from gateway.request.access import LoopbackGuard
+    from gateway.request.access import Callers, LoopbackGuard
     from gateway.request.admission import Admission
-    from gateway.request.callers import Callers
     from gateway.request.load_shedding import LoadShedder
     from gateway.request.session_caps import SessionCounts
     from gateway.telemetry.metrics import Metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -31,6 +32,18 @@ class Spending(Section):
     wait: Seconds | None = None
     """How long a request is held back while its budget is above the share. Left out, a tenth of `slo.deadline` where
     `load.priority` is batch, and else not at all."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the cap follows from the measured quality of answers."""
+        return self.cap == AUTO
+
+    def cap_on(self, ladder: Sequence[str], measured: str) -> str:
+        """Return the tier of a ladder that is its cap, with the `measured` one ('' if not known); '' for no cap."""
+        cap = self.cap
+        if self.is_measured:
+            cap = measured if measured in ladder else ladder[-2] if len(ladder) > 1 else NONE
+        return "" if cap == NONE or (ladder and cap == ladder[-1]) else cap
 
     def ease(self, share: float) -> float:
         """Return the factor of the thresholds at that share of a budget: from 1 at `steer_from` down to `thresholds`.

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from policies.quantities import percent
-from policies.spending import AUTO, NONE
 
 if TYPE_CHECKING:
     from policies.model import Policy
@@ -48,7 +47,7 @@ class Steering(NamedTuple):
 
     def why(self, policy: Policy, spent: Spent) -> str:
         """Return why the request starts at no stronger tier than the cap."""
-        known = policy.spending.cap != AUTO or spent.cap == self.cap
+        known = not policy.spending.is_measured or spent.cap == self.cap
         basis = "" if known else ", the tier below the strongest, as what more gains is not known"
         return f"{percent(self.share)} of the budget is spent: capped at {self.cap}{basis}"
 
@@ -58,12 +57,7 @@ def steering_of(policy: Policy, spent: Spent | None) -> Steering | None:
     rules = policy.spending
     if spent is None or spent.share < rules.steer_from:
         return None
-    cap, ladder = rules.cap, policy.ladder
-    if cap == AUTO:
-        cap = spent.cap if spent.cap in ladder else ladder[-2] if len(ladder) > 1 else NONE
-    if cap == NONE or ladder[-1:] == (cap,):
-        cap = ""
-    return Steering(spent.share, cap, rules.ease(spent.share))
+    return Steering(spent.share, rules.cap_on(policy.ladder, spent.cap), rules.ease(spent.share))
 
 
 def measured_cap(ladder: Sequence[str], quality: Mapping[str, float], usd: Mapping[str, float]) -> str:

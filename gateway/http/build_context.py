@@ -108,7 +108,7 @@ def build_context(
         native=native,
         ttft_deadline=first_due,
         caller=caller,
-        hold=steps.admission.hold(caller, trace, ledger),
+        hold=steps.admission.hold(caller, trace, ledger) if caller.is_limited else None,
         conversation=conversation,
     )
 

@@ -32,10 +32,10 @@ from gateway.http.messages import (
 from gateway.http.translated_events import translated
 from gateway.http.tried_policy import TRY, tried_policy
 from gateway.keys.records import ANYBODY
-from gateway.request.admission import user_of
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import QUIET_S, is_sign_of_life
+from gateway.request.session import user_of
 from gateway.request.shortened import with_shorter_input
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger

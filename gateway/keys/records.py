@@ -103,6 +103,8 @@ class Caller:
     per_user: tuple[Limited, ...] = ()
     """Terms of each end user of the key, of its team and of its tenant, by who has them; empty where there are none."""
     per_session: tuple[Limited, ...] = ()
+    is_limited: bool = False
+    """Whether there are any terms among these."""
 
 
 ANYBODY: Final = Caller()
@@ -180,15 +182,11 @@ def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerR
         if one.surfaces or one.tiers:
             surfaces, tiers = _both(record.surfaces, one.surfaces), _both(record.tiers, one.tiers)
             record = replace(record, surfaces=surfaces, tiers=tiers)
-    return Caller(
-        record.tenant,
-        record.team,
-        record.id,
-        record,
-        tuple(Limited(kind, name, one.terms) for kind, name, one in owners if one.terms),
-        tuple(Limited(kind, name, one.per_user) for kind, name, one in owners if one.per_user),
-        tuple(Limited(kind, name, one.per_session) for kind, name, one in owners if one.per_session),
-    )
+    limited = tuple(Limited(kind, name, one.terms) for kind, name, one in owners if one.terms)
+    per_user = tuple(Limited(kind, name, one.per_user) for kind, name, one in owners if one.per_user)
+    per_session = tuple(Limited(kind, name, one.per_session) for kind, name, one in owners if one.per_session)
+    is_limited = bool(limited or per_user or per_session)
+    return Caller(record.tenant, record.team, record.id, record, limited, per_user, per_session, is_limited)
 
 
 def _both(own: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,25 +1,45 @@
-"""Read the key of a request, check an operator's, and protect a gateway without keys from web pages."""
+"""Find who sends a request, check an operator's key, and protect a gateway without keys from web pages.
+
+The sender is found in one place for all routes: a tenant of the config, a key of the store, or an identity.
+
+    no key                           `default`, where none is demanded
+    begins with `tl_`                a key of the store, also where none is demanded: an unknown one is refused
+    a token (JWT), with issuers      an identity, verified by its issuer's keys
+    anything else                    a tenant's key in the config, else one that was imported into the store
+
+What a worker knows already is found with no `await`; the rest is looked up (`find`), once for all who wait for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import SecretStr
 
 from gateway.config.addresses import is_loopback
+from gateway.config.environment import BadSecret
 from gateway.config.schema import Deployment, key_digest
 from gateway.errors import Forbidden, Overloaded, Unauthorized
+from gateway.keys.held_keys import UNKNOWN
 from gateway.keys.identities import Identities
+from gateway.keys.minting import PREFIX
+from gateway.keys.records import ANYBODY, Caller, KeyRecord, OwnerRecord, caller_of
 from gateway.keys.roles import may
 from gateway.keys.tokens import is_token
+
+if TYPE_CHECKING:
+    from gateway.config.schema import TenantConfig
+    from gateway.keys.known_keys import KnownKeys
 
 _BEARER: Final = b"bearer "
 _TO_ALLOW: Final = "access.hosts in its config allows further names, and with tenants any name is accepted"
 _MOST_HOSTS: Final = 64
+_NOBODY: Final = (bytes(32), ANYBODY)
+"""Compared with an unknown key, so that checking it takes as long as checking a known one."""
 
 
 def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
@@ -34,6 +54,95 @@ def in_tenants_space(tenant: str, name: str) -> str:
     """Return a client's name for something at a provider as one that no other tenant's can be equal to."""
     named = b"%d:%s%s" % (len(tenant), tenant.encode(), name.encode("utf-8", "surrogatepass"))
     return f"tl-{sha256(named).hexdigest()[:32]}"
+
+
+class Callers:
+    """Find the caller of a request. Only the SHA-256 of a tenant's key is kept.
+
+    A check takes one hash and one lookup, for any number of tenants and for known and unknown keys alike.
+    """
+
+    def __init__(
+        self,
+        tenants: Mapping[str, TenantConfig],
+        *,
+        required: bool = False,
+        identities: Identities | None = None,
+        keys: KnownKeys | None = None,
+    ) -> None:
+        """Prepare the callers of the config's tenants. `required`: also without tenants, who has no key is refused.
+
+        `keys` are those of the store, and know the terms of teams and tenants; None for neither.
+        """
+        self._tenants = tenants
+        self._keys = keys
+        self._identities = identities or None
+        self._by_digest: dict[bytes, tuple[bytes, Caller]] = {}
+        self._anybody = None if tenants or required else ANYBODY
+        if keys is not None:
+            keys.on_owners = self._take_terms
+        self._take_terms()
+
+    def rekey(self, tenant: str, digests: Collection[bytes]) -> None:
+        """Take other digests for a tenant's keys. Raises BadSecret if one of them is another tenant's."""
+        others = (one for name, one in self._tenants.items() if name != tenant)
+        if any(digest in other.key_digests for other in others for digest in digests):
+            raise BadSecret(f"a key of {tenant!r} is also another tenant's")
+        changed = self._tenants[tenant].model_copy(update={"key_digests": tuple(digests)})
+        self._tenants = {**self._tenants, tenant: changed}
+        self._take_terms()
+
+    def _take_terms(self) -> None:
+        """Make the callers of the config's tenants, by the terms that their teams and they themselves have now."""
+        owner: Callable[[str], OwnerRecord | None] = (lambda _: None) if self._keys is None else self._keys.owner
+        self._by_digest = {
+            digest: (digest, caller)
+            for name, one in self._tenants.items()
+            for caller in [
+                caller_of(
+                    KeyRecord("", "", name, one.team or "", may_try=one.may_try),
+                    owner(f"team:{one.team}"),
+                    owner(f"tenant:{name}"),
+                )
+            ]
+            for digest in one.key_digests
+        }
+
+    def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
+        """Return the caller of a request; None if it has to be found. Raises Unauthorized for a key that is none."""
+        key, keys = bearer_key(headers), self._keys
+        if key[:3] == PREFIX and keys is not None:
+            return keys.known(key)
+        if self._identities is not None and is_token(key):
+            return self._identities.known(key)
+        imported = keys is not None and keys.imported and key != b""
+        if self._anybody is not None:
+            return None if imported else self._anybody
+        digest = key_digest(key)
+        expected, caller = self._by_digest.get(digest, _NOBODY)
+        if hmac.compare_digest(expected, digest):
+            return caller
+        if imported and keys is not None:
+            return keys.known(key)
+        raise Unauthorized(UNKNOWN)
+
+    async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return the caller of a request that is not known yet. Raises Unauthorized, and Overloaded in trouble."""
+        key, keys = bearer_key(headers), self._keys
+        if self._identities is not None and is_token(key):
+            record = await self._identities.record(key)
+            caller = caller_of(record) if keys is None else await keys.of_record(record)
+            self._identities.keep(key, caller)
+            return caller
+        if keys is None:
+            raise Unauthorized(UNKNOWN)
+        if self._anybody is None or key[:3] == PREFIX:
+            return await keys.find(key)
+        return await keys.find_or(key, self._anybody)
+
+    async def of(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return the caller of a request, known or found. Raises Unauthorized, and Overloaded in trouble."""
+        return self.known(headers) or await self.find(headers)
 
 
 class LoopbackGuard:

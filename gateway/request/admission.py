@@ -13,10 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-
-import orjson
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
 from gateway.quotas.accounts import Account, OwnerAccounts
@@ -59,7 +56,6 @@ _HEADERS: Final[Mapping[Style, Mapping[str, tuple[bytes, bytes, bytes]]]] = {
 }
 """Headers of the limit, of what is left of it, and of when all of it is free again."""
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
-_SESSION: Final = "_session_"
 
 
 class Cost(NamedTuple):
@@ -87,7 +83,7 @@ class Admission:
 
         Money is that of the windows in which the request began.
         """
-        if not (caller.limited or caller.per_user or caller.per_session):
+        if not caller.is_limited:
             return None
         owners = [self._accounts(one.kind, one.name, one) for one in caller.limited]
         if ledger.user:
@@ -284,34 +280,6 @@ def _duration(seconds: float) -> bytes:
 def _time_in(seconds: float) -> bytes:
     """Return the time after so many seconds, as RFC 3339 writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds)).encode()
-
-
-def user_of(tenant: str, body: Mapping[str, Any]) -> str:
-    """Return the name of the end user whom a request names, in its client's own words; empty if it names none.
-
-    A hash with the tenant, so that no id of a client is stored. Claude Code's id has the session in it, which is left
-    out: a person has many.
-    """
-    told = body.get("safety_identifier") or body.get("user")
-    if not told and type(metadata := body.get("metadata")) is dict:
-        told = metadata.get("user_id")
-    if not isinstance(told, str) or not told:
-        return ""
-    if told.startswith("{"):
-        told = _without_session(told)
-    elif _SESSION in told:
-        told = told.partition(_SESSION)[0]
-    return blake2b(f"{tenant}\0{told}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def _without_session(told: str) -> str:
-    try:
-        value = orjson.loads(told)
-    except ValueError:
-        return told
-    if not isinstance(value, dict):
-        return told
-    return orjson.dumps({name: value[name] for name in sorted(value) if name != "session_id"}).decode()
 
 
 def _within(limited: Limited, name: str) -> str:

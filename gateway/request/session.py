@@ -1,4 +1,4 @@
-"""Name the session and the conversation of a request, by what its client says of them, else by how it begins.
+"""Name the session, the conversation and the end user of a request, by what its client says, else by how it begins.
 
 A session is what a person or an agent has, sub-agents included: its caps count them together, and it stays with one
 policy of a rollout. A conversation is one thread of it, whose prompt a backend keeps warm. Clients name a session in a
@@ -17,10 +17,14 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 _SESSION: Final = (b"x-tierline-session", b"x-claude-code-session-id", b"session-id", b"thread-id")
 _THREAD: Final = (b"thread-id", b"x-claude-code-agent-id")
 _HEADERS: Final = frozenset((*_SESSION, *_THREAD))
 _OF_USER: Final = ("safety_identifier", "user")
+_IN_USER: Final = "_session_"
+"""What stands before the session in the older form of the user that Claude Code names."""
 _MOST: Final = 2000
 """Characters of each text that are read, so that a long prompt costs no more time than a short one."""
 _MOST_OF_SYSTEM: Final = 500
@@ -47,6 +51,34 @@ def session_of(tenant: str, headers: Mapping[bytes, bytes], body: Mapping[str, A
         return Session(name, name, False)
     own = (thread,) if thread else (b"", _system_text(body["messages"]).encode("utf-8", "surrogatepass"))
     return Session(_hashed(tenant.encode(), named), _hashed(tenant.encode(), named, *own), True)
+
+
+def user_of(tenant: str, body: Mapping[str, Any]) -> str:
+    """Return the name of the end user whom a request names, in its client's own words; empty if it names none.
+
+    A hash with the tenant, so that no id of a client is stored. Claude Code's id has the session in it, which is left
+    out: a person has many.
+    """
+    told = body.get("safety_identifier") or body.get("user")
+    if not told and type(metadata := body.get("metadata")) is dict:
+        told = metadata.get("user_id")
+    if not isinstance(told, str) or not told:
+        return ""
+    if told.startswith("{"):
+        told = _without_session(told)
+    elif _IN_USER in told:
+        told = told.partition(_IN_USER)[0]
+    return _hashed(tenant.encode(), told.encode("utf-8", "surrogatepass"))
+
+
+def _without_session(told: str) -> str:
+    try:
+        value = orjson.loads(told)
+    except ValueError:
+        return told
+    if not isinstance(value, dict):
+        return told
+    return orjson.dumps({name: value[name] for name in sorted(value) if name != "session_id"}).decode()
 
 
 def _first(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> bytes:

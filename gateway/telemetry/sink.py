@@ -252,7 +252,8 @@ class Telemetry:
 
     def _take(self, trace: Trace, ledger: Ledger, records: list[bytes]) -> None:
         """Export one finished request, and add its record to `records`, and its charge to what is written with them."""
-        self._writer.charge(ledger)
+        if ledger.accounts:
+            self._writer.charge(ledger)
         ledger.kept = HEAD if trace.sampled else kept_for(trace, ledger)
         if ledger.kept:
             if self._redactor is None:

@@ -33,8 +33,8 @@ from gateway.http.messages import read_body
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
 from gateway.off_loop import off_loop
-from gateway.request.admission import user_of
 from gateway.request.body import ChatBodies
+from gateway.request.session import user_of
 from gateway.telemetry import names
 from policies.value_type import value_type
 from routing.features import estimated_tokens

@@ -14,7 +14,7 @@ from gateway.keys import identities as module
 from gateway.keys.records import OwnerRecord
 from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import Terms
-from gateway.request.callers import Callers
+from gateway.request.access import Callers
 from tests.gateway.keys.conftest import WHY, registry, server, store
 from tests.support.app import in_process
 from tests.support.gateway import CHAT as POLICY

@@ -22,8 +22,7 @@ from gateway.errors import Unauthorized
 from gateway.http.api import gatekeeper
 from gateway.keys.identities import Identities
 from gateway.keys.roles import EDITOR, NOBODY
-from gateway.request.access import is_operator
-from gateway.request.callers import Callers
+from gateway.request.access import Callers, is_operator
 
 
 def many(count: int) -> Callers:

@@ -11,7 +11,7 @@ from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import Limits, TelemetryConfig, TenantConfig, key_digest
 from gateway.http.api import public_api
-from gateway.request.callers import Callers
+from gateway.request.access import Callers
 from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
