@@ -150,8 +150,9 @@ def test_p4_a_log_that_nobody_reads_stops_nobody(tmp_path: Path, local_upstream:
     ):
         rig = Rig(served, "")
         assert rig.ask("chat").status == 200
-        line = json.loads(said.readline())
-        assert (line["logger"], line["surface"], line["status"]) == ("tierline.requests", "chat", 200)
+        lines = map(json.loads, iter(said.readline, b""))  # a busy machine's may begin with one about its lag
+        line = next(line for line in lines if line["logger"] == "tierline.requests")
+        assert (line["surface"], line["status"]) == ("chat", 200)
         for _ in range(1200):  # each is said in the log
             with socket.create_connection(("127.0.0.1", served.port), 5) as connection:
                 connection.sendall(b"nonsense\r\n\r\n")

@@ -15,11 +15,12 @@ import pytest
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.config.launch import Launch
-from gateway.console.access import ConsoleAccess, Role
+from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.gateway_client import GatewayClient
 from gateway.console.page import PolicyPlaces
 from gateway.console.prompt_race import PromptRaces
+from gateway.keys.roles import EDITOR, VIEWER, Person
 from tests.support.gateway import CHAT, Gateway, secrets_of, serve
 from tests.support.ports import free_port
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -87,7 +88,7 @@ async def console(
     store: LocalStore,
     folder: Path,
     url: str | None = None,
-    keys: dict[Role, str] | None = None,
+    keys: dict[Person, str] | None = None,
     *,
     connected: bool = True,
 ) -> AsyncIterator[RacingConsole]:
@@ -272,11 +273,11 @@ async def test_an_open_page_is_told_until_the_race_is_over(gateway: Gateway, sto
 
 
 async def test_who_may_only_look_is_told_so(gateway: Gateway, store: LocalStore, tmp_path: Path) -> None:
-    keys = {Role.EDITOR: "editor-key", Role.VIEWER: "viewer-key"}
+    keys = {EDITOR: "editor-key", VIEWER: "viewer-key"}
     async with console(gateway, store, tmp_path, keys=keys) as ours:
         ours.client.headers["authorization"] = "Bearer viewer-key"
         page = await ours.client.get("/playground")
-        assert "This key may look, and may not send" in page.text and "disabled" in page.text
+        assert "You may look, and may not send" in page.text and "disabled" in page.text
         refused = await ours.send("chat/live", "chat/tier/hosted")
         assert refused.status_code == 403 and "editor" in refused.text
         ours.client.headers["authorization"] = "Bearer editor-key"
