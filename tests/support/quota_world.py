@@ -254,6 +254,8 @@ class World:
 
     def toggle_store(self, worker: WorkerModel, how: int) -> None:
         self.is_down = not self.is_down
+        if self.calm and not self.is_down:
+            self._pass(0.25)  # it is asked again at once
 
     def adjust(self, worker: WorkerModel, how: int) -> None:
         """An operator sets the budget back or adds to it, by a record."""
