@@ -260,7 +260,8 @@ class BudgetAlerts:
             self._client = httpx2.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
         headers = signed(alert, text, self._secret, time.time())
         try:
-            status = (await self._client.post(self._webhook, content=text, headers=headers)).status_code
+            async with self._client.stream("POST", self._webhook, content=text, headers=headers) as reply:
+                status = reply.status_code  # what else it says is not read, however long it is
             why = f"status {status}"
         except httpx2.HTTPError as error:
             status, why = 0, f"{type(error).__name__}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ class Receiver:
         self.statuses: list[int] = []
         self.got: list[tuple[dict[str, str], bytes]] = []
         self.released = threading.Event()
+        self.endless = False
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -47,6 +49,10 @@ class Receiver:
                     receiver.released.wait(30)
                 self.send_response(status or 204)
                 self.end_headers()
+                if receiver.endless:
+                    with contextlib.suppress(OSError):
+                        while not receiver.released.is_set():
+                            self.wfile.write(b"x" * 65536)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -200,6 +206,16 @@ async def test_a_receiver_that_wants_no_more_gets_no_more(store: RedisStore, rec
     await asyncio.sleep(0.3)
     await worker.alerts.aclose()
     assert len(receiver.got) == 1
+
+
+async def test_a_receiver_that_talks_on_is_not_listened_to(store: RedisStore, receiver: Receiver) -> None:
+    """Its status is all that is read: a reply without an end would fill the worker's memory."""
+    receiver.endless, receiver.statuses = True, [200]
+    worker = Worker(store, receiver.url)
+    await worker.spends(5.0)
+    worker.alerts.start()
+    await becomes(lambda: worker.told["delivered"] == 1)
+    await worker.alerts.aclose()
 
 
 def test_the_signature_is_that_of_standard_webhooks() -> None:
