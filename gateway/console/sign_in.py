@@ -106,6 +106,8 @@ class SignIn:
         return reply
 
     async def _sign_out(self, request: Request) -> Response:
+        if is_foreign(request):
+            return PlainTextResponse("Sign out on the console's own page.\n", 403)
         self._access.end_session(request.cookies.get(COOKIE, ""))
         reply = RedirectResponse("/sign-in", 303)
         reply.delete_cookie(COOKIE)

@@ -286,6 +286,9 @@ async def test_a_person_signs_out(store: RedisStore, tmp_path: Path, provider: I
     async with console(tmp_path, store, provider) as client:
         await sign_in(client, provider)
         session = client.cookies[COOKIE]
+        foreign = await client.post("/sign-out", headers={"origin": "https://evil.example"})
+        assert foreign.status_code == 403 and "set-cookie" not in foreign.headers
+        assert (await client.get("/now")).status_code == 200
         await client.post("/sign-out")
         client.cookies.set(COOKIE, session)
         assert (await client.get("/now")).status_code == 303
