@@ -103,7 +103,7 @@ class RoleConfig(Section):
     where: Annotated[Mapping[_Words, _Some], Field(min_length=1)]
     """Values by claim: each claim must have, or hold, one of its values. `email` counts if it is verified."""
     issuer: str | None = None
-    """The issuer that must say so; None for any that is listed."""
+    """The issuer that must say so; None where only one is listed."""
     surfaces: Annotated[tuple[_Name, ...], Field(min_length=1)] | None = None
     """Surfaces of an editor; None for all."""
     teams: Annotated[tuple[_Name, ...], Field(min_length=1)] | None = None

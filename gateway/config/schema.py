@@ -881,6 +881,9 @@ class Deployment(Section):
             findings.append(Finding(("console", "login", "issuer"), "no such issuer; list it in identity.issuers"))
         if login is not None and not self.roles:
             findings.append(Finding(("console", "login"), "nobody who signs in may do anything; give them `roles`"))
+        if len(self.identity.issuers) > 1:
+            message = "any of several issuers could say so of its people; name the one that may as `issuer`"
+            findings += [Finding(("roles", n), message) for n, role in enumerate(self.roles) if role.issuer is None]
         if self.admin is not None and self.admin.key_env is None and not self.roles:
             findings.append(Finding(("admin",), "nobody could use it; name a key with key_env, or give people `roles`"))
         raise_findings(findings)

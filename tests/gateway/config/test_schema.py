@@ -554,6 +554,15 @@ def test_tokens_need_their_extra(load: Load, monkeypatch: pytest.MonkeyPatch) ->
     assert not load(CONFIG).identity.issuers
 
 
+def test_a_role_says_which_of_several_issuers_gives_it(load: Load) -> None:
+    """Else a partner's provider could make anybody an admin by the name of a group."""
+    issuers = "".join(f"{{issuer: https://{name}.example.com, audience: a}}, " for name in ("own", "partner"))
+    text = f"{CONFIG}identity: {{issuers: [{issuers}]}}\nroles: [{{role: admin, where: {{groups: platform}}MORE}}]\n"
+    (problem,) = problems_of(load, text.replace("MORE", ""))
+    assert "roles[0]" in problem and "name the one that may as `issuer`" in problem
+    assert load(text.replace("MORE", ", issuer: https://own.example.com")).roles
+
+
 def test_a_service_is_not_signed(load: Load) -> None:
     """AWS's signatures cover whole bodies, and a service's are passed on in parts."""
     (problem,) = problems_of(load, CONFIG + "services: {a: {base_url: https://a.example/v1, auth: {kind: aws}}}\n")
