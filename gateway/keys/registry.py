@@ -216,6 +216,14 @@ class KeyRegistry:
         (blobs,) = await self._ask(Command((b"HMGET", _RECORDS, *map(str.encode, digests))))
         return {one.digest: one for one in (_read(key_from, blob) for blob in blobs if blob)}
 
+    async def names(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return what people call the keys with these ids, those that have a name."""
+        if not ids:
+            return {}
+        (digests,) = await self._ask(Command((b"HMGET", _IDS, *map(str.encode, ids))))
+        found = await self.by_digests([digest.decode() for digest in digests if digest])
+        return {key.id: key.name for key in found.values() if key.name}
+
     async def page(
         self, after: str = "", most: int = 100, *, team: str = "", wanted: Callable[[KeyRecord], bool] | None = None
     ) -> KeyPage:

@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, Sources, allowed, person_in
 from gateway.console.spending_forecast import MOST_DAYS, forecast
 from gateway.keys.budgets import BudgetStanding, OwnerBudgets
+from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import NANO
 
 BY: Final = ("key", "team", "tenant")
@@ -113,6 +114,7 @@ class UsageView:
     def __init__(self, archive: LiveArchive, store: Store) -> None:
         self._archive = archive
         self._budgets_of = OwnerBudgets(store)
+        self._keys = KeyRegistry(store)
         archive.keep(_USED)
 
     async def data(self, by: str, teams: Sequence[str] | None = None, now_s: float | None = None) -> dict[str, Any]:
@@ -153,6 +155,7 @@ class UsageView:
             },
             "budgets_known": budgets is not None,
             "latest": latest,
+            "names": await self._names({*(shown[:_LISTED] if by == "key" else ()), *(row["key"] for row in latest)}),
             "query_ms": (time.perf_counter() - began) * 1000,
         }
 
@@ -162,6 +165,13 @@ class UsageView:
             return await self._budgets_of.in_use()
         except StoreUnavailable:
             return None
+
+    async def _names(self, keys: Iterable[str | None]) -> dict[str, str]:
+        """Return what people call these keys; nothing while the store does not answer."""
+        try:
+            return await self._keys.names([key for key in keys if key])
+        except StoreUnavailable:
+            return {}
 
     async def _hours(self, by: str, names: Sequence[str], oldest: float) -> dict[str, tuple[dict[int, float], float]]:
         """Return what some owners spent in each hour since 1970, and when the first request of each was."""

@@ -14,6 +14,8 @@ import pytest
 from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.console.views.usage import UsageView
+from gateway.keys.records import KeyRecord
+from gateway.keys.registry import KeyRegistry, Why
 from gateway.keys.roles import Grant, Person
 from gateway.telemetry.ledger import SHADOW, Ledger
 from tests.gateway.cli.test_usage import one, used
@@ -80,10 +82,12 @@ async def test_nothing_is_forecast_of_a_key_without_a_history(store: RedisStore,
 
 async def test_the_page_leads_to_requests_keys_and_teams(store: RedisStore, tmp_path: Path) -> None:
     """And to a file of its table; what is not known is said so; and the filters it names are ones of that page."""
+    record = KeyRecord("k_1", "ab" * 32, "acme", "web", name="ada's agent")
+    await KeyRegistry(store).create(record, Why("tester"))
     async with console(tmp_path, store, some()) as client:
         text = (await client.get("/usage")).text
         for link in (
-            'href="/keys/k_1"',
+            '<a href="/keys/k_1" title="k_1">ada&#39;s agent</a>',
             'href="/teams/team/ops"',
             'href="/usage.csv?by=key"',
             'href="/requests?key=k_2',
