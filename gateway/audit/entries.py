@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -71,9 +71,10 @@ class TrailEntry:
             for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)
         )  # fmt: skip
 
-    def shown(self) -> dict[str, Any]:
-        """Return the entry as JSON values, with its `words`."""
-        return {**asdict(self), "words": self.words}
+    def shown(self, *, keys: bool = True) -> dict[str, Any]:
+        """Return the entry as JSON values, with its `words`; without `keys` nothing of what a key was and is."""
+        one = self if keys or self.kind != "key" else replace(self, before={}, after={})
+        return {**asdict(one), "words": one.words}
 
     def change(self) -> bytes:
         """Return the JSON of the change, the `entry` that a script appends."""

@@ -84,10 +84,11 @@ class AuditTrail:
             if not pages[stream]:
                 pages[stream] = await self._page(stream, f"({stored.id.decode()}")
 
-    async def page(self, wanted: TrailFilter, before: str, most: int) -> dict[str, Any]:
+    async def page(self, wanted: TrailFilter, before: str, most: int, *, keys: bool = True) -> dict[str, Any]:
         """Return `entries`, at most so many, as JSON values, and the cursor of those that are `older`; '' for none.
 
-        At most MOST_LOOKED_AT entries are read for it, so there may be few, or none, before the older ones.
+        At most MOST_LOOKED_AT entries are read for it, so there may be few, or none, before the older ones. `keys`:
+        whether it is for somebody who may see what every key was and is.
         """
         entries: list[TrailEntry] = []
         looked, older = 0, ""
@@ -101,7 +102,7 @@ class AuditTrail:
             if looked == MOST_LOOKED_AT:
                 older = entry.cursor
                 break
-        return {"entries": [one.shown() for one in entries], "older": older}
+        return {"entries": [one.shown(keys=keys) for one in entries], "older": older}
 
     async def ends(self) -> dict[str, bytes]:
         """Return the id of the newest entry of each stream."""

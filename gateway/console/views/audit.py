@@ -13,7 +13,7 @@ from starlette.requests import Request
 from cache.store.base import StoreUnavailable
 from gateway.audit.entries import KINDS
 from gateway.audit.trail import CURSOR, AuditTrail, TrailFilter
-from gateway.console.page import Action, BadQuery, Page, Sources
+from gateway.console.page import Action, BadQuery, Page, Sources, allowed
 from policies.quantities import read_duration
 
 _PAGE: Final = 100
@@ -31,7 +31,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         if not re.fullmatch(CURSOR, before):
             raise BadQuery("`before` is an entry's place, as the link Older has it.")
         try:
-            found = await trail.page(_filter(query), before, _PAGE)
+            found = await trail.page(_filter(query), before, _PAGE, keys=allowed(request, "keys.see"))
             streams = await trail.checked() if request.query_params.get("verify") else None
             problem = ""
         except StoreUnavailable as down:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from gateway.audit.entries import Kind
 from gateway.audit.trail import CURSOR, AuditTrail, TrailFilter
 from gateway.http.api_route import BodyRoute, Served, needs
-from gateway.keys.roles import Person
+from gateway.keys.roles import Person, may
 
 router: Final = APIRouter(prefix="/admin/audit", tags=["Audit"], route_class=BodyRoute)
 _MOST: Final = 1000
@@ -20,7 +20,7 @@ _Sees = Annotated[Person, needs("audit.see")]
 @router.get("")
 async def list_entries(
     steps: Served,
-    _: _Sees,
+    person: _Sees,
     kind: Kind | Literal[""] = "",
     by: str = "",
     subject: str = "",
@@ -29,7 +29,8 @@ async def list_entries(
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
 ) -> dict[str, Any]:
     """List who changed what, newest first."""
-    page = await AuditTrail(steps.store).page(TrailFilter(kind, by, subject, since), before, limit)
+    wanted, keys = TrailFilter(kind, by, subject, since), may(person, "keys.see")
+    page = await AuditTrail(steps.store).page(wanted, before, limit, keys=keys)
     return {"object": "audit.list", **page}
 
 

@@ -33,6 +33,11 @@ def provider() -> Iterator[IdentityProvider]:
         yield running
 
 
+def as_of(provider: IdentityProvider, *groups: str) -> dict[str, str]:
+    """The headers of a person in these groups."""
+    return {"authorization": f"Bearer {provider.token(groups=list(groups))}"}
+
+
 @asynccontextmanager
 async def admin_port(
     folder: Path, upstream: Upstream, server: LocalStore, provider: IdentityProvider | None = None
@@ -117,11 +122,7 @@ async def test_a_person_does_what_their_role_and_team_allow(
     async with admin_port(tmp_path, upstream, server, provider) as (admin, _):
         await admin.put("/admin/teams/ops", json={"surfaces": ["chat"], "terms": {"requests_per_minute": 60}})
         web = (await admin.post("/admin/keys", json={"name": "web-1", "team": "web"})).json()
-
-        def as_of(*groups: str) -> dict[str, str]:
-            return {"authorization": f"Bearer {provider.token(groups=list(groups))}"}
-
-        member, lead, viewer = as_of("ops"), as_of("leads"), as_of("staff")
+        member, lead, viewer = (as_of(provider, group) for group in ("ops", "leads", "staff"))
         made = await admin.post("/admin/keys", json={"name": "mine", "team": "ops"}, headers=member)
         assert (made.status_code, made.json()["surfaces"]) == (200, ["chat"])
         too_much = {"name": "more", "team": "ops", "terms": {"requests_per_minute": 61}}
@@ -146,7 +147,7 @@ async def test_a_role_for_a_team_is_none_for_a_tenant_nor_in_another_tenant(
         await admin.put("/admin/teams/web", json={"terms": {"requests_per_minute": 5}})
         other = (await admin.post("/admin/keys", json={"name": "theirs", "team": "web", "tenant": "acme"})).json()
         for group in ("leads", "web"):
-            headers = {"authorization": f"Bearer {provider.token(groups=[group])}"}
+            headers = as_of(provider, group)
             listed = (await admin.get("/admin/teams", headers=headers)).json()["teams"]
             assert [(one["kind"], one["name"]) for one in listed] == [("team", "web")]
             assert (await admin.get("/admin/teams/web", headers=headers)).status_code == 200
@@ -158,6 +159,19 @@ async def test_a_role_for_a_team_is_none_for_a_tenant_nor_in_another_tenant(
                 tried = await admin.post(f"/admin/keys/{other['id']}/{action}", json={}, headers=headers)
                 assert tried.status_code in (403, 404), action
         assert (await admin.get(f"/admin/keys/{other['id']}")).json()["state"] == "active"
+
+
+async def test_the_trail_tells_of_keys_what_their_readers_may_see(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, provider: IdentityProvider
+) -> None:
+    """A viewer, and a key admin of other teams, find who changed a key and when, and not what it is."""
+    async with admin_port(tmp_path, upstream, server, provider) as (admin, _):
+        await admin.post("/admin/keys", json={"name": "quiet", "team": "ops", "metadata": {"plan": "secret"}})
+        assert "quiet" in (await admin.get("/admin/audit")).text
+        for group in ("staff", "leads"):
+            told = await admin.get("/admin/audit?kind=key", headers=as_of(provider, group))
+            assert [one["action"] for one in told.json()["entries"]] == ["create"]
+            assert "quiet" not in told.text and "secret" not in told.text
 
 
 async def test_a_key_ends_at_a_date_or_never(
