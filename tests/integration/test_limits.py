@@ -243,17 +243,17 @@ def test_each_session_has_its_own_limit(gateway: Gateway) -> None:
 def test_an_equal_request_of_another_owner_is_not_refused_with_it(two: tuple[Gateway, Gateway]) -> None:
     """A leader without money fails alone: those who wait for the same answer have budgets of their own."""
 
-    def ask(gateway: Gateway, session: str, word: str, *, fresh: bool = False) -> int:
+    def told(gateway: Gateway, session: str, word: str, *, fresh: bool = False) -> int:
         messages = [{"role": "user", "content": word}]
         headers = {"x-tierline-session": session}
         return sent(gateway, "shared", fresh=fresh, headers=headers, messages=messages).status_code
 
     one, other = two  # the other has not heard of the session that has spent its budget
     for turn in range(3):
-        until(lambda session=f"spent-{turn}": ask(one, session, "hello", fresh=True) == 429)
+        until(lambda session=f"spent-{turn}": told(one, session, "hello", fresh=True) == 429)
         with ThreadPoolExecutor(9) as pool:
-            leader = pool.submit(ask, other, f"spent-{turn}", f"the same {turn}")
-            waiting = [pool.submit(ask, other, f"other-{turn}-{number}", f"the same {turn}") for number in range(8)]
+            leader = pool.submit(told, other, f"spent-{turn}", f"the same {turn}")
+            waiting = [pool.submit(told, other, f"other-{turn}-{number}", f"the same {turn}") for number in range(8)]
             assert [each.result() for each in waiting] == [200] * 8
             assert leader.result() in (200, 429)  # it may have followed
 
