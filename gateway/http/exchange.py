@@ -228,7 +228,7 @@ class Exchange(BaseExchange):
             caller=self.caller,
         )
         if (hold := request.hold) is not None:
-            self.hold = hold
+            self.hold, hold.renew = hold, partial(steps.callers.of, headers)
             await hold.enter(request.features.approx_tokens + steps.cascade.expected.answer_tokens(request))
         if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
             request = await steps.sessions.enter(request, caps)

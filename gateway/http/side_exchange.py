@@ -66,6 +66,7 @@ class SideExchange(BaseExchange):
         """Count the request, and these tokens, against the limits of its owners. Raises ApiError if one is reached."""
         self.hold = hold = self.steps.admission.hold(self.caller, self.trace, self.ledger)
         if hold is not None:
+            hold.renew = partial(self.steps.callers.of, self.headers)
             await hold.enter(tokens)
 
     async def reserve(self, usd: float | None, what: str) -> None:

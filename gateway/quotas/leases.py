@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -85,6 +85,7 @@ class Refusal(NamedTuple):
     standing: Standing
 
 
+Renewed = Callable[[], Awaitable[Sequence[Account]]]
 _Held = tuple[AccountLease, int, int]
 """The lease of an account, what a request probably uses of it, and what it needs at most."""
 
@@ -150,9 +151,16 @@ class QuotaLeases:
         return self._take(accounts, entries, now)
 
     async def wait(
-        self, accounts: Sequence[Account], demand: Demand, patience_s: float = PATIENCE_S
+        self,
+        accounts: Sequence[Account],
+        demand: Demand,
+        patience_s: float = PATIENCE_S,
+        renewed: Renewed | None = None,
     ) -> Entered | Refusal:
-        """Let a request in after as many exchanges as it takes, at most `patience_s` where others hold the money."""
+        """Let a request in after as many exchanges as it takes, at most `patience_s` where others hold the money.
+
+        `renewed` returns the accounts by the limits of now, and may raise: a limit may change while a request waits.
+        """
         began, first = self._clock(), True
         while True:
             now = self._clock()
@@ -177,6 +185,8 @@ class QuotaLeases:
                 return self._take(accounts, entries, now)
             first = False
             await self._changed(waiting, min(pause_s, max(began + patience_s - now, 0.001)))
+            if renewed is not None:
+                accounts = await renewed()
 
     def settle(self, entered: Entered, tokens: int = 0, charged: int = 0) -> None:
         """Replace what a request held by what it used; a second call does nothing.
@@ -283,7 +293,7 @@ class QuotaLeases:
         """Return why a request that is not let in need not wait any longer; None if it should."""
         standing = self.standing(account)
         if verdict == EXHAUSTED:
-            return Refusal(account, "exhausted", standing.reset_s, standing)
+            return Refusal(account, "exhausted", standing.reset_s, standing._replace(used=lease.known))
         if verdict == FULL:
             return Refusal(account, "limit", max(lease.retry_at - self._clock(), RETRY_S), standing)
         if verdict == HELD and waited_s >= (patience_s if lease.money else min(patience_s, _OTHERS_PATIENCE_S)):

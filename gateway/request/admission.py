@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
@@ -153,7 +153,18 @@ class Admission:
 class Holding:
     """What one request holds of its owners' limits. Settle it once, whatever becomes of the request."""
 
-    __slots__ = ("_admission", "_entered", "_ledger", "_rates", "_reserved", "_trace", "_unknown", "learn", "money")
+    __slots__ = (
+        "_admission",
+        "_entered",
+        "_ledger",
+        "_rates",
+        "_reserved",
+        "_trace",
+        "_unknown",
+        "learn",
+        "money",
+        "renew",
+    )
 
     def __init__(
         self,
@@ -171,6 +182,8 @@ class Holding:
         """Accounts of its budgets, in the windows in which it began; empty without a budget."""
         self.learn: Callable[[Ledger], None] | None = None
         """Called with the ledger of the finished request, so that what is expected of later ones follows."""
+        self.renew: Callable[[], Awaitable[Caller]] | None = None
+        """Finds its caller again while it waits for money, as terms may change meanwhile, or the key be revoked."""
         self._unknown = 0
         self._entered: Entered | None = None
         self._reserved: Entered | None = None
@@ -211,12 +224,19 @@ class Holding:
             self._ledger.entry = journal.begin(self._ledger, [account.name for account in self.money], cost.expected)
 
     async def _waited(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
-        taken = await self._admission.leases.wait(accounts, demand)
+        renewed = self._renewed if accounts is self.money else None
+        taken = await self._admission.leases.wait(accounts, demand, renewed=renewed)
         if isinstance(taken, Refusal):
             error = self._admission.refusal(taken, self._trace)
             error.of_owner = True
             raise error
         return taken
+
+    async def _renewed(self) -> tuple[Account, ...]:
+        if self.renew is not None:
+            now = self._admission.hold(await self.renew(), self._trace, self._ledger)
+            self.money = () if now is None else now.money
+        return self.money
 
     def unknown(self, what: str) -> int:
         """Return what a call of unknown price counts as; see `Admission.unknown`. 0 without a budget."""

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.support.gateway import ROOT, Gateway, config, environment, running, write_deployment
+from tests.support.gateway import CHAT, ROOT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
 from tests.support.wait import until
@@ -76,3 +77,38 @@ def test_keys_hold_over_workers_restarts_and_a_store_that_is_killed(
         assert statuses(gateway, lost["key"], 2) == {401}
     names = {key["name"]: key["state"] for key in tierline(server, "keys", "list")["keys"]}
     assert names == {"used": "active", "lost": "revoked", "unused": "active"}
+
+
+@pytest.mark.long
+def test_who_waits_for_money_goes_by_the_terms_of_now(upstream: Upstream, tmp_path: Path, store: LocalStore) -> None:
+    """While others hold a budget it is raised, lowered, and its key revoked: who waits gets in, is refused, is 401."""
+    made = config(upstream.url, None, store.url)
+    backend = {"base_url": upstream.url, "model": "small", "price": {"input": 100, "output": 100}}
+    made["tiers"] = [{"name": "local", "backends": [backend]}]
+    write_deployment(tmp_path, made, {"chat": CHAT.replace("[local, hosted]", "[local]")})
+    usage = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
+    upstream.on("slow").reply(usage=usage, before_headers_s=5.0)
+    upstream.on("quick").reply(usage=usage)
+    key = tierline(store, "keys", "create", "--name", "one", "--budget", "0.05/month")["key"]
+
+    def ask(word: str) -> int:
+        body = {"model": "chat", "messages": [{"role": "user", "content": word}]}
+        headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-cache, no-store"}
+        return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=30).status_code
+
+    update = ("keys", "update", "one", "--budget")
+    changes = ((*update, "20/month"), 200), ((*update, "0.01/month"), 429), (("keys", "revoke", "one"), 401)
+    with running(tmp_path, environment(), forked=True) as gateway, ThreadPoolExecutor(2) as pool:
+        for change, then in changes:
+            holding = pool.submit(ask, "slow")
+            until(lambda: upstream.in_flight == 1, 5)
+            waiting = pool.submit(ask, "quick")
+            time.sleep(0.5)
+            assert not waiting.done()
+            tierline(store, *change)
+            assert waiting.result() == then
+            assert not holding.done()
+            assert holding.result() == 200
+            if then != 401:
+                tierline(store, *update, "0.2/month")
+                time.sleep(1.0)

@@ -135,7 +135,7 @@ class _PassedRequest(SideExchange):
         self.client.watch()
         makes = method == "POST"
         if makes:
-            await self.reserve(config.request_price, f"what is passed on to {service!r}")
+            await self.reserve(config.request_price, f"a request to {service!r}")
         hop = hop_of(self.trace, self.ledger, service, self.endpoint, self.ledger.model)
         headers.update(self.trace.headers(hop))
         outcome = "cancelled"
