@@ -106,11 +106,19 @@ async def charges_of(archive: LiveArchive) -> dict[str, int]:
 
 
 def write_rows(archive: LiveArchive, sql: str, values: Mapping[str, Any], file: Path, *, parquet: bool) -> int:
-    """Write the rows of a query as Parquet or as CSV; return how many. Times are in UTC. Raises OSError."""
+    """Write the rows of a query as Parquet or as CSV; return how many. Times are in UTC. Raises OSError.
+
+    In CSV, an apostrophe stands before a text that a spreadsheet would compute: clients name models.
+    """
     form = "parquet" if parquet else "csv, HEADER, TIMESTAMPFORMAT '%Y-%m-%dT%H:%M:%SZ'"
     draft = file.with_name(f".{file.name}.draft")
     try:
         with archive.cursor() as cursor:
+            if not parquet:
+                columns = cursor.execute(f"SELECT * FROM ({sql}) LIMIT 0", values).description or ()
+                texts = [f'"{name}"' for name, kind, *_ in columns if kind in ("VARCHAR", "STRING")]
+                plain = ", ".join(f"regexp_replace({text}, '^[-=+@\\t\\r]', '''\\0') AS {text}" for text in texts)
+                sql = f"SELECT * REPLACE ({plain}) FROM ({sql})"
             [[count]] = cursor.execute(f"COPY ({sql}) TO {quoted(draft.absolute())} (FORMAT {form})", values).fetchall()
         draft.replace(file)
     finally:

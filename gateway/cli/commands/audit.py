@@ -132,10 +132,13 @@ def _plain(value: Any) -> str:
     return orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
 
 
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
 def _row(values: Any) -> str:
     text = io.StringIO()
     # A cell that a spreadsheet would compute is text.
-    csv.writer(text, lineterminator="\n").writerow([f"'{one}" if one[:1] in "=+-@" else one for one in values])
+    csv.writer(text, lineterminator="\n").writerow([f"'{one}" if one.startswith(_FORMULA) else one for one in values])
     return text.getvalue()
 
 

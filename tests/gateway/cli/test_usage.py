@@ -169,6 +169,21 @@ async def test_files_have_what_is_printed(
     assert str(total) == "0.231000000" and sum(float(row["charged_usd"]) for row in rows) == pytest.approx(0.231)
 
 
+@pytest.mark.parametrize("model", ["=HYPERLINK(1)", "+1", "-1", "@x", "\t=1", "\r=1"])
+async def test_a_clients_own_words_are_no_formula(
+    model: str, store: RedisStore, server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client names the model of an embedding; a spreadsheet that opens the file computes nothing."""
+    await used(store, [(NOVEMBER + 10, one(1, usd=0.5)), (NOVEMBER + 10, one(2, model=model))])
+    table, files = tmp_path / "u.csv", ("--store", server.url, "--dir", str(tmp_path))
+    code, out = await run(capsys, "--month", "2026-11", "--by", "model,key", "--csv", str(table), *files)
+    assert code == 0, out
+    with table.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["model"] for row in rows] == ["m", f"'{model}"]
+    assert [float(row["charged_usd"]) for row in rows] == [0.5, 0.01]
+
+
 async def test_focus_files_are_as_the_specification_has_them(
     at: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
