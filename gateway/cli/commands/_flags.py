@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gateway.cli.commands import help_texts
+from gateway.cli.commands import CommandError, help_texts
 from policies.quantities import read_duration
 
 if TYPE_CHECKING:
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 T = TypeVar("T")
+
+
+def add_author_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --author, which `author_of` reads."""
+    parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
+
+
+def author_of(args: argparse.Namespace) -> str:
+    """Return who makes a change, for the audit trail. Raises CommandError if the operating system does not know."""
+    if args.author:
+        return str(args.author)
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise CommandError("the operating system does not say who you are; name yourself with --author") from None
 
 
 def add_command(

@@ -18,7 +18,7 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_command, duration
 from gateway.cli.commands._request_list import add_tail_flags, tail
-from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
+from gateway.cli.commands._store import add_store_flags, ledger_folder, with_store
 from gateway.exit_codes import Exit
 from gateway.report import console_of_stdout, printable
 
@@ -64,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
         return {"keep": _keep, "query": _query, "export": _export, "tail": _tail}[args.action](args)
     except (ArchiveError, QueryError) as error:
         raise CommandError(str(error)) from None
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
 
 
 def _add_folder(parser: argparse.ArgumentParser, *, with_state: bool = True) -> None:
@@ -81,31 +79,27 @@ def _tail(args: argparse.Namespace) -> int:
 
 
 def _keep(args: argparse.Namespace) -> int:
-    from gateway.archive.folder import locked
     from gateway.config.loader import load_deployment  # slow to import, and not needed by the other actions
     from gateway.config.schema import LedgerConfig
 
     config = load_deployment(args.config).ledger if args.config else LedgerConfig()
     if not config.keep:
         raise CommandError("the config says ledger: {keep: 0s}, so no files are kept")
-    url, folder = store_url(args), ledger_folder(args, config.folder)
-    with locked(folder):
-        _say(f"keeping the ledger in {folder}, for {config.keep / 86400:g} days")
-        try:
-            asyncio.run(_follow(url, folder, config, once=args.once))
-        except ValueError as bad:
-            raise CommandError(str(bad)) from None
-        except KeyboardInterrupt:
-            _say("stopped")
+    folder = ledger_folder(args, config.folder)
+    try:
+        with_store(args, lambda store: _follow(store, folder, config, once=args.once))
+    except KeyboardInterrupt:
+        _say("stopped")
     return Exit.OK
 
 
-async def _follow(url: str, folder: Path, config: LedgerConfig, *, once: bool) -> None:
+async def _follow(store: RedisStore, folder: Path, config: LedgerConfig, *, once: bool) -> None:
+    from gateway.archive.folder import locked
     from gateway.archive.keeper import Keeper, Rotation
 
-    store = RedisStore.from_url(url)
     keeper = Keeper(store, folder, Rotation.of(config), _say)
-    try:
+    with locked(folder):
+        _say(f"keeping the ledger in {folder}, for {config.keep / 86400:g} days")
         if once:
             await keeper.catch_up()
             return
@@ -116,8 +110,6 @@ async def _follow(url: str, folder: Path, config: LedgerConfig, *, once: bool) -
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 await asyncio.wait_for(keeper.catch_up(), _LAST_PAGE_S)
             raise
-    finally:
-        await store.aclose()
 
 
 def _say(text: str) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import getpass
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from cache.store.base import StoreUnavailable
-from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_json_flag, duration, whole
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._flags import add_author_flag, add_json_flag, author_of, duration, whole
+from gateway.cli.commands._store import add_store_flags, with_store
 from gateway.config.identity import NAME
 from gateway.keys.records import KeyRecord, OwnerRecord, shown
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
@@ -24,7 +20,6 @@ from gateway.quotas.terms import NO_TERMS, Budget, Terms
 from gateway.report import printable
 
 T = TypeVar("T")
-_SLACK: Final = 10.0
 _COUNTS: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute", "concurrent": "concurrent"}
 _WHOSE: Final = {"": "terms", "user-": "per_user", "session-": "per_session"}
 """Beginnings of the options of terms, by the records' fields."""
@@ -42,7 +37,7 @@ def add_registry_flags(parser: argparse.ArgumentParser) -> None:
 def add_change_flags(parser: argparse.ArgumentParser) -> None:
     """Add -m and --author, and the flags of the registry."""
     parser.add_argument("-m", "--message", default="", metavar="WHY", help="why, for the audit trail")
-    parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
+    add_author_flag(parser)
     add_registry_flags(parser)
 
 
@@ -107,28 +102,13 @@ def owner_name(text: str) -> str:
 
 def why_of(args: argparse.Namespace, action: str = "") -> Why:
     """Return who makes the change and why."""
-    try:
-        return Why(args.author or getpass.getuser(), args.message, "cli", action)
-    except (KeyError, OSError):
-        raise CommandError("the operating system does not say who you are; name yourself with --author") from None
+    return Why(author_of(args), args.message, "cli", action)
 
 
 def with_keys(args: argparse.Namespace, work: Callable[[KeyRegistry], Awaitable[T]]) -> T:
     """Return what `work` returns. Raises CommandError if the store does not answer or the registry refuses."""
 
-    async def run(url: str) -> T:
-        store = RedisStore.from_url(url, slack=_SLACK)
-        try:
-            return await work(KeyRegistry(store, durable=True))
-        finally:
-            await store.aclose()
-
-    try:
-        return asyncio.run(run(store_url(args)))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except (KeysRefused, NotAllowed, ValueError) as refused:
-        raise CommandError(str(refused)) from None
+    return with_store(args, lambda store: work(KeyRegistry(store, durable=True)), KeysRefused, NotAllowed)
 
 
 def values_of(record: KeyRecord | OwnerRecord) -> dict[str, Any]:

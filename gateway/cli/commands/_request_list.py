@@ -18,10 +18,9 @@ import orjson
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import duration, whole
 from gateway.cli.commands._records import newest_entries, say_coverage
-from gateway.cli.commands._store import files_of_store, store_url
+from gateway.cli.commands._store import files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.report import console_of_stdout
 from gateway.telemetry.ledger import TRACES, is_record
@@ -147,39 +146,31 @@ def print_requests(blobs: Sequence[bytes], *, as_json: bool, goes_on: bool = Fal
 def tail(args: argparse.Namespace, *, follow: bool) -> int:
     """Print the latest requests, the oldest of them first, and those that come if `follow`. Raises CommandError."""
     try:
-        asyncio.run(_tail(store_url(args), args, follow))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+        with_store(args, lambda store: _tail(store, args, follow))
     except KeyboardInterrupt:
         if not follow:
             raise
     return Exit.OK
 
 
-async def _tail(url: str, args: argparse.Namespace, follow: bool) -> None:
+async def _tail(store: RedisStore, args: argparse.Namespace, follow: bool) -> None:
     wanted = filter_of(args)
-    store = RedisStore.from_url(url)
-    try:
-        newest = await newest_requests(store, files_of_store(args), wanted, args.n)
-        print_requests(newest.blobs[::-1], as_json=args.json)
-        last_id, failing = newest.last_id or "0-0", False
-        while follow:
-            try:
-                page = await store.after(TRACES, last_id, _PAGE, _BLOCK_MS)
-            except StoreUnavailable as down:
-                if not failing:
-                    sys.stderr.write(f"tierline: the store does not answer ({down}); trying on\n")
-                failing = True
-                await asyncio.sleep(_RETRY_S)
-                continue
-            failing = False
-            last_id = page[-1][0] if page else last_id
-            new = [blob for _, blob in page if is_record(blob) and wanted.lets_through(blob)]
-            print_requests(new, as_json=args.json, goes_on=True)
-    finally:
-        await store.aclose()
+    newest = await newest_requests(store, files_of_store(args), wanted, args.n)
+    print_requests(newest.blobs[::-1], as_json=args.json)
+    last_id, failing = newest.last_id or "0-0", False
+    while follow:
+        try:
+            page = await store.after(TRACES, last_id, _PAGE, _BLOCK_MS)
+        except StoreUnavailable as down:
+            if not failing:
+                sys.stderr.write(f"tierline: the store does not answer ({down}); trying on\n")
+            failing = True
+            await asyncio.sleep(_RETRY_S)
+            continue
+        failing = False
+        last_id = page[-1][0] if page else last_id
+        new = [blob for _, blob in page if is_record(blob) and wanted.lets_through(blob)]
+        print_requests(new, as_json=args.json, goes_on=True)
 
 
 def _written_s(entry_id: str) -> float:

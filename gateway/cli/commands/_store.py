@@ -1,14 +1,26 @@
-"""Find the store that a command reads: from a URL, a config, the environment, or a running `tierline up`."""
+"""Find and open the store that a command uses: from a URL, a config, the environment, or a running `tierline up`."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
+from cache.store.base import StoreUnavailable
 from gateway.cli.commands import CommandError
+
+if TYPE_CHECKING:
+    from cache.store.redis_store import RedisStore
+
+T = TypeVar("T")
+
+_SLACK: Final = 10.0
+"""The time limits of the gateway's own operations are for its event loop; a command may wait longer."""
 
 
 def add_store_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +40,30 @@ def store_url(args: argparse.Namespace) -> str:
     """Return the URL of the store. Raises ConfigError for an invalid config, CommandError if there is no store."""
     url = args.store or (args.config and _configured(args.config)) or os.environ.get("TIERLINE_STORE_URL")
     return str(url) if url else _running(Path(args.state) / "up.json")
+
+
+def with_store(args: argparse.Namespace, work: Callable[[RedisStore], Awaitable[T]], *refusals: type[Exception]) -> T:
+    """Return what `work` returns of the store that the flags name.
+
+    Raises CommandError if that does not answer, or if `work` raises ValueError or one of the `refusals`; ConfigError.
+    """
+
+    from cache.store.redis_store import RedisStore  # not needed by who asks the admin API, and slow to import
+
+    async def opened(url: str) -> T:
+        store = RedisStore.from_url(url, slack=_SLACK)
+        try:
+            return await work(store)
+        finally:
+            await store.aclose()
+
+    refused: tuple[type[Exception], ...] = (ValueError, *refusals)
+    try:
+        return asyncio.run(opened(store_url(args)))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except refused as bad:
+        raise CommandError(str(bad)) from None
 
 
 def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import csv
 import io
 import sys
@@ -14,18 +13,15 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from cache.store.base import StoreUnavailable
-from cache.store.redis_store import RedisStore
 from gateway.audit.entries import KINDS, StoredEntry, TrailEntry
 from gateway.audit.trail import AuditTrail, StreamCheck, TrailFilter
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, duration, whole
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._store import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.report import print_json, printable
 
 T = TypeVar("T")
-_SLACK: Final = 10.0
 _LAST: Final = 50
 _COLUMNS: Final = ("at", "by", "how", "kind", "subject", "action", "message", "before", "after", "id")
 
@@ -61,19 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_trail(args: argparse.Namespace, work: Callable[[AuditTrail], Awaitable[T]]) -> T:
-    async def opened(url: str) -> T:
-        store = RedisStore.from_url(url, slack=_SLACK)
-        try:
-            return await work(AuditTrail(store))
-        finally:
-            await store.aclose()
-
-    try:
-        return asyncio.run(opened(store_url(args)))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+    return with_store(args, lambda store: work(AuditTrail(store)))
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, get_args
+from typing import get_args
 
-from cache.store.base import StoreUnavailable
-from cache.store.redis_store import RedisStore
-from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._flags import Subparsers, add_author_flag, add_command, add_json_flag, author_of
+from gateway.cli.commands._store import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.keys.registry import KeysRefused, Why
 from gateway.quotas.terms import NANO, Per
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import dollars, percent
-
-_SLACK: Final = 10.0
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -38,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
             parser.add_argument("usd", type=_dollars, metavar="USD")
         parser.add_argument("--per", choices=get_args(Per))
         parser.add_argument("-m", "--message", required=True, metavar="WHY", help="why, for the audit trail")
-        parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
+        add_author_flag(parser)
     for parser in actions.choices.values():
         add_json_flag(parser)
         add_store_flags(parser)
@@ -46,33 +39,23 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action. Raises CommandError and ConfigError."""
-    try:
-        budgets = asyncio.run(_run(args))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except (KeysRefused, ValueError) as refused:
-        raise CommandError(str(refused)) from None
-    show(_report(budgets), as_json=args.json)
-    return Exit.OK
-
-
-async def _run(args: argparse.Namespace) -> Sequence[BudgetStanding]:
     configured = {}
     if args.config:
         from gateway.config.loader import load_deployment  # slow to import
 
         configured = terms_in(load_deployment(args.config))
-    store = RedisStore.from_url(store_url(args), slack=_SLACK)
-    try:
-        budgets = OwnerBudgets(store, configured)
-        if args.action == "show":
-            return await (budgets.in_use() if args.owner is None else budgets.of(args.owner))
-        why = Why(args.author or getpass.getuser(), args.message)
-        if args.action == "reset":
-            return await budgets.reset(args.owner, args.to, args.per, why)
-        return await budgets.top_up(args.owner, args.usd, args.per, why)
-    finally:
-        await store.aclose()
+    budgets = with_store(args, lambda store: _done(OwnerBudgets(store, configured), args), KeysRefused)
+    show(_report(budgets), as_json=args.json)
+    return Exit.OK
+
+
+async def _done(budgets: OwnerBudgets, args: argparse.Namespace) -> Sequence[BudgetStanding]:
+    if args.action == "show":
+        return await (budgets.in_use() if args.owner is None else budgets.of(args.owner))
+    why = Why(author_of(args), args.message)
+    if args.action == "reset":
+        return await budgets.reset(args.owner, args.to, args.per, why)
+    return await budgets.top_up(args.owner, args.usd, args.per, why)
 
 
 def _owner(text: str) -> Owned:

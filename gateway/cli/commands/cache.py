@@ -16,12 +16,11 @@ import orjson
 from cache.administration import Administration, Purged
 from cache.risk.published import read_published
 from cache.scopes.tags import BadTags, parse
-from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._cache_tables import draw_entry, draw_risks, draw_stats
 from gateway.cli.commands._flags import Subparsers, add_command
-from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
+from gateway.cli.commands._store import add_store_flags, gateway_url, with_store
 from gateway.exit_codes import Exit
 from gateway.report import WIDE, console_of_stdout, print_json
 from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
@@ -54,23 +53,14 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code. Raises CommandError and ConfigError."""
-    try:
-        return asyncio.run(_run(store_url(args), args))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+    return with_store(args, lambda store: _run(store, args))
 
 
-async def _run(url: str, args: argparse.Namespace) -> int:
-    store = RedisStore.from_url(url)
-    try:
-        administration = Administration(store)
-        if args.what == "stats":
-            return await _stats(store, administration, args)
-        return await (_show if args.what == "show" else _purge)(administration, args)
-    finally:
-        await store.aclose()
+async def _run(store: RedisStore, args: argparse.Namespace) -> int:
+    administration = Administration(store)
+    if args.what == "stats":
+        return await _stats(store, administration, args)
+    return await (_show if args.what == "show" else _purge)(administration, args)
 
 
 async def _stats(store: RedisStore, administration: Administration, args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Mapping
@@ -12,14 +11,13 @@ from typing import Any
 
 import orjson
 
-from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.archive.figures import figures
 from gateway.cli.commands import CommandError, _ledger_files
 from gateway.cli.commands._flags import Subparsers, add_command, duration, whole
 from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._records import newest_entries, say_coverage
-from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
+from gateway.cli.commands._store import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.progress import OnProgress, progress
 from gateway.telemetry import reader
@@ -66,44 +64,35 @@ def run(args: argparse.Namespace) -> int:
 
 def _rows(args: argparse.Namespace, on_progress: OnProgress) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the selected requests, newest first, each with the feedback on it; and all labels of a judge."""
-    try:
-        records, feedback, labels = asyncio.run(_read(store_url(args), args, on_progress))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+    records, feedback, labels = with_store(args, lambda store: _read(store, args, on_progress))
     return [_row(record, feedback.get(key_of(record["ledger"]))) for record in records], labels
 
 
 async def _read(
-    url: str, args: argparse.Namespace, on_progress: OnProgress
+    store: RedisStore, args: argparse.Namespace, on_progress: OnProgress
 ) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback], list[dict[str, Any]]]:
-    store = RedisStore.from_url(url)
     now, folder = time.time(), files_of_store(args)
     oldest = now - args.since if args.since else None
     began = now
     last = args.last or (None if args.since else _LATEST)
     records: list[dict[str, Any]] = []
     read = 0
-    try:
-        async for _, blob in newest_entries(store, folder):
-            record = orjson.loads(blob)
-            read += 1
-            began = min(began, record["started"] + record["ledger"]["total_ms"] / 1000)
-            if read % _REPORT_EVERY == 0:
-                on_progress("reading", read, max(read, last or 0))
-            # Records are ordered by their end, so compare that, not the start.
-            if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
-                break
-            if args.surface in (None, record["ledger"]["surface"]) and record["ledger"].get("arm") not in UNCOUNTED:
-                records.append(record)
-            if len(records) == last:
-                break
-        if args.since and len(records) != last:
-            say_coverage(folder, now - began, args.since)
-        return records, await reader.feedback_by_request(store), await reader.labels(store)
-    finally:
-        await store.aclose()
+    async for _, blob in newest_entries(store, folder):
+        record = orjson.loads(blob)
+        read += 1
+        began = min(began, record["started"] + record["ledger"]["total_ms"] / 1000)
+        if read % _REPORT_EVERY == 0:
+            on_progress("reading", read, max(read, last or 0))
+        # Records are ordered by their end, so compare that, not the start.
+        if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
+            break
+        if args.surface in (None, record["ledger"]["surface"]) and record["ledger"].get("arm") not in UNCOUNTED:
+            records.append(record)
+        if len(records) == last:
+            break
+    if args.since and len(records) != last:
+        say_coverage(folder, now - began, args.since)
+    return records, await reader.feedback_by_request(store), await reader.labels(store)
 
 
 def _row(record: Mapping[str, Any], feedback: Feedback | None) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, duration
-from gateway.cli.commands._store import add_store_flags, ledger_folder, store_url
+from gateway.cli.commands._store import add_store_flags, ledger_folder, with_store
 from gateway.exit_codes import Exit
 from gateway.report import NONE, console_of_stdout, print_json, printable, table
 from policies.quantities import dollars, milliseconds, percent
@@ -28,7 +27,6 @@ from policies.quantities import dollars, milliseconds, percent
 _SPANS: Final = {900.0: "15m", 3600.0: "1h", 21600.0: "6h", 86400.0: "24h"}
 """What is shown, by seconds."""
 _EVERY_S: Final = 1.0
-_SLACK: Final = 10.0
 """The store's time limits are for requests; this reader may wait longer."""
 _WIDE: Final = 118
 """Columns from which on there is room for all of a row."""
@@ -60,23 +58,18 @@ def run(args: argparse.Namespace) -> int:
     if not (args.once or args.json or sys.stdout.isatty()):
         raise CommandError("a live screen needs a terminal; print it once by --once, or as JSON by --json")
     try:
-        asyncio.run(_watch(store_url(args), ledger_folder(args), args))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except (QueryError, ValueError) as bad:
-        raise CommandError(str(bad)) from None
+        with_store(args, lambda store: _watch(store, ledger_folder(args), args), QueryError)
     except KeyboardInterrupt:
         if args.once:
             raise
     return Exit.OK
 
 
-async def _watch(url: str, folder: Path, args: argparse.Namespace) -> None:
+async def _watch(store: RedisStore, folder: Path, args: argparse.Namespace) -> None:
     from gateway.archive.live import LiveArchive  # slow to import, as the console's pages are
     from gateway.console.standing import StandingReader
     from gateway.console.views.now import NowView
 
-    store = RedisStore.from_url(url, slack=_SLACK)
     archive = LiveArchive(folder, store)
     view = NowView(archive, StandingReader(store, None))
     console = console_of_stdout()
@@ -102,7 +95,6 @@ async def _watch(url: str, folder: Path, args: argparse.Namespace) -> None:
                 await asyncio.sleep(_EVERY_S)
     finally:
         await archive.aclose()
-        await store.aclose()
 
 
 def _span(text: str) -> str:

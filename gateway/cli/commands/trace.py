@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final
 import orjson
 from rich.console import Console
 
-from cache.store.base import Command, StoreUnavailable
+from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, whole
@@ -25,7 +24,7 @@ from gateway.cli.commands._request_list import (
     print_requests,
     tail,
 )
-from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
+from gateway.cli.commands._store import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
@@ -64,32 +63,23 @@ def run(args: argparse.Namespace) -> int:
         return tail(args, follow=True)
     if args.what == "show" and args.svg and args.json:
         raise CommandError("--svg and --json cannot both be printed; leave one out")
-    try:
-        asyncio.run(_run(store_url(args), args))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+    with_store(args, lambda store: _run(store, args))
     return Exit.OK
 
 
-async def _run(url: str, args: argparse.Namespace) -> None:
-    store = RedisStore.from_url(url)
-    try:
-        if args.what == "list":
-            await _list(store, args)
-            return
-        blobs = await _records(store, args)
-        if args.json:
-            print_requests(blobs, as_json=True)
-            return
-        feedback = await reader.feedback_by_request(store)
-        if args.what == "show" and args.svg:
-            _write(args.svg, await _svg_of(store, blobs[0], feedback))
-        else:
-            _draw(blobs, feedback)
-    finally:
-        await store.aclose()
+async def _run(store: RedisStore, args: argparse.Namespace) -> None:
+    if args.what == "list":
+        await _list(store, args)
+        return
+    blobs = await _records(store, args)
+    if args.json:
+        print_requests(blobs, as_json=True)
+        return
+    feedback = await reader.feedback_by_request(store)
+    if args.what == "show" and args.svg:
+        _write(args.svg, await _svg_of(store, blobs[0], feedback))
+    else:
+        _draw(blobs, feedback)
 
 
 async def _list(store: RedisStore, args: argparse.Namespace) -> None:

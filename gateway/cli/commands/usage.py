@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, add_json_flag, duration
 from gateway.cli.commands._records import has_files
-from gateway.cli.commands._store import add_store_flags, files_of_store, store_url
+from gateway.cli.commands._store import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.quotas.terms import NANO, Budget
 from gateway.report import NONE, WIDE, Report, printable, show, table
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.archive.usage import UsageQuery
 
 _BY: Final = ("day", "tenant", "team", "key", "user", "surface", "tier", "model")
-_SLACK: Final = 10.0
 _FILES: Final = ("csv", "parquet", "focus")
 
 
@@ -58,20 +56,14 @@ def run(args: argparse.Namespace) -> int:
     """Print the usage, and write the files that are asked for. Raises CommandError and ConfigError."""
     from gateway.archive.query import QueryError
 
-    try:
-        return asyncio.run(_run(args))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except (QueryError, ValueError) as bad:
-        raise CommandError(str(bad)) from None
+    return with_store(args, lambda store: _run(store, args), QueryError)
 
 
-async def _run(args: argparse.Namespace) -> int:
+async def _run(store: RedisStore, args: argparse.Namespace) -> int:
     from gateway.archive.live import LiveArchive  # slow to import
     from gateway.archive.usage import usage_of, write_rows
 
     query = _query(args)
-    store = RedisStore.from_url(store_url(args), slack=_SLACK)
     archive = LiveArchive(files_of_store(args), store)
     try:
         if args.check:
@@ -91,7 +83,6 @@ async def _run(args: argparse.Namespace) -> int:
         found = await usage_of(archive, query)
     finally:
         await archive.aclose()
-        await store.aclose()
     show(_report(found, query, done), as_json=args.json)
     return Exit.OK
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import getpass
 import shutil
 import sys
 import textwrap
@@ -12,11 +11,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cache.store.base import StoreUnavailable
-from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_json_flag
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._flags import add_author_flag, add_json_flag
+from gateway.cli.commands._store import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SLACK: Final = 10.0
-"""The time limits of the gateway's own operations are for its event loop; a command may wait longer."""
 _WAIT_S: Final = 3.0
 FILES_MODE: Final = (
     "policies come from files here: save the file in the gateway's folder, and it is in force within a second. "
@@ -50,38 +45,14 @@ def add_change_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m", "--message", required=True, metavar="WHY", help="why, for `policy history` and `policy blame`"
     )
-    parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
+    add_author_flag(parser)
     add_registry_flags(parser)
-
-
-def author_of(args: argparse.Namespace) -> str:
-    """Return who makes the change. Raises CommandError if the operating system does not know."""
-    if args.author:
-        return str(args.author)
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise CommandError("the operating system does not say who you are; name yourself with --author") from None
 
 
 def with_registry(args: argparse.Namespace, work: Callable[[PolicyRegistry], Awaitable[T]]) -> T:
     """Return what `work` returns. Raises CommandError if the store does not answer or the registry refuses."""
 
-    async def run(url: str) -> T:
-        store = RedisStore.from_url(url, slack=_SLACK)
-        try:
-            return await work(PolicyRegistry(store, "cli"))
-        finally:
-            await store.aclose()
-
-    try:
-        return asyncio.run(run(store_url(args)))
-    except StoreUnavailable as down:
-        raise CommandError(f"the store does not answer ({down}); is it running?") from None
-    except RegistryError as refused:
-        raise CommandError(str(refused)) from None
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+    return with_store(args, lambda store: work(PolicyRegistry(store, "cli")), RegistryError)
 
 
 async def check_in_use(registry: PolicyRegistry, args: argparse.Namespace) -> None:

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import launch_of
+from gateway.cli.commands._flags import author_of, launch_of
 from gateway.cli.commands.policy._bound import bound_to
 from gateway.cli.commands.policy._registry import (
     add_change_flags,
-    author_of,
     check_in_use,
     deployment_of,
     report_change,

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cache.store.redis_store import RedisStore
 from gateway.archive.folder import ArchiveError
 from gateway.archive.query import ask, opened
-from gateway.cli.commands import CommandError
-from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.cli.commands._store import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.rollout.canary_judge import CanaryJudge
 
-_SLACK: Final = 10.0
-"""No request waits for the judge, so its reads may take ten times as long as a request's."""
 _COLUMNS: Final = (
     "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, cost_unknown, "
     "slo, path, calls"
@@ -41,20 +37,10 @@ def run(args: argparse.Namespace) -> int:
     """Judge until a signal and return the exit code. Raises CommandError."""
     folder = args.dir or Path(args.state) / "ledger"
     try:
-        asyncio.run(_judge(store_url(args), folder))
-    except ValueError as bad:
-        raise CommandError(str(bad)) from None
+        with_store(args, lambda store: CanaryJudge(store, _say, earlier=partial(earlier, folder)).run())
     except KeyboardInterrupt:
         _say("stopped")
     return Exit.OK
-
-
-async def _judge(url: str, folder: Path) -> None:
-    store = RedisStore.from_url(url, slack=_SLACK)
-    try:
-        await CanaryJudge(store, _say, earlier=lambda since: earlier(folder, since)).run()
-    finally:
-        await store.aclose()
 
 
 def earlier(folder: Path, since: float) -> Iterable[tuple[str, Mapping[str, Any], float]]:

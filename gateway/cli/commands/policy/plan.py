@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from policies.loader import SHIPPED, read_policy
 from policies.quantities import figure, percent
 
 if TYPE_CHECKING:
+    from cache.store.redis_store import RedisStore
     from gateway.lab.replay.figures import FigureChange
     from gateway.lab.replay.run import Replayed
     from policies.diff import Difference
@@ -104,29 +104,19 @@ def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | N
     """Return the policy in force on a surface; None if it is a new one."""
     if not args.from_store:
         return base_in(args.policies or SHIPPED, surface)
-    from cache.store.base import StoreUnavailable
-    from cache.store.redis_store import RedisStore
-    from gateway.cli.commands._store import store_url
+    from gateway.cli.commands._store import with_store
     from gateway.registry.registry import PolicyRegistry, RegistryError
     from policies.yaml_source import Document
 
-    async def live(url: str) -> tuple[Policy, Document] | None:
-        store = RedisStore.from_url(url)
-        try:
-            registry = PolicyRegistry(store)
-            state = (await registry.in_force()).get(surface)
-            if state is None:
-                return None
-            version = await registry.version(surface, state.live)
-            policy = version.policy()
-            return policy, Document(Path(version.label), dict(version.content), {})
-        finally:
-            await store.aclose()
+    async def live(store: RedisStore) -> tuple[Policy, Document] | None:
+        registry = PolicyRegistry(store)
+        state = (await registry.in_force()).get(surface)
+        if state is None:
+            return None
+        version = await registry.version(surface, state.live)
+        return version.policy(), Document(Path(version.label), dict(version.content), {})
 
-    try:
-        return asyncio.run(live(store_url(args)))
-    except (StoreUnavailable, RegistryError, ValueError) as error:
-        raise CommandError(f"the store does not give the policy in force: {error}") from None
+    return with_store(args, live, RegistryError)
 
 
 def _tests(file: Path) -> dict[str, Any] | None:
