@@ -164,7 +164,7 @@ class CascadeRun:
         """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
             if (hold := self._request.hold) is not None and hold.money:
-                await hold.reserve(self.cost(hold))
+                await hold.reserve(self.cost(hold), self._request.budget_s())
             step = self._next()
             while not isinstance(step, Serve):
                 if isinstance(step, Attempt) and step.alone:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
 from gateway.quotas.accounts import Account, OwnerAccounts
-from gateway.quotas.leases import Demand, Entered, QuotaLeases, Refusal
+from gateway.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from policies.quantities import dollars
@@ -212,20 +212,22 @@ class Holding:
                 self._note(cost)
         return self._reserved is not None or not self.money
 
-    async def reserve(self, cost: Cost) -> None:
-        """Reserve money, once, before the first call. Raises ApiError if there is none, or too little."""
+    async def reserve(self, cost: Cost, patience_s: float = PATIENCE_S) -> None:
+        """Reserve money, once, before the first call; wait so long for others. Raises ApiError if it is too little."""
         if self._reserved is None and self.money:
             demand = Demand(0, *cost)
-            self._reserved = self._admission.leases.enter(self.money, demand) or await self._waited(self.money, demand)
+            self._reserved = self._admission.leases.enter(self.money, demand) or await self._waited(
+                self.money, demand, min(patience_s, PATIENCE_S)
+            )
             self._note(cost)
 
     def _note(self, cost: Cost) -> None:
         if (journal := self._admission.journal) is not None:
             self._ledger.entry = journal.begin(self._ledger, [account.name for account in self.money], cost.expected)
 
-    async def _waited(self, accounts: tuple[Account, ...], demand: Demand) -> Entered:
+    async def _waited(self, accounts: tuple[Account, ...], demand: Demand, patience_s: float = PATIENCE_S) -> Entered:
         renewed = self._renewed if accounts is self.money else None
-        taken = await self._admission.leases.wait(accounts, demand, renewed=renewed)
+        taken = await self._admission.leases.wait(accounts, demand, patience_s, renewed)
         if isinstance(taken, Refusal):
             error = self._admission.refusal(taken, self._trace)
             error.of_owner = True

@@ -39,6 +39,7 @@ TENANTS: dict[str, dict[str, Any]] = {
     "poor": {"limits": {"budgets": [{"usd": 0.05, **MONTH}]}},
     "thrifty": {"limits": {"budgets": [{"usd": 0.05, **MONTH}]}},
     "none": {"limits": {"budgets": [{"usd": 0, "per": "day"}]}},
+    "hurried": {"limits": {"budgets": [{"usd": 0.05, "per": "day"}]}},
     "leaver": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
     "member": {"team": "web"},
     "unpriced": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
@@ -186,6 +187,21 @@ def test_a_budget_ends_at_its_limit_and_hits_go_on(two: tuple[Gateway, Gateway],
     assert refused.status_code == 429 and "$0.06 of its budget of $0.05 a month" in refused.json()["error"]["message"]
     hit = sent(gateway, "poor", fresh=False)
     assert (hit.status_code, hit.headers["x-tierline-path"]) == (200, "cache-exact")
+
+
+def test_the_wait_for_money_ends_with_the_deadline(two: tuple[Gateway, Gateway], own_upstream: Upstream) -> None:
+    """Who may not wait as long as others hold the money is told so, and when to come again; not a time-out."""
+    own_upstream.on("slow").reply(before_headers_s=3.0, usage=USAGE)
+    slow, hurry = [{"role": "user", "content": "slow"}], {"x-tierline-deadline-ms": "700"}
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(sent, two[0], "hurried", messages=slow)
+        until(lambda: own_upstream.in_flight == 1, 5)
+        for one, path in zip(two, PATHS, strict=False):
+            refused = sent(one, "hurried", path, headers=hurry)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_in_use")
+            assert refused.headers["retry-after"] == "1"
+        assert not holding.done()
+        assert holding.result().status_code == 200
 
 
 def test_large_max_tokens_are_not_what_is_expected(gateway: Gateway) -> None:
