@@ -33,6 +33,11 @@ router: Final = APIRouter(prefix="/admin/keys", tags=["Keys"], route_class=BodyR
 teams: Final = APIRouter(prefix="/admin/teams", tags=["Teams"], route_class=BodyRoute)
 Shown = dict[str, Any]
 Name = Annotated[str, StringConstraints(max_length=200)]
+_Names = Annotated[list[Name], Field(max_length=64)]
+_Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+"""As OpenAI's API has it: workers hold it in memory with each key."""
 Kind = Literal["team", "tenant"]
 _SLACK: Final = 10.0
 _Sees = Annotated[Person, needs("keys.see")]
@@ -62,16 +67,16 @@ class KeyFields(Said):
     team: Name | None = None
     tenant: Name | None = None
     owner: Name | None = None
-    surfaces: list[Name] | None = None
-    tiers: list[Name] | None = None
-    models: list[Name] | None = None
+    surfaces: _Names | None = None
+    tiers: _Names | None = None
+    models: _Names | None = None
     default_surface: Name | None = None
     terms: Terms | None = None
     per_user: Terms | None = None
     per_session: Terms | None = None
     may_try: bool | None = None
     expires: float | None = Field(None, ge=0, allow_inf_nan=False)
-    metadata: dict[str, str] | None = None
+    metadata: _Metadata | None = None
 
 
 class RotateRequest(Said):
@@ -87,10 +92,10 @@ class TeamFields(Said):
     terms: Terms | None = None
     per_user: Terms | None = None
     per_session: Terms | None = None
-    surfaces: list[Name] | None = None
-    tiers: list[Name] | None = None
+    surfaces: _Names | None = None
+    tiers: _Names | None = None
     longest_life_s: float | None = Field(None, gt=0, le=100 * 365 * 86400, allow_inf_nan=False)
-    metadata: dict[str, str] | None = None
+    metadata: _Metadata | None = None
 
 
 class ImportRequest(Said):

@@ -153,8 +153,15 @@ async def test_a_role_for_a_team_is_none_for_a_tenant_nor_in_another_tenant(
             assert (await admin.get("/admin/teams/web", headers=headers)).status_code == 200
             assert (await admin.get("/admin/teams/web?kind=tenant", headers=headers)).status_code == 403
             for path in ("/admin/keys", "/admin/keys?team=web"):
-                assert (await admin.get(path, headers=headers)).json()["keys"] == []
+                keys = (await admin.get(path, headers=headers)).json()["keys"]
+                assert other["id"] not in [one["id"] for one in keys]
             assert (await admin.get(f"/admin/keys/{other['id']}", headers=headers)).status_code == 404
+            own = (await admin.post("/admin/keys", json={"team": "web"})).json()["id"]
+            for beyond in ({"team": "ops"}, {"team": None}, {"tenant": "acme"}, {"may_try": True}):
+                tried = await admin.patch(f"/admin/keys/{own}", json=beyond, headers=headers)
+                assert tried.status_code == 403, beyond
+                tried = await admin.post("/admin/keys", json={"team": "web"} | beyond, headers=headers)
+                assert tried.status_code == 403, beyond
             for action in ("disable", "revoke", "rotate"):
                 tried = await admin.post(f"/admin/keys/{other['id']}/{action}", json={}, headers=headers)
                 assert tried.status_code in (403, 404), action
@@ -186,6 +193,21 @@ async def test_a_key_ends_at_a_date_or_never(
             assert (await admin.put("/admin/teams/web", json={"longest_life_s": end})).status_code == 400
         rotated = await admin.post(f"/admin/keys/{key['id']}/rotate", json={"grace": "99999999999d"})
         assert (rotated.status_code, rotated.json()["old_until"]) == (200, LATEST)
+
+
+async def test_a_key_holds_so_much_and_no_more(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Workers keep thousands of them in memory, and whoever is in a team may make as many as they like."""
+    async with admin_port(tmp_path, upstream, server) as (admin, _):
+        for body, wrong in (
+            ({"metadata": {"a": "x" * 512}}, {"metadata": {"a": "x" * 513}}),
+            ({"metadata": {str(n): "" for n in range(16)}}, {"metadata": {str(n): "" for n in range(17)}}),
+            ({"models": ["m"] * 64}, {"models": ["m"] * 65}),
+        ):
+            assert (await admin.post("/admin/keys", json=body)).status_code == 200
+            refused = await admin.post("/admin/keys", json=wrong)
+            assert (refused.status_code, refused.json()["error"]["param"].partition(".")[0]) == (400, next(iter(wrong)))
 
 
 async def test_a_key_has_no_owner_whose_name_is_none(
