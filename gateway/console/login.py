@@ -1,6 +1,7 @@
 """Sign people in by their identity provider: OpenID Connect's authorization code flow, with PKCE, state and nonce.
 
-One try belongs to one browser, by a cookie: its state, nonce and verifier are kept here for TRY_S, and used once.
+One try belongs to one browser, whose cookie holds its state, nonce and verifier for TRY_S, with our mark: nothing of it
+is kept here, so that nobody who begins many ends those of others. The provider takes each code once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
+
+import orjson
 
 from gateway.config.identity import LoginConfig
 from gateway.errors import Unauthorized
@@ -22,8 +24,8 @@ from gateway.keys.roles import Person
 from gateway.keys.tokens import BadToken
 
 TRY_S: Final = 600
-_MOST: Final = 1000
-"""Most tries under way; the oldest goes first."""
+_LONGEST: Final = 2000
+"""Longest path in bytes that somebody is led back to; all of a cookie is 4 kB."""
 
 
 class LoginFailed(Exception):
@@ -49,7 +51,7 @@ class Login:
         self._identities = identities
         self._issuer = identities.issuer(config.issuer)
         self._back = f"{config.url.rstrip('/')}/sign-in/callback"
-        self._tries: OrderedDict[bytes, LoginTry] = OrderedDict()
+        self._secret = secrets.token_bytes(32)
         self.name = urlsplit(config.issuer).hostname or config.issuer
         """What the provider is called on the page."""
         self.secure = config.url.startswith("https://")
@@ -62,22 +64,22 @@ class Login:
             endpoint = await self._issuer.endpoint("authorization_endpoint")
         except IssuerUnavailable as error:
             raise LoginFailed(f"Nobody can sign in just now: {error}.") from None
-        cookie, state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
-        one = LoginTry(state, nonce, verifier, to, time.monotonic() + TRY_S)
-        self._tries[_digest(cookie)] = one
-        if len(self._tries) > _MOST:
-            self._tries.popitem(last=False)
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        one = LoginTry(state, nonce, verifier, to if len(to.encode()) <= _LONGEST else "/", time.monotonic() + TRY_S)
+        text = base64.urlsafe_b64encode(orjson.dumps(list(one))).rstrip(b"=").decode()
         challenge = base64.urlsafe_b64encode(_digest(one.verifier)).rstrip(b"=").decode()
         asked = {
             "response_type": "code", "client_id": self._config.client_id, "redirect_uri": self._back,
             "scope": " ".join(dict.fromkeys(("openid", *self._config.scopes))), "state": one.state, "nonce": one.nonce,
             "code_challenge": challenge, "code_challenge_method": "S256",
         }  # fmt: skip
-        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", cookie
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", f"{text}.{self._mark(text)}"
 
     async def finish(self, cookie: str, came: Mapping[str, str]) -> tuple[Person, str]:
         """Return who signed in and what they wanted to see, by what the provider sent. Raises LoginFailed."""
-        one = self._tries.pop(_digest(cookie), None)
+        text, _, mark = cookie.rpartition(".")
+        known = hmac.compare_digest(mark.encode("utf-8", "replace"), self._mark(text).encode())
+        one = LoginTry(*orjson.loads(base64.urlsafe_b64decode(text + "=="))) if known else None
         if one is None or one.until < time.monotonic():
             raise LoginFailed("This sign-in was not begun in this browser, or took longer than ten minutes.")
         if not hmac.compare_digest(one.state.encode(), came.get("state", "").encode("utf-8", "replace")):
@@ -87,6 +89,10 @@ class Login:
         if "error" in came or not came.get("code"):
             raise LoginFailed(f"{self.name} let nobody in: {came.get('error', 'no code')[:100]}.")
         return await self._person(came["code"], one), one.to
+
+    def _mark(self, text: str) -> str:
+        """Return what shows that a cookie's text is ours, and of this process."""
+        return hmac.digest(self._secret, text.encode("utf-8", "replace"), "sha256").hex()
 
     async def _person(self, code: str, one: LoginTry) -> Person:
         """Return whose code it is. Raises LoginFailed."""

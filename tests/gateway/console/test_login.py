@@ -268,6 +268,27 @@ async def test_a_provider_that_is_away_lets_nobody_in_and_says_so(
             assert away.status_code == 503 and "does not answer" in away.text
 
 
+async def test_nobody_ends_the_sign_ins_of_others(
+    store: RedisStore, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """However many somebody begins; and no text but ours is taken for one that was begun."""
+    provider.id_claims = {"groups": ["staff"]}
+    async with console(tmp_path, store, provider) as client:
+        back = provider.sign_in((await client.get("/sign-in/begin?to=/money")).headers["location"])
+        [(name, cookie)] = client.cookies.items()
+        for _ in range(1001):
+            client.cookies.clear()
+            assert (await client.get("/sign-in/begin")).status_code == 303
+        text, _, mark = cookie.rpartition(".")
+        for forged in ("", ".", text, f"{text}.", f"{text}x.{mark}", f".{mark}", f"{text}.{mark[:-1]}", "=.="):
+            client.cookies.clear()
+            client.cookies.set(name, forged, path="/sign-in")
+            assert (await client.get(back)).status_code == 401, forged
+        client.cookies.clear()
+        client.cookies.set(name, cookie, path="/sign-in")
+        assert "/money" in (await client.get(back)).text
+
+
 async def test_many_sign_ins_are_no_load_on_the_provider(
     store: RedisStore, tmp_path: Path, provider: IdentityProvider
 ) -> None:
