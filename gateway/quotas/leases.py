@@ -176,7 +176,7 @@ class QuotaLeases:
                     continue
                 if refusal := self._refusal(account, lease, verdict, now - began, patience_s):
                     return refusal
-                if verdict == DRY:
+                if verdict == DRY and not self.down:
                     self._urgent.set()
                 else:
                     pause_s = RETRY_S
@@ -298,7 +298,8 @@ class QuotaLeases:
             return Refusal(account, "limit", max(lease.retry_at - self._clock(), RETRY_S), standing)
         if verdict == HELD and waited_s >= (patience_s if lease.money else min(patience_s, _OTHERS_PATIENCE_S)):
             return Refusal(account, "held" if lease.money else "limit", 1.0, standing)
-        if verdict == DRY and (self.down or waited_s >= max(patience_s, 2 * _LIMIT_S)):
+        least_s = 2 * _LIMIT_S  # a store that was slow for once is asked again
+        if verdict == DRY and waited_s >= (min(patience_s, least_s) if self.down else max(patience_s, least_s)):
             return Refusal(account, "held" if lease.money and not self.down else "store", 1.0, standing)
         return None
 

@@ -136,14 +136,14 @@ def test_a_limit_of_requests_holds_over_two_gateways(two: tuple[Gateway, Gateway
 def test_the_head_counts_down_to_the_limit(gateway: Gateway, own_upstream: Upstream) -> None:
     """Also where the answer comes long after what was leased for it went back; and when all of it is free again."""
     own_upstream.on("slow").reply(before_first_s=0.7, usage=USAGE)
-    began, left = time.monotonic(), []
+    left = []
     for turn in range(13):
-        word = "slow" if turn in (1, 5, 11) else "hello"
+        word = "slow" if turn in (1, 11) else "hello"
         headers = sent(gateway, "twelve", messages=[{"role": "user", "content": word}]).headers
         left.append(int(headers["x-ratelimit-remaining-requests"]))
         assert headers["x-ratelimit-reset-requests"] in ("1m0s", "1m1s", "59s"), left
     assert left == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
-    time.sleep(max(0.0, began + 5.0 - time.monotonic()))
+    time.sleep(1.5)
     reset = sent(gateway, "twelve").headers["x-ratelimit-reset-requests"]
     assert 50 <= int(reset.removesuffix("s")) <= 59
 
@@ -191,8 +191,8 @@ def test_a_budget_ends_at_its_limit_and_hits_go_on(two: tuple[Gateway, Gateway],
 
 def test_the_wait_for_money_ends_with_the_deadline(two: tuple[Gateway, Gateway], own_upstream: Upstream) -> None:
     """Who may not wait as long as others hold the money is told so, and when to come again; not a time-out."""
-    own_upstream.on("slow").reply(before_headers_s=3.0, usage=USAGE)
-    slow, hurry = [{"role": "user", "content": "slow"}], {"x-tierline-deadline-ms": "700"}
+    own_upstream.on("slow").reply(before_headers_s=2.0, usage=USAGE)
+    slow, hurry = [{"role": "user", "content": "slow"}], {"x-tierline-deadline-ms": "400"}
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(sent, two[0], "hurried", messages=slow)
         until(lambda: own_upstream.in_flight == 1, 5)

@@ -198,6 +198,17 @@ async def test_slots_of_a_killed_worker_are_free_after_seconds(server: LocalStor
         await killed._store.aclose()
 
 
+async def test_a_store_that_is_slow_for_once_is_asked_again(server: LocalStore) -> None:
+    """One exchange that takes too long refuses nobody."""
+    store = RedisStore.from_url(server.url)
+    worker = QuotaLeases(store)
+    await _entered(worker, _money("before", 1.0), _cost(0.1))
+    redis.Redis.from_url(server.url).client_pause(350, all=True)
+    await _entered(worker, _money("slow-once", 1.0), _cost(0.1))
+    await worker.aclose()
+    await store.aclose()
+
+
 @pytest.mark.parametrize("when_down", ["open", "closed"])
 async def test_without_an_answer_of_the_store_the_config_decides(when_down: WhenDown) -> None:
     """Leases go on; then requests go on by `open` and stop by `closed`, and money always stops."""
