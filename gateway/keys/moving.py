@@ -57,8 +57,7 @@ def read_export(text: str) -> list[KeyRecord | OwnerRecord]:
             )
         for line in lines:
             number += 1
-            values = orjson.loads(line)
-            records.append(_checked_key(values) if values["kind"] == "key" else _checked_owner(values))
+            records.append(_checked(orjson.loads(line)))
     except ValidationError as error:
         first = error.errors()[0]
         raise KeysRefused(f"line {number} of the export: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -67,20 +66,15 @@ def read_export(text: str) -> list[KeyRecord | OwnerRecord]:
     return records
 
 
-def _checked_key(values: Any) -> KeyRecord:
-    """Return a key that every worker can take over: one that they could not would stop them from following changes."""
-    key = _KEY.validate_python(values)
-    check_key(key)
-    if not re.fullmatch("[0-9a-f]{64}", key.digest) or not re.fullmatch("k_[a-z0-9]{1,40}", key.id):
-        raise ValueError("its digest is 64 hex digits, and its id begins with k_")
-    if not (0 < key.revision < _MOST and 0 <= key.created <= LATEST):
-        raise ValueError("its revision and times are numbers")
-    return key
-
-
-def _checked_owner(values: Any) -> OwnerRecord:
-    owner = _OWNER.validate_python(values)
-    check_name(owner.kind, owner.name or "?")
-    if not 0 < owner.revision < _MOST:
-        raise ValueError("its revision is a number")
-    return owner
+def _checked(values: Any) -> KeyRecord | OwnerRecord:
+    """Return a record that every worker can take over: another would stop them from following changes."""
+    record = (_KEY if values["kind"] == "key" else _OWNER).validate_python(values)
+    if isinstance(record, OwnerRecord):
+        check_name(record.kind, record.name or "?")
+    else:
+        check_key(record)
+        if not re.fullmatch("[0-9a-f]{64}", record.digest) or not re.fullmatch("k_[a-z0-9]{1,40}", record.id):
+            raise ValueError("a digest is 64 hex digits, and an id begins with k_")
+    if not (0 < record.revision < _MOST and 0 <= getattr(record, "created", 0) <= LATEST):
+        raise ValueError("a revision is a number from 1 on, and a time one from 0 on")
+    return record

@@ -124,23 +124,13 @@ def to_json(record: KeyRecord | OwnerRecord) -> bytes:
 
 
 def key_from(blob: bytes) -> KeyRecord:
-    """Return the key that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-    return key_of(orjson.loads(blob))
-
-
-def key_of(values: dict[str, Any]) -> KeyRecord:
-    """Return the key of what `shown` returned, without what a newer version may say more. Raises as `key_from`."""
-    return KeyRecord(**_read(values, KeyRecord))
+    """Return the key that `to_json` wrote, without what a newer one adds. Raises ValueError, KeyError or TypeError."""
+    return KeyRecord(**_read(orjson.loads(blob), KeyRecord))
 
 
 def owner_from(blob: bytes) -> OwnerRecord:
-    """Return the owner that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-    return owner_of(orjson.loads(blob))
-
-
-def owner_of(values: dict[str, Any]) -> OwnerRecord:
-    """Return the owner of what `shown` returned. Raises as `key_from`."""
-    return OwnerRecord(**_read(values, OwnerRecord))
+    """Return the owner that `to_json` wrote. Raises as `key_from`."""
+    return OwnerRecord(**_read(orjson.loads(blob), OwnerRecord))
 
 
 _ALWAYS: Final = frozenset({"id", "digest", "kind", "name", "tenant", "state", "revision"})

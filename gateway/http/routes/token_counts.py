@@ -84,13 +84,7 @@ async def _check(request: Request, chat: Mapping[str, Any], *, large: bool) -> N
 
 
 async def _counted(
-    steps: Steps,
-    key: KeyRecord | None,
-    headers: Mapping[bytes, bytes],
-    body: Mapping[str, Any],
-    native: Native,
-    *,
-    large: bool,
+    steps: Steps, key: KeyRecord | None, headers: Mapping[bytes, bytes], body: Given, native: Native, *, large: bool
 ) -> int | None:
     """Return the exact count of the first tier that would answer; None if it gives none in time, or is not the key's.
 
