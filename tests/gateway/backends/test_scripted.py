@@ -382,7 +382,8 @@ async def test_the_trial_escalates_by_confidence(source: str, tmp_path: Path) ->
     """As the README beside it says, with the file and with the README's own snippet."""
     config = TRIAL / "tierline.yaml"
     if source == "readme":
-        (snippet,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "deploy" / "README.md").read_text(), re.DOTALL)
+        snippets = re.findall(r"```yaml\n(.*?)```", (ROOT / "deploy" / "README.md").read_text(), re.DOTALL)
+        (snippet,) = (one for one in snippets if "kind: scripted" in one)
         config = tmp_path / "tierline.yaml"
         config.write_text(snippet)
     async with trial(config) as client:
