@@ -254,7 +254,7 @@ class Holding:
 
         Does nothing the second time.
         """
-        if self.learn is not None:
+        if self.learn is not None and ledger.attempts:
             self.learn(ledger)
         if self._unknown and ledger.attempts:
             ledger.charged_usd, ledger.cost_unknown = round(ledger.charged_usd + self._unknown / NANO, 9), True

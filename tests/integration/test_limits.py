@@ -19,6 +19,8 @@ import openai
 import pytest
 import redis
 
+from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.terms import NANO
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
@@ -40,6 +42,7 @@ TENANTS: dict[str, dict[str, Any]] = {
     "thrifty": {"limits": {"budgets": [{"usd": 0.05, **MONTH}]}},
     "none": {"limits": {"budgets": [{"usd": 0, "per": "day"}]}},
     "hurried": {"limits": {"budgets": [{"usd": 0.05, "per": "day"}]}},
+    "expected": {"limits": {"budgets": [{"usd": 50, "per": "day"}]}},
     "leaver": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
     "member": {"team": "web"},
     "unpriced": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
@@ -202,6 +205,24 @@ def test_the_wait_for_money_ends_with_the_deadline(two: tuple[Gateway, Gateway],
             assert refused.headers["retry-after"] == "1"
         assert not holding.done()
         assert holding.result().status_code == 200
+
+
+def test_refused_requests_teach_nothing(gateway: Gateway, own_upstream: Upstream, own_store: LocalStore) -> None:
+    """However often a key without money asks, what a call of the surface is expected to cost stays what calls cost."""
+    own_upstream.on("slow").reply(before_headers_s=1.0, usage=USAGE)
+    for _ in range(3):
+        assert sent(gateway, "expected").status_code == 200
+    assert {sent(gateway, "none").status_code for _ in range(60)} == {429}
+    with redis.Redis.from_url(own_store.url, decode_responses=True) as client, ThreadPoolExecutor(1) as pool:
+
+        def reserved() -> int:
+            [account] = client.keys(f"{ACCOUNT_PREFIX}tenant:expected/usd/*")
+            return max(int(lease.split()[2]) for name, lease in client.hgetall(account).items() if name[:2] == "w:")
+
+        until(lambda: reserved() == 0, 5)
+        slow = pool.submit(sent, gateway, "expected", messages=[{"role": "user", "content": "slow"}])
+        until(lambda: reserved() >= CALL_USD * NANO / 2, 2)
+        assert slow.result().status_code == 200
 
 
 def test_large_max_tokens_are_not_what_is_expected(gateway: Gateway) -> None:
