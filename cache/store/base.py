@@ -13,6 +13,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 from policies.value_type import value_type
 
 
+def fields_in(reply: Sequence[bytes] | Mapping[bytes, bytes]) -> Mapping[bytes, Any]:
+    """Return a hash from its reply: a flat list, or a map in RESP3."""
+    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
 class StoreUnavailable(Exception):
     """An operation failed. `reason` is a stable word for spans and metrics: timeout, refused, full, disk, ..."""
 

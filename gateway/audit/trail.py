@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cache.store.base import Command, Store, StoreUnavailable
+from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from gateway.audit.entries import APPEND, REST, STREAMS, StoredEntry, TrailEntry
 
 _LIMIT_S: Final = 1.0
@@ -166,10 +166,7 @@ class AuditTrail:
         """Return the id of the newest entry that the stream ever had; None for no stream."""
         if not await self._ask(b"EXISTS", stream.encode()):
             return None
-        reply = await self._ask(b"XINFO", b"STREAM", stream.encode())
-        facts: Mapping[bytes, Any] = (
-            reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-        )
+        facts = fields_in(await self._ask(b"XINFO", b"STREAM", stream.encode()))
         return bytes(facts[b"last-generated-id"])
 
     async def _page(self, stream: str, end: str, most: int = _PAGE) -> list[StoredEntry]:

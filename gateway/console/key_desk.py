@@ -18,7 +18,7 @@ from gateway.console.page import PageError
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets
 from gateway.keys.known_keys import configured_owners
 from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
-from gateway.keys.records import KeyRecord, OwnerRecord
+from gateway.keys.records import STATE_AFTER, KeyRecord, OwnerRecord, state_at
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.keys.roles import Person, may
 from gateway.keys.self_service import NotAllowed, may_with
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 50
 _HISTORY: Final = 20
-_DONE: Final = {"disable": ("disabled", "It is disabled."), "enable": ("active", "It is active again."),
-                "revoke": ("revoked", "It is revoked.")}  # fmt: skip
+_DONE: Final = {"disable": "It is disabled.", "enable": "It is active again.", "revoke": "It is revoked."}
 _LAST: Final = (
     """SELECT "key" AS id, max(started_s) AS at FROM requests WHERE list_contains($ids, "key") GROUP BY ALL"""
 )
@@ -71,7 +70,7 @@ class KeyDesk:
 
         def wanted(key: KeyRecord) -> bool:
             fields = (key.id, key.name, key.owner, key.team, key.tenant)
-            fits = may_with(person, "keys.see", key) and state in ("", _state(key, now))
+            fits = may_with(person, "keys.see", key) and state in ("", state_at(key, now))
             return fits and any(text in field.casefold() for field in fields)
 
         all_of_them = person.is_admin and not query and not state
@@ -125,8 +124,7 @@ class KeyDesk:
         if do == "revoke" and not form.get("sure"):
             raise NotChanged("Revoking is for ever: mark that it is, or disable the key.")
         if do in _DONE:
-            state, said = _DONE[do]
-            after = replace(key, state=state)  # type: ignore[arg-type]
+            after, said = replace(key, state=STATE_AFTER[do]), _DONE[do]
         elif do == "change":
             after, said = key_of(form, key, time.time()), "It is changed."
         else:
@@ -189,7 +187,7 @@ class KeyDesk:
         names = ("id", "name", "team", "owner", "tenant", "expires", "created", "created_by", "revision")
         return [
             {
-                **{name: getattr(key, name) for name in names}, "state": _state(key, now), "budgets": budgets,
+                **{name: getattr(key, name) for name in names}, "state": state_at(key, now), "budgets": budgets,
                 "limits": limits_in_words(key.terms), "last_used": None if used is None else used.get(key.id, 0.0),
             }
             for key, budgets in zip(keys, spent, strict=True)
@@ -219,10 +217,6 @@ def _refusals_told(kind: type[Exception] = NotChanged) -> Iterator[None]:
         yield
     except (NotAllowed, KeysRefused) as error:
         raise kind(str(error)) from None
-
-
-def _state(key: KeyRecord, now: float) -> str:
-    return "expired" if key.state == "active" and key.expires is not None and key.expires <= now else key.state
 
 
 def _why(person: Person, form: Mapping[str, str], action: str = "") -> Why:

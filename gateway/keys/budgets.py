@@ -11,17 +11,18 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 from urllib.parse import unquote
 
-from cache.store.base import Command, Store
+from cache.store.base import Command, Store, fields_in
 from gateway.audit.entries import APPEND, BUDGETS, TrailEntry
+from gateway.keys.known_keys import configured_owners
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.accounts import ENDLESS, Account, OwnerAccounts, window_of
+from gateway.quotas.accounts import Account, OwnerAccounts, window_of
 from gateway.quotas.alerts import MARK
 from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.quotas.terms import NANO, NO_TERMS, Budget, OwnerKind, Per, Terms
@@ -53,12 +54,6 @@ class BudgetStanding(NamedTuple):
     reserved: int
     """What requests under way will probably cost, as workers have told with their leases."""
 
-    @property
-    def ends(self) -> float | None:
-        """When the window ends, in Unix seconds; None if it does not."""
-        window = self.account.window
-        return None if window is None or window.ends == ENDLESS else window.ends
-
     def shown(self) -> dict[str, Any]:
         """Return the budget as JSON values, in US dollars."""
         limit = self.account.limit
@@ -66,7 +61,7 @@ class BudgetStanding(NamedTuple):
             "account": self.account.name,
             "owner": {"kind": self.account.kind, "name": self.account.owner},
             "window": self.account.window.name if self.account.window else "",
-            "ends": self.ends,
+            "ends": self.account.ends,
             "limit_usd": limit / NANO,
             "spent_usd": self.spent / NANO,
             "reserved_usd": self.reserved / NANO,
@@ -150,7 +145,7 @@ class OwnerBudgets:
         account, token = one.account, secrets.token_hex(8)
         spent = {"spent_usd": f"{token}b"}, {"spent_usd": f"{token}a"}  # the script writes what they were
         entry = TrailEntry(self._clock(), why.by, "budget", account.name, what, why.message, *spent)
-        forget_ms = "inf" if one.ends is None else f"{(one.ends + _KEPT_S) * 1000:.0f}"
+        forget_ms = "inf" if one.account.ends is None else f"{(one.account.ends + _KEPT_S) * 1000:.0f}"
         words = (
             what.encode(), b"%d" % round(usd * NANO), _record(account, what, f"{token}c", why), entry.change(),
             why.how.encode(), forget_ms.encode(), token.encode(),
@@ -178,10 +173,7 @@ class OwnerBudgets:
             replies = await self._store.ask(
                 [Command((b"HGETALL", f"{ACCOUNT_PREFIX}{one.name}".encode())) for one in some], _LIMIT_S
             )
-            found += [
-                reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-                for reply in replies
-            ]
+            found += map(fields_in, replies)
         return found
 
 
@@ -210,11 +202,8 @@ def account_named(name: str, now: float) -> Account | None:
 
 def terms_in(deployment: Deployment) -> dict[Owned, Terms]:
     """Return the terms that a config gives its teams and tenants."""
-    tenants: Iterable[tuple[Owned, Terms]] = (
-        (("tenant", name), one.limits) for name, one in deployment.tenants.items()
-    )
-    teams: Iterable[tuple[Owned, Terms]] = ((("team", name), one.limits) for name, one in deployment.teams.items())
-    return {**dict(tenants), **dict(teams)}
+    owners = configured_owners(deployment.teams, deployment.tenants)
+    return {(one.kind, one.name): one.terms for one in owners.values()}
 
 
 def _standing(account: Account, fields: Mapping[bytes, bytes], now: float) -> BudgetStanding:

@@ -23,6 +23,8 @@ from gateway.quotas.terms import NO_TERMS, OwnerKind, Terms
 LATEST: Final = 253_402_300_799.0
 """Unix seconds of the last date that can be shown, the end of the year 9999."""
 State = Literal["active", "disabled", "revoked"]
+STATE_AFTER: Final[Mapping[str, State]] = {"disable": "disabled", "enable": "active", "revoke": "revoked"}
+"""The state of a key after an action of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,16 @@ def shown(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
     values = {one.name: getattr(record, one.name) for one in fields(record)}
     plain = {name: value.plain() if isinstance(value, Terms) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if value or name in _ALWAYS}
+
+
+def public(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
+    """Return what `shown` returns for everybody: nothing that a key could be tested by."""
+    return {name: value for name, value in shown(record).items() if name not in ("digest", "replaces")}
+
+
+def state_at(key: KeyRecord, now: float) -> str:
+    """Return the state of a key as people see it at a time, in Unix seconds: an active one may have expired."""
+    return "expired" if key.state == "active" and key.expires is not None and key.expires <= now else key.state
 
 
 def to_json(record: KeyRecord | OwnerRecord) -> bytes:

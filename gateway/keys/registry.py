@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from cache.store.base import Command, Store, StoreUnavailable
+from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
 from gateway.keys.minting import SECRET, hashed_by
 from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
@@ -282,8 +282,8 @@ class KeyRegistry:
     async def owners(self) -> list[OwnerRecord]:
         """Return all teams and tenants that have a record, by kind and name."""
         (fields,) = await self._ask(Command((b"HGETALL", _OWNERS)))
-        blobs = fields.values() if isinstance(fields, Mapping) else fields[1::2]
-        return sorted((_read(owner_from, blob) for blob in blobs), key=lambda one: (one.kind, one.name))
+        owners = [_read(owner_from, blob) for blob in fields_in(fields).values()]
+        return sorted(owners, key=lambda one: (one.kind, one.name))
 
     async def some_owners(self, names: Sequence[str]) -> dict[str, OwnerRecord | None]:
         """Return the records of teams and tenants such as `team:web`, None for those that have none."""
@@ -298,13 +298,8 @@ class KeyRegistry:
         (blob,) = await self._ask(Command((b"HGET", _OWNERS, f"{kind}:{name}".encode())))
         return None if blob is None else _read(owner_from, blob)
 
-    async def lookup(self, digest: str) -> FoundKey | None:
-        """Return the key of a digest with its owners, in one round trip."""
-        there, found = await self.looked_up(digest)
-        return found if there else None
-
     async def looked_up(self, digest: str) -> tuple[bool, FoundKey]:
-        """Return whether there is a key of a digest, and it with its owners.
+        """Return whether there is a key of a digest, and it with its owners, in one round trip.
 
         What is done for one that is not there is the same as for one that is, down to a record in its place, so that
         the time does not tell.

@@ -53,6 +53,11 @@ class Account:
         rest = "" if self.window is None else f"/{self.window.name}"
         object.__setattr__(self, "name", f"{self.kind}:{quote(self.owner, _PLAIN)}/{self.unit}{rest}")
 
+    @property
+    def ends(self) -> float | None:
+        """When its window ends, in Unix seconds; None if it does not."""
+        return None if self.window is None or self.window.ends == ENDLESS else self.window.ends
+
 
 class OwnerAccounts:
     """The accounts of one owner: made once for its terms, so that a request only reads them."""

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.accounts import ENDLESS, Account
+from gateway.quotas.accounts import Account
 from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.quotas.terms import NANO
 
@@ -94,7 +94,7 @@ class AlertOutbox:
             if text:
                 self._local[alert] = [now, text, 0]
             return True
-        ends = _end_of(state.account)
+        ends = state.account.ends
         lifetime = 0 if ends is None else max(int(ends - now) + 86400, 86400)
         words = (b"%d" % state.account.limit, b"%d" % thousandths, b"%d" % lifetime, alert.encode(), b"%f" % now, text)
         return bool(await self._run(f"{MARK}{state.account.name}", b"raise", *words))
@@ -178,7 +178,7 @@ class BudgetAlerts:
     def states(self) -> Iterable[BudgetState]:
         """Return the budgets that this worker spent from, in windows that run now."""
         now = self._clock()
-        return [state for state in self._states.values() if (_end_of(state.account) or now) >= now]
+        return [state for state in self._states.values() if (state.account.ends or now) >= now]
 
     def start(self) -> None:
         """Begin to look and to send."""
@@ -239,7 +239,7 @@ class BudgetAlerts:
         """Return the alert as JSON; nothing where nobody is to be sent it."""
         if not self._webhook:
             return b""
-        account, ends = state.account, _end_of(state.account)
+        account, ends = state.account, state.account.ends
         data = {
             "account": account.name, "owner": {"kind": account.kind, "name": account.owner},
             "window": account.window.name if account.window else "", "share": share, "spent_usd": state.spent / NANO,
@@ -278,11 +278,6 @@ class BudgetAlerts:
             pause_s = min(first * 4 ** (tries - 1), longest)
             _log.warning("alert %s was not taken (%s); it is sent again in %.0f s", alert, why, pause_s)
             await self._outbox.put_off(alert, pause_s)
-
-
-def _end_of(account: Account) -> float | None:
-    """Return when the account's window ends, in Unix seconds; None if it does not."""
-    return None if account.window is None or account.window.ends == ENDLESS else account.window.ends
 
 
 def key_of(secret: str) -> bytes:

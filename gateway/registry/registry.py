@@ -25,7 +25,7 @@ from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 
 import orjson
 
-from cache.store.base import Command, Store, StoreUnavailable
+from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from gateway.audit.entries import APPEND, POLICIES, How
 from gateway.registry.records import (
     JUDGE,
@@ -134,7 +134,7 @@ class PolicyRegistry:
     async def states(self) -> Mapping[str, InForce]:
         """Return the state of every surface, sorted by name, and of those that were removed."""
         (fields,) = await self._ask(Command((b"HGETALL", _STATE)))
-        states = [_read(in_force_from, blob) for blob in _pairs(fields).values()]
+        states = [_read(in_force_from, blob) for blob in fields_in(fields).values()]
         return {state.surface: state for state in sorted(states, key=lambda state: state.surface)}
 
     async def surface(self, name: str, *, removed: bool = False) -> InForce:
@@ -174,12 +174,12 @@ class PolicyRegistry:
 
     async def versions(self, surface: str) -> list[Version]:
         """Return all versions of a surface, each document once, oldest first."""
-        cursor, found = b"0", {}
+        cursor, found = b"0", dict[bytes, bytes]()
         while True:
             pattern = f"{surface}@*".encode()
             (reply,) = await self._ask(Command((b"HSCAN", _DOCUMENTS, cursor, b"MATCH", pattern, b"COUNT", b"200")))
             cursor, fields = reply
-            found.update(_pairs(fields))
+            found.update(fields_in(fields))
             if cursor == b"0":
                 return sorted((_read(version_from, blob) for blob in found.values()), key=lambda one: one.at)
 
@@ -358,7 +358,7 @@ class PolicyRegistry:
     async def reports(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the judge's latest report on each surface's candidate."""
         (fields,) = await self._ask(Command((b"HGETALL", REPORTS.encode())))
-        return {name.decode(): _read(orjson.loads, blob) for name, blob in _pairs(fields).items()}
+        return {name.decode(): _read(orjson.loads, blob) for name, blob in fields_in(fields).items()}
 
     async def _at(self, surface: str, revision: int, *, removed: bool = False) -> InForce:
         state = (await self.states()).get(surface)
@@ -462,11 +462,6 @@ def _entry(
 
 def _name(surface: str, version: str, document: str) -> bytes:
     return f"{surface}@{version}@{document}".encode()
-
-
-def _pairs(fields: list[bytes] | Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return a hash from its reply: a flat list, or a map in RESP3."""
-    return dict(fields) if isinstance(fields, Mapping) else dict(zip(fields[::2], fields[1::2], strict=True))
 
 
 def _read(unpack: Callable[[bytes], T], blob: bytes) -> T:

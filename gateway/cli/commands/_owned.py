@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_author_flag, add_json_flag, author_of, duration, whole
-from gateway.cli.commands._store import add_store_flags, with_store
+from gateway.cli.commands._flags import add_author_flag, author_of, duration, whole
+from gateway.cli.commands._store import add_registry_flags, with_store
 from gateway.config.identity import NAME
-from gateway.keys.records import KeyRecord, OwnerRecord, shown
+from gateway.keys.records import KeyRecord, OwnerRecord, public
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.keys.self_service import NotAllowed
 from gateway.quotas.terms import NO_TERMS, Budget, Terms
@@ -26,12 +26,6 @@ _WHOSE: Final = {"": "terms", "user-": "per_user", "session-": "per_session"}
 _LISTS: Final = {"surface": "surfaces", "tier": "tiers", "model": "models"}
 NOBODY: Final = "none"
 """Said for an option, it takes away what is set."""
-
-
-def add_registry_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --json and the flags of the store."""
-    add_json_flag(parser, "text")
-    add_store_flags(parser)
 
 
 def add_change_flags(parser: argparse.ArgumentParser) -> None:
@@ -111,14 +105,9 @@ def with_keys(args: argparse.Namespace, work: Callable[[KeyRegistry], Awaitable[
     return with_store(args, lambda store: work(KeyRegistry(store, durable=True)), KeysRefused, NotAllowed)
 
 
-def values_of(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
-    """Return a record for --json: without the digest of a key."""
-    return {name: value for name, value in shown(record).items() if name not in ("digest", "replaces")}
-
-
 def lines_of(record: KeyRecord | OwnerRecord) -> Iterator[str]:
     """Yield a record as lines for people."""
-    for name, value in values_of(record).items():
+    for name, value in public(record).items():
         if name not in ("id", "kind", "revision"):
             text = terms_in_words(getattr(record, name)) if name in _WHOSE.values() else _in_words(name, value)
             yield f"  {name.replace('_', ' '):<16} {printable(text)}"

@@ -13,6 +13,7 @@ import orjson
 
 from cache.store.base import StoreUnavailable
 from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_json_flag
 
 if TYPE_CHECKING:
     from cache.store.redis_store import RedisStore
@@ -34,6 +35,12 @@ def add_store_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", metavar="DIR", default=".state", help="the state folder of `tierline up` (default: .state)"
     )
+
+
+def add_registry_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --json, and the flags of the store whose registry a command reads or changes."""
+    add_json_flag(parser, "text")
+    add_store_flags(parser)
 
 
 def store_url(args: argparse.Namespace) -> str:

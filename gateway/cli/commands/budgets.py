@@ -79,7 +79,7 @@ def _report(budgets: Sequence[BudgetStanding]) -> Report:
     rows = table("owner", "window", "budget", "spent", "share", "reserved", "ends (UTC)", left=2)
     for one in budgets:
         account = one.account
-        ends = NONE if one.ends is None else datetime.fromtimestamp(one.ends, UTC).strftime("%Y-%m-%d %H:%M")
+        ends = NONE if account.ends is None else datetime.fromtimestamp(account.ends, UTC).strftime("%Y-%m-%d %H:%M")
         rows.add_row(
             printable(f"{account.kind}:{account.owner}"),
             account.window.name if account.window else NONE,

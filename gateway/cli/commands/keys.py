@@ -15,7 +15,6 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, duration, whole
 from gateway.cli.commands._owned import (
     add_change_flags,
-    add_registry_flags,
     add_terms_flags,
     changed_fields,
     day,
@@ -23,20 +22,19 @@ from gateway.cli.commands._owned import (
     lines_of,
     owner_name,
     terms_in_words,
-    values_of,
     why_of,
     with_keys,
 )
+from gateway.cli.commands._store import add_registry_flags
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.exit_codes import Exit
 from gateway.keys.made_keys import change_key, make_key, rotate_key
 from gateway.keys.moving import MovedKeys, export_lines, read_export
-from gateway.keys.records import KeyRecord
+from gateway.keys.records import STATE_AFTER, KeyRecord, public, state_at
 from gateway.keys.registry import KeyRegistry
 from gateway.keys.roles import ADMIN
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
-_STATES: Final = {"disable": "disabled", "enable": "active", "revoke": "revoked"}
 _DONE: Final = {"disable": "disabled", "enable": "enabled", "revoke": "revoked, for good"}
 
 
@@ -62,7 +60,7 @@ def add_parser(subparsers: Subparsers) -> None:
     listed.add_argument("--last", type=whole(1), default=100, metavar="N")
     listed.add_argument("--after", default="", metavar="KEY")
     add_registry_flags(listed)
-    for action in ("show", "rotate", *_STATES):
+    for action in ("show", "rotate", *STATE_AFTER):
         parser = add_command(actions, f"keys {action}")
         parser.add_argument("key", metavar="KEY")
         if action == "rotate":
@@ -80,8 +78,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen action. Raises CommandError and ConfigError."""
-    if args.action in _STATES:
-        _report(args, _change(args, {"state": _STATES[args.action]}, args.action), _DONE[args.action])
+    if args.action in STATE_AFTER:
+        _report(args, _change(args, {"state": STATE_AFTER[args.action]}, args.action), _DONE[args.action])
     else:
         {
             "create": _create, "update": _update, "list": _list, "show": _show,
@@ -111,7 +109,7 @@ def _rotate(args: argparse.Namespace) -> None:
 
 
 def _secret(args: argparse.Namespace, record: KeyRecord, key: str, on_disk: bool | None, done: str) -> None:
-    values = {**values_of(record), "key": key, "on_disk": on_disk}
+    values = {**public(record), "key": key, "on_disk": on_disk}
     notes = [] if on_disk else [
         "the store keeps it in memory alone: it has no append-only file. `tierline keys export FILE` keeps a copy"
     ]  # fmt: skip
@@ -141,33 +139,30 @@ def _fields(args: argparse.Namespace, before: KeyRecord | None) -> dict[str, Any
 
 def _report(args: argparse.Namespace, record: KeyRecord, done: str) -> None:
     line = f"{record.id} is {done}. Every worker obeys within a second."
-    show(Report(values_of(record), [line]), as_json=args.json)
+    show(Report(public(record), [line]), as_json=args.json)
 
 
 def _show(args: argparse.Namespace) -> None:
     record = with_keys(args, lambda registry: registry.find(args.key))
-    lines = [f"{record.id} {'' if state_of(record) == 'active' else state_of(record)}".rstrip(), *lines_of(record)]
-    show(Report(values_of(record), lines), as_json=args.json)
+    state = state_at(record, time.time()).removeprefix("active")
+    lines = [f"{record.id} {state}".rstrip(), *lines_of(record)]
+    show(Report(public(record), lines), as_json=args.json)
 
 
 def _list(args: argparse.Namespace) -> None:
-    wanted = None if args.only is None else lambda key: state_of(key) == args.only
+    now = time.time()
+    wanted = None if args.only is None else lambda key: state_at(key, now) == args.only
     page = with_keys(args, lambda registry: registry.page(args.after, args.last, team=args.team or "", wanted=wanted))
     rows = table("key", "name", "team", "tenant", "state", "limits", "expires", left=7)
     for key in page.keys:
         limits = printable(terms_in_words(key.terms) or NONE)
         ends = NONE if key.expires is None else day(key.expires)
-        texts = (key.id, key.name or NONE, key.team or NONE, key.tenant, state_of(key))
+        texts = (key.id, key.name or NONE, key.team or NONE, key.tenant, state_at(key, now))
         rows.add_row(*map(printable, texts), limits, ends)
     notes = [f"more: --after {page.older}"] if page.older else []
     lines: Sequence[Any] = [rows] if page.keys else ["There is no such key; `tierline keys create` makes one."]
-    values = {"keys": [values_of(key) for key in page.keys], "older": page.older}
+    values = {"keys": [public(key) for key in page.keys], "older": page.older}
     show(Report(values, lines, notes, width=WIDE), as_json=args.json)
-
-
-def state_of(key: KeyRecord) -> str:
-    """Return the state of a key, as people see it: an active one may have expired."""
-    return "expired" if key.state == "active" and key.expires is not None and key.expires <= time.time() else key.state
 
 
 def _import(args: argparse.Namespace) -> None:

@@ -12,18 +12,17 @@ from gateway.cli.commands._flags import Subparsers, add_command, duration
 from gateway.cli.commands._owned import (
     NOBODY,
     add_change_flags,
-    add_registry_flags,
     add_terms_flags,
     changed_fields,
     lines_of,
     owner_name,
     terms_in_words,
-    values_of,
     why_of,
     with_keys,
 )
+from gateway.cli.commands._store import add_registry_flags
 from gateway.exit_codes import Exit
-from gateway.keys.records import OwnerRecord
+from gateway.keys.records import OwnerRecord, public
 from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     lines = [f"{head} has no terms in the store any more; its keys stay."] if args.action == "remove" else [
         f"{head}{done[args.action]}", *lines_of(replace(record, name=""))
     ]  # fmt: skip
-    show(Report(values_of(record), lines), as_json=args.json)
+    show(Report(public(record), lines), as_json=args.json)
     return Exit.OK
 
 
@@ -112,7 +111,7 @@ def _list(args: argparse.Namespace) -> None:
             *map(printable, (one.kind, one.name, *terms, *(", ".join(x) or NONE for x in (one.surfaces, one.tiers))))
         )
     lines: list[Any] = [rows] if owners else ["No team and no tenant has terms; `tierline teams create` makes some."]
-    show(Report({"teams": [values_of(one) for one in owners]}, lines, width=WIDE), as_json=args.json)
+    show(Report({"teams": [public(one) for one in owners]}, lines, width=WIDE), as_json=args.json)
 
 
 def _named(text: str) -> _Named:

@@ -215,7 +215,7 @@ def _owner(
                 "limit": one.account.limit / NANO,
                 "reserved": one.reserved / NANO,
                 "share": one.spent / one.account.limit if one.account.limit else float(one.spent > 0),
-                "forecast": None if one.ends is None else forecast(*history, now, one.ends, one.spent / NANO),
+                "forecast": (ends := one.account.ends) and forecast(*history, now, ends, one.spent / NANO),
             }
             for one in budgets
         ],

@@ -30,10 +30,6 @@ class AdjustRequest(Body):
     message: str = Field(pattern=r"\S")
     author: str = ""
 
-    def why(self, person: Person) -> Why:
-        """Return who makes the change, which a person with a name of their own cannot choose, and why."""
-        return Why(person.name if person.id else self.author or person.name or "admin", self.message, "admin")
-
 
 @router.get("")
 async def list_budgets(steps: Served, person: _Sees, owner: str = "") -> dict[str, Any]:
@@ -57,7 +53,8 @@ async def adjust(
     budgets = OwnerBudgets(steps.store, terms_in(steps.deployment))
     with _refusals():
         change = budgets.reset if action == "reset" else budgets.top_up
-        return _shown(await change(owner_named(body.owner), body.usd, body.per, body.why(person)))
+        why = Why(person.author(body.author), body.message, "admin")
+        return _shown(await change(owner_named(body.owner), body.usd, body.per, why))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
 from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
 from gateway.keys.moving import export_lines, read_export
-from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, shown
+from gateway.keys.records import LATEST, STATE_AFTER, KeyRecord, OwnerRecord, public
 from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
 from gateway.keys.roles import Person, may
 from gateway.keys.self_service import NotAllowed, may_with
@@ -47,7 +47,6 @@ _Changes = Annotated[Person, needs("keys.change")]
 _Moves = Annotated[Person, needs("keys.move")]
 _SeesTeam = Annotated[Person, needs("teams.see")]
 _ChangesTeam = Annotated[Person, needs("teams.change")]
-_STATES: Final = {"disable": "disabled", "enable": "active", "revoke": "revoked"}
 
 
 class Said(Body):
@@ -183,7 +182,7 @@ async def set_state(
     steps: Served, person: _Changes, key: str, action: Literal["disable", "enable", "revoke"], body: Said
 ) -> Shown:
     """Disable, enable or revoke a key."""
-    return await _changed(steps, person, key, body, action, state=_STATES[action])
+    return await _changed(steps, person, key, body, action, state=STATE_AFTER[action])
 
 
 @teams.get("")
@@ -271,12 +270,11 @@ def _why(person: Person, body: Said, action: str = "") -> Why:
 
 
 def _key(record: KeyRecord) -> Shown:
-    hidden = ("digest", "replaces")
-    return {"object": "key", **{name: value for name, value in shown(record).items() if name not in hidden}}
+    return {"object": "key", **public(record)}
 
 
 def _owner(record: OwnerRecord) -> Shown:
-    return {"object": "team", **shown(record)}
+    return {"object": "team", **public(record)}
 
 
 @contextlib.contextmanager

@@ -54,9 +54,8 @@ async def test_a_key_is_made_shown_once_and_found(tierline: Tierline, registry: 
         "--metadata", "app=ide",
     )  # fmt: skip
     digest = digest_of(key["key"].encode(), CONTEXT).hex()
-    found = await registry.lookup(digest)
-    assert found is not None
-    record = found.record
+    record = await registry.by_digest(digest)
+    assert record is not None
     assert (record.id, record.name, record.surfaces) == (key["id"], "ada", ("chat", "code"))
     assert [budget.text for budget in record.terms.budgets] == ["25/month@Europe/Berlin", "5/day"]
     assert (record.terms.requests_per_minute, record.per_user.tokens_per_minute) == (60, 900)
@@ -211,9 +210,8 @@ async def test_keys_of_litellm_go_on_being_valid(tierline: Tierline, tmp_path: P
         "left out",
     ):
         assert words in " ".join(text.split()), words
-    found = await registry.lookup(hashlib.sha256(one.encode()).hexdigest())
-    assert found is not None
-    key = found.record
+    key = await registry.by_digest(hashlib.sha256(one.encode()).hexdigest())
+    assert key is not None
     assert (key.name, key.team, key.tenant, key.owner, key.models) == (
         "ada", "web-team", "acme", "ada@example.com", ("gpt-4o", "claude"),
     )  # fmt: skip
@@ -222,9 +220,9 @@ async def test_keys_of_litellm_go_on_being_valid(tierline: Tierline, tmp_path: P
     }  # fmt: skip
     assert key.metadata == {"app": "ide", "n": '{"a":1}'}
     assert key.imported
-    blocked = await registry.lookup(hashlib.sha256(other.encode()).hexdigest())
+    blocked = await registry.by_digest(hashlib.sha256(other.encode()).hexdigest())
     assert blocked is not None
-    assert (blocked.record.state, blocked.record.models) == ("disabled", ())
+    assert (blocked.state, blocked.models) == ("disabled", ())
     table = tmp_path / "keys.csv"
     table.write_text(
         "token,key_alias,models,rpm_limit,metadata,expires\n" + "ab" * 32 + ',bob,"{gpt-4o,claude}",5,{},\n'

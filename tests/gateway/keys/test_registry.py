@@ -29,8 +29,8 @@ async def test_a_key_is_found_by_its_digest_with_the_terms_of_its_owners(registr
     await registry.put_owner(None, OwnerRecord("team", "web", terms, per_user=Terms(concurrent=2)), WHY)
     key, record = minted(team="web", terms=Terms(concurrent=8), surfaces=("chat",), metadata={"app": "ide"})
     record = await registry.create(record, WHY)
-    found = await registry.lookup(digest_of(key.encode(), CONTEXT).hex())
-    assert found is not None
+    there, found = await registry.looked_up(digest_of(key.encode(), CONTEXT).hex())
+    assert there
     assert found.record == record
     assert (record.created_by, record.revision) == ("ada", 1)
     assert found.tenant is None
@@ -38,7 +38,7 @@ async def test_a_key_is_found_by_its_digest_with_the_terms_of_its_owners(registr
     assert [(one.kind, one.name) for one in caller.limited] == [("key", record.id), ("team", "web")]
     assert caller.limited[1].terms == terms
     assert [(one.name, one.terms) for one in caller.per_user] == [("web", Terms(concurrent=2))]
-    assert await registry.lookup("00" * 32) is None
+    assert not (await registry.looked_up("00" * 32))[0]
 
 
 async def test_every_change_is_in_the_trail_and_never_a_key_or_digest(registry: KeyRegistry, store: RedisStore) -> None:

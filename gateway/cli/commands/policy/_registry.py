@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_author_flag, add_json_flag
-from gateway.cli.commands._store import add_store_flags, with_store
+from gateway.cli.commands._flags import add_author_flag
+from gateway.cli.commands._store import add_registry_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
@@ -32,12 +32,6 @@ FILES_MODE: Final = (
     "To change them by command, set `policies: {source: store}` in the config (or TIERLINE_POLICY_SOURCE=store) and "
     "start the gateway again"
 )
-
-
-def add_registry_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --store, --config, --state and --json."""
-    add_store_flags(parser)
-    add_json_flag(parser, "text")
 
 
 def add_change_flags(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import duration
+from gateway.cli.commands._store import add_registry_flags
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as
-from gateway.cli.commands.policy._registry import add_registry_flags
 from gateway.exit_codes import Exit
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show, table

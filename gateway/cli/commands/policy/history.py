@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from gateway.cli.commands._flags import whole
-from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry, wrapped
+from gateway.cli.commands._store import add_registry_flags
+from gateway.cli.commands.policy._registry import when, with_registry, wrapped
 from gateway.exit_codes import Exit
 from gateway.registry.view import history_of
 from gateway.report import print_json

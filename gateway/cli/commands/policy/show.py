@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
+from gateway.cli.commands._store import add_registry_flags
+from gateway.cli.commands.policy._registry import when, with_registry
 from gateway.exit_codes import Exit
 from gateway.registry.view import shown
 from gateway.report import print_json
