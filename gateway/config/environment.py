@@ -1,4 +1,4 @@
-"""Fill environment variables into a config (`${VAR}`, `${VAR:-default}`) and read secrets.
+"""Fill environment variables into a config (`${VAR}`, `${VAR:-default}`) and keep secrets.
 
 An empty variable counts as not set. `$${` stands for a literal `${`. Secrets are never values of the config: it names
 the variable or the file that holds them. Error messages never show a secret.
@@ -6,6 +6,7 @@ the variable or the file that holds them. Error messages never show a secret.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,20 @@ def secret_from_env(name: str, environ: Environ, least: int = 1) -> SecretStr | 
         raise BadSecret("not the name of an environment variable (A-Z, 0-9 and _); do not write the key itself here")
     value = environ.get(name)
     return _checked(value, name, least) if value else None
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Replace a file, as a whole or not at all, by one that its owner alone can read. Raises OSError."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def secrets_from_file(file: Path, least: int = 1) -> tuple[list[SecretStr], str | None]:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Awaitable, Collection, Mapping
 from functools import partial
@@ -27,6 +26,7 @@ from joserfc.jwk import JWKRegistry, KeySet
 from joserfc.jws import JWSRegistry, deserialize_compact
 from joserfc.jwt import JWTClaimsRegistry
 
+from gateway.config.environment import write_private
 from gateway.config.identity import IssuerConfig, url_of
 from gateway.keys.tokens import BadToken, claims_in
 
@@ -159,7 +159,8 @@ class Issuer:
             return _usable(kept["jwks"]), float(kept["at"]), _why(error)
         if self._copy is not None:
             with contextlib.suppress(OSError):
-                _write(self._copy, orjson.dumps({"issuer": self.config.issuer, "at": at, "jwks": document}))
+                self._copy.parent.mkdir(parents=True, exist_ok=True)
+                write_private(self._copy, orjson.dumps({"issuer": self.config.issuer, "at": at, "jwks": document}))
         return found, at, ""
 
     def _verified(self, token: bytes, keys: KeySet, audience: Collection[str]) -> Mapping[str, Any]:
@@ -233,12 +234,3 @@ def _usable(document: Mapping[str, Any]) -> KeySet:
     if not keys:
         raise ValueError("it has no keys for signatures")
     return KeySet(keys)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Replace a file by one that only we may read."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f"{file.name}.{os.getpid()}")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:  # noqa: PTH123
-        stream.write(content)
-    beside.replace(file)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
 
+from gateway.config.environment import write_private
 from gateway.registry.records import Version, to_json, version_from
 
 
@@ -22,13 +21,7 @@ def file_in(state: Path, store_url: str, folder: Path) -> Path:
 def keep(file: Path, versions: Sequence[Version]) -> None:
     """Write the versions in force to `file`, whole or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        new.write_bytes(b"".join(to_json(version) + b"\n" for version in versions))
-        new.replace(file)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
+    write_private(file, b"".join(to_json(version) + b"\n" for version in versions))
 
 
 def kept(file: Path) -> list[Version]:

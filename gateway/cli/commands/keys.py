@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from gateway.cli.commands._owned import (
     with_keys,
 )
 from gateway.cli.commands._store import add_registry_flags
+from gateway.config.environment import write_private
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.exit_codes import Exit
 from gateway.keys.made_keys import change_key, make_key, rotate_key
@@ -185,13 +185,7 @@ def _import(args: argparse.Namespace) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     lines = with_keys(args, export_lines)
-    new = args.file.with_name(f"{args.file.name}.{os.getpid()}")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(b"".join(lines))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(args.file)
+    write_private(args.file, b"".join(lines))
     done = f"{len(lines) - 1} records are in {args.file}: digests, and no keys."
     show(Report({"records": len(lines) - 1, "file": str(args.file)}, [], done=[done]), as_json=args.json)
 

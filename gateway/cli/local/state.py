@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cli.local import CannotStart
+from gateway.config.environment import write_private
 from gateway.server.listeners import bound
 
 
@@ -60,12 +60,12 @@ class StateFolder:
         port = ports.get(name)
         if not isinstance(port, int) or not 0 < port < 65536 or not can_listen("127.0.0.1", port):
             port = free_port()
-            write_private(file, json.dumps({**ports, name: port}))
+            write_private(file, json.dumps({**ports, name: port}).encode())
         return port
 
     def announce(self, up: Up) -> None:
         """Write `up.json` atomically."""
-        write_private(self.path / "up.json", json.dumps(asdict(up)))
+        write_private(self.path / "up.json", json.dumps(asdict(up)).encode())
 
     def withdraw(self) -> None:
         """Remove `up.json`."""
@@ -120,15 +120,6 @@ def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket(family, kind, proto) as probe:
         probe.bind(address)
         return int(probe.getsockname()[1])
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace the file atomically by one that only its owner can read."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    draft.replace(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from gateway.cli.local import CannotStart
 from gateway.cli.local.child import ChildSpec, without_secrets
-from gateway.cli.local.state import StateFolder, write_private
+from gateway.cli.local.state import StateFolder
+from gateway.config.environment import write_private
 
 NAME = "store"
 
@@ -29,7 +30,7 @@ def store_child(state: StateFolder, memory: int) -> tuple[ChildSpec, str]:
     port = state.port(NAME)
     password = _password(state.store / "password")
     config = state.store / "valkey.conf"
-    write_private(config, _config(port, state.store.resolve(), password, memory))
+    write_private(config, _config(port, state.store.resolve(), password, memory).encode())
     spec = ChildSpec(
         name=NAME,
         argv=(str(_binary()), str(config.resolve())),
@@ -72,7 +73,7 @@ def _config(port: int, folder: Path, password: str, memory: int) -> str:
 
 def _password(file: Path) -> str:
     if not file.exists():
-        write_private(file, secrets.token_urlsafe(24))
+        write_private(file, secrets.token_urlsafe(24).encode())
     return file.read_text()
 
 
