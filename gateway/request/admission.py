@@ -154,17 +154,8 @@ class Holding:
     """What one request holds of its owners' limits. Settle it once, whatever becomes of the request."""
 
     __slots__ = (
-        "_admission",
-        "_entered",
-        "_ledger",
-        "_rates",
-        "_reserved",
-        "_trace",
-        "_unknown",
-        "learn",
-        "money",
-        "renew",
-    )
+        "_admission", "_entered", "_ledger", "_rates", "_reserved", "_trace", "_unknown", "learn", "money", "renew",
+    )  # fmt: skip
 
     def __init__(
         self,
