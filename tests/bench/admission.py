@@ -22,8 +22,9 @@ from gateway.config.schema import TenantConfig, key_digest
 from gateway.keys.records import KeyRecord, caller_of
 from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.terms import NO_TERMS, Terms
-from gateway.request.admission import Admission, Cost, user_of
-from gateway.request.callers import Callers
+from gateway.request.access import Callers
+from gateway.request.admission import Admission, Cost
+from gateway.request.session import user_of
 from gateway.telemetry import names
 from gateway.telemetry.charge_journal import ChargeJournal
 from gateway.telemetry.ledger import Ledger

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+import aiohttp
+
 
 def bench_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """Return the parser of a bench: the first paragraph of its docstring describes it, the rest stands below."""
@@ -17,6 +19,15 @@ def bench_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
         epilog=rest,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+async def asked(client: aiohttp.ClientSession, url: str, key: str, text: str) -> int:
+    """Send a question with a key past the cache; return the status of the reply, which is read. Raises ClientError."""
+    body = {"model": "chat", "messages": [{"role": "user", "content": text}]}
+    headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-store, no-cache"}
+    async with client.post(f"{url}/chat/completions", json=body, headers=headers) as reply:
+        await reply.read()
+        return reply.status
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gateway.keys.budgets import OwnerBudgets
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import NANO, Budget, Terms
-from tests.bench.command import BenchFigure, bench_parser, report
+from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.obeyed import WHY, minted
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.processes import children_of, command_line
@@ -46,12 +46,8 @@ _OK: Final = 200
 
 async def one(client: aiohttp.ClientSession, url: str, key: str, number: int) -> int:
     """Send one request; return its status, 0 if it was cut off."""
-    body = {"model": "chat", "messages": [{"role": "user", "content": f"{number % KEYS} asks {number}"}]}
-    headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-store, no-cache"}
     try:
-        async with client.post(f"{url}/chat/completions", json=body, headers=headers) as reply:
-            await reply.read()
-            return reply.status
+        return await asked(client, url, key, f"{number % KEYS} asks {number}")
     except aiohttp.ClientError:
         return 0
 

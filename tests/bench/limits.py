@@ -30,7 +30,7 @@ from cache.store.redis_store import RedisStore
 from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.quotas.terms import Terms
-from tests.bench.command import BenchFigure, bench_parser, report
+from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.rig import raw_model
 from tests.support.gateway import CHAT, config, environment, running, write_deployment
 from tests.support.store import local_store
@@ -105,13 +105,10 @@ def http_requests(url: str, plan: Plan) -> Granted:
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60)) as client:
 
             async def send(key: int, tokens: int) -> bool:
-                body = {"model": "chat", "messages": [{"role": "user", "content": f"Say {plan.seed} {tokens}."}]}
-                headers = {"authorization": f"Bearer key-of-{key}", "x-tierline-cache": "no-store, no-cache"}
-                async with client.post(f"{url}/chat/completions", json=body, headers=headers) as reply:
-                    await reply.read()
-                    if reply.status not in (200, 429):
-                        raise RuntimeError(f"status {reply.status}: {await reply.text()}")
-                    return reply.status == 200
+                status = await asked(client, url, f"key-of-{key}", f"Say {plan.seed} {tokens}.")
+                if status not in (200, 429):
+                    raise RuntimeError(f"status {status}")
+                return status == 200
 
             return await send_all(plan, send)
 

@@ -24,7 +24,7 @@ from gateway.keys.minting import CONTEXT, digest_of, new_id, new_key
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, Why
 from gateway.quotas.terms import Budget, Terms
-from tests.bench.command import BenchFigure, bench_parser, report
+from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.rig import raw_model
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -40,7 +40,7 @@ class Probe:
 
     def __init__(self, url: str, key: str) -> None:
         self._url = url
-        self._headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-store, no-cache"}
+        self._key = key
         self._sent: list[tuple[float, int]] = []
         """When each request was sent, and its status."""
 
@@ -59,14 +59,11 @@ class Probe:
 
     async def _send(self, number: int) -> None:
         await asyncio.sleep(PAUSE_S * number / CONNECTIONS)
-        body = {"model": "chat", "messages": [{"role": "user", "content": f"Say {number}."}]}
         connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=60)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(30)) as client:
             while True:
                 at = time.monotonic()
-                async with client.post(f"{self._url}/chat/completions", json=body, headers=self._headers) as reply:
-                    await reply.read()
-                self._sent.append((at, reply.status))
+                self._sent.append((at, await asked(client, self._url, self._key, f"Say {number}.")))
                 await asyncio.sleep(PAUSE_S)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.ask import ask
 from tests.support.gateway import CHAT, ROOT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
@@ -91,24 +92,20 @@ def test_who_waits_for_money_goes_by_the_terms_of_now(upstream: Upstream, tmp_pa
     upstream.on("quick").reply(usage=usage)
     key = tierline(store, "keys", "create", "--name", "one", "--budget", "0.05/month")["key"]
 
-    def ask(word: str) -> int:
-        body = {"model": "chat", "messages": [{"role": "user", "content": word}]}
-        headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-cache, no-store"}
-        return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=30).status_code
-
+    headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-cache, no-store"}
     update = ("keys", "update", "one", "--budget")
     changes = ((*update, "20/month"), 200), ((*update, "0.01/month"), 429), (("keys", "revoke", "one"), 401)
     with running(tmp_path, environment(), forked=True) as gateway, ThreadPoolExecutor(2) as pool:
         for change, then in changes:
-            holding = pool.submit(ask, "slow")
+            holding = pool.submit(ask, gateway, "slow", headers=headers)
             until(lambda: upstream.in_flight == 1, 5)
-            waiting = pool.submit(ask, "quick")
+            waiting = pool.submit(ask, gateway, "quick", headers=headers)
             time.sleep(0.5)
             assert not waiting.done()
             tierline(store, *change)
-            assert waiting.result() == then
+            assert waiting.result().status_code == then
             assert not holding.done()
-            assert holding.result() == 200
+            assert holding.result().status_code == 200
             if then != 401:
                 tierline(store, *update, "0.2/month")
                 time.sleep(1.0)
