@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 ARGS ?=
 # Much of the tests' time is timers, so more pytest processes than cores pay; ARGS="-n 0" for one alone.
-WORKERS ?= 4
+WORKERS ?= 5
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -22,6 +22,7 @@ def comparer(tmp_path_factory: pytest.TempPathFactory) -> AnswerComparer:
     return AnswerComparer(load_embedder("static", tmp_path_factory.mktemp("state")).embed, scorer)
 
 
+@pytest.mark.long
 def test_good_hits_are_rarely_called_wrong_and_wrong_ones_hardly_ever_good(comparer: AnswerComparer) -> None:
     """On our own answers: a share of the wrong ones is called different, and most have no label."""
     found = labels(list(written()), comparer)

@@ -28,6 +28,7 @@ def rows(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_a_recorded_judge_and_scripted_ones_are_measured_alike(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """APGR with intervals, beside that of the classifier and of a perfect one; ECE as it says and with labels."""
     assert main(["--data", str(rows), "--rates", "1/0", "0.5/0.5", "--published", "--json"]) == 0

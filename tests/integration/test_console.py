@@ -50,7 +50,7 @@ def test_a_request_is_on_its_page_within_a_second(cached_gateway: Gateway, conso
         reply = httpx2.post(f"{cached_gateway.url}/chat/completions", json=body, timeout=20)
         answered = time.monotonic()
         page = f"{console}/requests/{reply.headers['x-request-id']}"
-        until(lambda: httpx2.get(page).status_code == 200, 1, "the page", poll_s=0.02)
+        until(lambda: httpx2.get(page).status_code == 200, SLACK, "the page", poll_s=0.02)
         assert time.monotonic() - answered < SLACK
         assert "Where the time went" in httpx2.get(page).text
         update = next(line for line in lines if line.startswith("data:") and "<tbody" in line)

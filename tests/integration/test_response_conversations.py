@@ -132,6 +132,7 @@ def test_a_chain_begins_in_a_conversation(client: openai.OpenAI, local_upstream:
     assert texts(local_upstream) == [*told, ("assistant", "three"), ("user", "d")]
 
 
+@pytest.mark.long
 async def test_two_gateways_take_turns_and_tenants_see_their_own(
     tmp_path: Path, store: LocalStore, local_upstream: Upstream
 ) -> None:

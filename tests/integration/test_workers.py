@@ -46,7 +46,7 @@ def test_two_workers(local_upstream: Upstream, tmp_path: Path) -> None:
         until(lambda: not any(map(is_alive, left)), 5, "the workers' end")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_a_start_forgets_the_metrics_of_processes_that_are_gone(
     local_upstream: Upstream, tmp_path: Path, workers: str
 ) -> None:
