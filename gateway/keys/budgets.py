@@ -87,10 +87,12 @@ class OwnerBudgets:
     async def of(self, owner: Owned, per: Per | None = None) -> list[BudgetStanding]:
         """Return an owner's budgets, or the one of one kind of window.
 
-        Of who has no terms here, such as an end user or an identity of a company, those that are in use.
+        A key may be named as people call it. Of who has no terms here, such as an end user or an identity of a company,
+        they are those that are in use.
         """
+        owner, terms = await self._known(owner)
         kind, name = owner
-        [found] = await self.of_terms([(owner, await self._terms(owner))])
+        [found] = await self.of_terms([(owner, terms)])
         if not found:
             found = [one for one in await self.in_use() if (one.account.kind, one.account.owner) == owner]
         if chosen := [one for one in found if per in (None, one.account.budget and one.account.budget.per)]:
@@ -155,15 +157,17 @@ class OwnerBudgets:
         [after] = await self._store.ask([command], _LIMIT_S)
         return one._replace(spent=int(after))
 
-    async def _terms(self, owner: Owned) -> Terms:
+    async def _known(self, owner: Owned) -> tuple[Owned, Terms]:
+        """Return an owner as accounts name it, a key by its id, and its terms."""
         kind, name = owner
         if kind == "key":
             with contextlib.suppress(KeysRefused):
-                return (await self._registry.find(name)).terms
+                key = await self._registry.find(name)
+                return (kind, key.id), key.terms
         if kind in ("team", "tenant"):
             record = await self._registry.owner(cast(Any, kind), name)
-            return self._configured.get(owner, NO_TERMS) if record is None else record.terms
-        return NO_TERMS
+            return owner, self._configured.get(owner, NO_TERMS) if record is None else record.terms
+        return owner, NO_TERMS
 
     async def _fields(self, accounts: Sequence[Account]) -> list[Mapping[bytes, bytes]]:
         """Return what the store has of accounts, in their order."""

@@ -23,7 +23,7 @@ from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.alerts import MARK
 from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases
-from gateway.quotas.terms import Terms
+from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import reader
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
@@ -103,6 +103,15 @@ async def test_a_top_up_adds_to_one_window(store: RedisStore) -> None:
         await budgets(store).top_up(("team", "ops"), 1, None, WHY)
     with pytest.raises(KeysRefused, match="key k_2 has no budget; "):
         await budgets(store).reset(("key", "k_2"), 0, None, WHY)
+
+
+async def test_a_key_is_known_by_its_name(store: RedisStore) -> None:
+    """What is changed is the account that its requests are counted against."""
+    await KeyRegistry(store).create(
+        KeyRecord("k_3", "cd" * 32, "acme", name="ada", terms=Terms(budgets=(Budget(usd=5),))), WHY
+    )
+    [one] = await budgets(store).top_up(("key", "ada"), 1, None, WHY)
+    assert one.account.owner == "k_3"
 
 
 async def test_charges_that_come_meanwhile_are_kept(store: RedisStore) -> None:
