@@ -191,7 +191,7 @@ class QuotaLeases:
     def settle(self, entered: Entered, tokens: int = 0, charged: int = 0) -> None:
         """Replace what a request held by what it used; a second call does nothing.
 
-        `charged` nanodollars stay in the lease until `written` or `dropped` says what became of the record.
+        `charged` nanodollars stay in the lease until `written` says that their record is.
         """
         if not entered.open:
             return
@@ -214,13 +214,6 @@ class QuotaLeases:
         for name, amount in charges if self._alone is None else ():
             if (lease := self._leases.get(name)) is not None:
                 lease.written(amount)
-        self._tend()
-
-    def dropped(self, charges: Iterable[tuple[str, int]]) -> None:
-        """Say that these charges of this worker will never be written."""
-        for name, amount in charges if self._alone is None else ():
-            if (lease := self._leases.get(name)) is not None:
-                lease.dropped(amount)
         self._tend()
 
     def adjusted(self, account: str, amount: int) -> None:

@@ -16,7 +16,7 @@
     check, full     | nothing                                                  | FULL: refuse; a minute's limit is used
     check, spent    | nothing                                                  | EXHAUSTED: refuse; the money is spent
     take            | idle -> under                                            | an exchange soon
-    settle          | under -> unwritten (what was used) and idle (the rest),  | of money, `written` or `dropped`
+    settle          | under -> unwritten (what was used) and idle (the rest),  | of money, `written`
                     | which is returned if others wait for it                  |
     send            | idle -> returned, if unused for long, if others wait for | `heard` or `failed`
                     | it, or if requests here need more than it                |
@@ -195,11 +195,6 @@ class AccountLease:
         self.unwritten -= amount
         self.lease -= amount
         self._written += amount
-        self.dirty = True
-
-    def dropped(self, amount: int) -> None:
-        """Note that a charge of `amount` will never be written."""
-        self.unwritten -= min(amount, self.unwritten)
         self.dirty = True
 
     def change_limit(self, limit: int) -> None:

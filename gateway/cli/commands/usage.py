@@ -62,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
 async def _run(store: RedisStore, args: argparse.Namespace) -> int:
     from gateway.archive.live import LiveArchive  # slow to import
     from gateway.archive.usage import usage_of, write_rows
+    from gateway.keys.registry import KeyRegistry, KeysRefused
 
+    if args.key is not None:
+        with contextlib.suppress(KeysRefused, StoreUnavailable):
+            args.key = (await KeyRegistry(store).find(args.key)).id
     query = _query(args)
     archive = LiveArchive(files_of_store(args), store)
     try:

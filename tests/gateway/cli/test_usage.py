@@ -20,7 +20,8 @@ from gateway.archive.columns import REQUESTS
 from gateway.archive.folder import TableFiles
 from gateway.cli.main import main
 from gateway.keys.budgets import OwnerBudgets
-from gateway.keys.registry import Why
+from gateway.keys.records import KeyRecord
+from gateway.keys.registry import KeyRegistry, Why
 from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
@@ -123,6 +124,15 @@ async def test_what_is_asked_for_is_grouped_and_chosen(at: tuple[str, ...], caps
         assert (await in_json(capsys, "--month", "2026-11", *more, *at))["total"]["requests"] == requests, more
     found = await in_json(capsys, "--since", "2026-11-03", "--until", "2026-11-04", *at)
     assert found["total"]["requests"] == 1
+
+
+async def test_a_key_is_chosen_by_its_name(
+    at: tuple[str, ...], store: RedisStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in the other commands; an id works too, also of a key that is not there any more."""
+    await KeyRegistry(store).create(KeyRecord("k_3", "ab" * 32, "acme", name="ada"), Why("tester"))
+    for name, requests in (("ada", 1), ("k_3", 1), ("k_1", 4)):
+        assert (await in_json(capsys, "--month", "2026-11", "--key", name, *at))["total"]["requests"] == requests
 
 
 async def test_what_is_not_known_is_not_zero(at: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
