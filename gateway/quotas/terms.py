@@ -28,7 +28,7 @@ class Budget(Section):
     """Money that one owner may spend in each window of the calendar, a week beginning on Monday."""
 
     usd: Annotated[float, BeforeValidator(read_number), Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
-    """US dollars; 0 allows nothing. An owner without a budget has no limit of money."""
+    """US dollars; 0 allows no call of a model. An owner without a budget has no limit of money."""
     per: Per = "month"
     zone: str = "UTC"
     """Name of the time zone in which the window begins, such as `Europe/Berlin`."""
