@@ -28,6 +28,7 @@ from cache.scopes.scope import (
     SEEN_S,
     Listed,
     Scope,
+    covers,
     generation_of,
     generations_in,
     raise_generation,
@@ -107,7 +108,7 @@ class Administration:
         return [
             one
             for one in scopes_in(reply)
-            if surface in (None, one.scope.surface) and (owners is None or one.scope.owner in owners)
+            if surface in (None, one.scope.surface) and (owners is None or covers(owners, one.scope.owner))
         ]
 
     async def stats(self) -> list[ScopeStats]:
@@ -166,7 +167,11 @@ class Administration:
             ]
         if undo:
             await self._set_aside(entry.scope, digests, origin or digests[0], undo)
-        await self._ask(shelf.drop(entry.scope.prefix, digests))
+        await self._ask(shelf.drop(entry.scope.prefix, digests, self._clock()))
+        # Copies that were written since they were listed; from now on none is.
+        late = [each.digest async for each in self._placed(entry.scope) if each.origin in digests]
+        if late:
+            await self._ask(shelf.drop(entry.scope.prefix, late, self._clock()))
         return entry
 
     async def put_back(self, undo: str) -> int | None:
@@ -188,8 +193,10 @@ class Administration:
                 left_s, origin = entry.expires_at - self._clock(), entry.origin
                 if there or left_s <= 0 or origin in gone - back:  # a copy of what has a newer answer is no use
                     continue
-                await self._ask(shelf.put(key, value, left_s, entry.created_at, _NO_CAPS, origin))
-                back.add(key.rpartition(ENTRY)[2])
+                prefix, _, digest = key.rpartition(ENTRY)
+                put = shelf.put(key, value, left_s, entry.created_at, _NO_CAPS, origin)
+                await self._ask(shelf.allow(prefix, digest), put)
+                back.add(digest)
         await self._ask(Command((b"DEL", key_of_it)))
         return len(back)
 

@@ -224,7 +224,9 @@ class WritePlanner:
             reason = "tags"
         if reason or plan.keys is None:
             return reason or "policy"
-        body = orjson.dumps(answer.completion)
+        completion = answer.completion
+        # The id and the time come first: each hit has its own.
+        body = orjson.dumps({"id": completion.get("id"), "created": completion.get("created"), **completion})
         if len(body) > self._largest:
             return "size"
         keep.findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()

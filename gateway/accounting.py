@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.chat.usage import Usage
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
+from gateway.telemetry.goodput import no_answer
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
 from policies.quantities import OF_STAGES
 from routing.load.budgets import SpendBudget
@@ -51,7 +52,8 @@ def cost(price: Price | None, usage: Usage) -> float | None:
 def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides_cache: bool = False) -> float:
     """Record one call in the ledger and on its hop; return its cost in US dollars, 0 if it is unknown.
 
-    `hides_cache`: the client is told the cost without what the backend's prompt cache changed in it.
+    `hides_cache`: the client is told the cost without what the backend's prompt cache changed in it, and what was read
+    from the cache counts against tokens a minute.
 
     How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
     alone.
@@ -61,25 +63,20 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
     if known is None:
         ledger.cost_unknown = True
     if (hides_cache and known is not None) or usage.tokens_cached or usage.tokens_cache_write:
-        uncached = Usage(usage.tokens_in, usage.tokens_out, service_tier=usage.service_tier)
-        full = None if price is None else price.of(uncached)
-        if hides_cache and known is not None:
-            ledger.hide_discount(None if full is None else full - known)
-        if price is not None and full is not None and (usage.tokens_cached or usage.tokens_cache_write):
-            saved = hop.attributes[names.PROMPT_CACHE_USD] = full - price.of(usage)
-            ledger.prompt_cache_usd = (ledger.prompt_cache_usd or 0.0) + saved
+        _charge_cached(ledger, hop, price, usage, known, hides_cache=hides_cache)
     ledger.cost_usd += dollars
-    if hop.name in _PAID and (entry := ledger.entry) is not None:
-        entry.add(round(dollars * NANO))
-    ledger.tokens_in += usage.tokens_in
-    ledger.tokens_out += usage.tokens_out
+    if hop.name in _PAID:
+        if (entry := ledger.entry) is not None:
+            entry.add(round(dollars * NANO))
+        ledger.tokens_in += usage.tokens_in
+        ledger.tokens_out += usage.tokens_out
     attributes = hop.attributes
     attributes[names.GEN_AI_TOKENS_IN] = usage.tokens_in
     attributes[names.GEN_AI_TOKENS_OUT] = usage.tokens_out
     if usage.tokens_cached:
         attributes[names.GEN_AI_TOKENS_CACHED] = usage.tokens_cached
     if usage.tokens_cache_write:
-        attributes[names.GEN_AI_TOKENS_CACHE_WRITE] = usage.tokens_cache_write
+        attributes.update(_written(usage))
     if usage.tokens_reasoning:
         attributes[names.GEN_AI_TOKENS_REASONING] = usage.tokens_reasoning
     if known is None:
@@ -90,6 +87,26 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
         ledger.usage_estimated = True
         attributes[names.USAGE_ESTIMATED] = True
     return dollars
+
+
+def _charge_cached(
+    ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, known: float | None, *, hides_cache: bool
+) -> None:
+    """Record what a prompt cache changed in the cost of a call, `known` or None, and in the tokens that count."""
+    uncached = Usage(usage.tokens_in, usage.tokens_out, service_tier=usage.service_tier)
+    full = None if price is None else price.of(uncached)
+    if hides_cache and known is not None:
+        ledger.hide_discount(None if full is None else full - known)
+    if price is not None and full is not None and (usage.tokens_cached or usage.tokens_cache_write):
+        saved = hop.attributes[names.PROMPT_CACHE_USD] = full - price.of(usage)
+        ledger.prompt_cache_usd = (ledger.prompt_cache_usd or 0.0) + saved
+    if not hides_cache and hop.name in _PAID:  # what is left of a limit would tell it, too
+        ledger.exempt(usage.tokens_cached)
+
+
+def _written(usage: Usage) -> dict[str, int]:
+    written = {names.GEN_AI_TOKENS_CACHE_WRITE: usage.tokens_cache_write}
+    return written | {names.TOKENS_HOUR_WRITE: usage.tokens_hour_write} if usage.tokens_hour_write else written
 
 
 def settle(ledger: Ledger, served: int | None) -> None:
@@ -174,9 +191,6 @@ class HedgeBudgets:
 _STAGE_OF_HOP: Final = {
     names.CACHE_EXACT: "cache", names.CACHE_SEMANTIC: "cache", names.EMBED: "embed", names.ROUTE: "route",
 }  # fmt: skip
-_OK: Final = 200
-_TOO_MANY: Final = 429
-_SERVER_ERROR: Final = 500
 _MOST_POLICIES: Final = 256
 
 
@@ -332,6 +346,7 @@ def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
         finish[0] if finish else "",
         attributes.get(names.GEN_AI_TOKENS_CACHED, 0),
         attributes.get(names.GEN_AI_TOKENS_CACHE_WRITE, 0),
+        attributes.get(names.TOKENS_HOUR_WRITE, 0),
         *next(iter(said.items()), ("", None)),
     )
 
@@ -369,8 +384,12 @@ def _alone(calls: Sequence[CallAccount], tokens_in: int, tokens_out: int) -> Usa
     attempts = [call for call in calls if call.attempt and call.tokens_in]
     read = max((call.tokens_cached / call.tokens_in for call in attempts), default=0.0)
     cached = round(tokens_in * min(1.0, read))
-    write = next((call.tokens_cache_write for call in calls if not call.wasted), 0)
-    return Usage(tokens_in, tokens_out, tokens_cached=cached, tokens_cache_write=min(write, tokens_in - cached))
+    served = next((call for call in calls if not call.wasted), None)
+    if served is None:
+        return Usage(tokens_in, tokens_out, tokens_cached=cached)
+    written = min(served.tokens_cache_write, tokens_in - cached)
+    for_an_hour = min(served.tokens_hour_write, written)
+    return Usage(tokens_in, tokens_out, tokens_cached=cached, tokens_cache_write=written, tokens_hour_write=for_an_hour)
 
 
 def stages_of(trace: Trace, ledger: Ledger) -> dict[str, float]:
@@ -410,24 +429,24 @@ def _objectives(
 
 
 def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
-    """Return whether each objective was met; None for a client error (4xx but 429) or a client that disconnected.
+    """Return whether each objective was met; None for a request that was refused, or whose client left.
 
     Objectives for the first token, the pace and the gaps apply to streams only, the latter two to those that have
-    them: a stored answer has no pace, and one chunk no gap. A failed request meets none of these. A stage's
-    objective is for requests that had the stage, failed or not.
+    them: a stored answer has no pace, and one chunk no gap. A request that failed is held against the times that had
+    passed by then: it missed those, and says nothing of the others. A stage's objective is for requests that had the
+    stage, failed or not.
     """
-    status = ledger.status
-    if status not in (_OK, _TOO_MANY) and status < _SERVER_ERROR:
+    ending = no_answer(ledger.status, ledger.error, refused=ledger.refused)
+    if ending in ("refused", "left"):
         return None
-    well = status == _OK and ledger.error is None
     total = ledger.total_ms
-    met = {name: well and total <= limit for name, limit in terms.total_ms}
+    met = {name: total <= limit for name, limit in terms.total_ms if not ending or total > limit}
     if ledger.stream:
         for name, field, limit in terms.of_streams:
             took: float | None = getattr(ledger, field)
-            if took is not None:
-                met[name] = well and took <= limit
-            elif not well or field == "ttft_ms":
+            if took is not None and (not ending or took > limit):
+                met[name] = took <= limit
+            elif took is None and field == "ttft_ms" and (not ending or total > limit):
                 met[name] = False
     for name, stage, limit in terms.stages:
         if ledger.stages is not None and (took := ledger.stages.get(stage)) is not None:

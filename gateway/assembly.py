@@ -26,6 +26,7 @@ from gateway.backends.service import ServiceClient
 from gateway.backends.token_counter import TokenCounter
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.background import BackgroundRuns
+from gateway.caching.call_memory import KeptCalls
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.conversations import Conversations
 from gateway.caching.kept_responses import KeptResponses
@@ -43,7 +44,7 @@ from gateway.cascade.verifying import Verifiers
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.history import HistorySummaries
 from gateway.comparing.shadow import ShadowRunner
-from gateway.config.environment import LEAST_KEY, BadSecret
+from gateway.config.environment import LEAST_KEY, BadSecret, write_private
 from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles
 from gateway.config.policy_reload import Policies, PolicyReloader
@@ -55,6 +56,7 @@ from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
 from gateway.quotas.alerts import BudgetAlerts, key_of
 from gateway.quotas.leases import QuotaLeases
+from gateway.quotas.spent_copies import SpentCopies
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -115,7 +117,8 @@ def build(
     metrics = Metrics()
     store = store or _store(deployment)
     policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
-    tiers = build_tiers(deployment, _refusals_told(metrics))
+    calls = KeptCalls(store)
+    tiers = build_tiers(deployment, _refusals_told(metrics), calls)
     for name, endpoint in endpoints_of(tiers).items():
         if endpoint.config.retires is not None:
             metrics.backend_retires(name, endpoint.config.retires)
@@ -127,7 +130,9 @@ def build(
     metrics.watch_backends(partial(_states, tiers))
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
-    leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down)
+    copied = SpentCopies.file_in(deployment.embedding.state, deployment.store.url or "")
+    copies = SpentCopies(store, copied, write_private)
+    leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down, copies=copies)
     telemetry = _telemetry(deployment, store, metrics, models, tiers, leases)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
@@ -181,6 +186,7 @@ def build(
             cache, telemetry, Finalizer(policies, tiers, hedge_budgets, ceiling_usd), comparer, shadows
         ),
         kept_responses=kept_responses,
+        kept_calls=calls,
         conversations=Conversations(kept_responses, store),
         background=BackgroundRuns(kept_responses, store, deployment.responses.background),
         histories=HistorySummaries(store, tiers, metrics.summary_made),
@@ -332,7 +338,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         # Makes the store's state available to /readyz from the start; a store that is down is degraded, not a failed
         # start.
         await steps.store.ping()
-    for source in (steps.policies, steps.keys, steps.room):
+    for source in (steps.policies, steps.keys, steps.room, steps.admission.leases):
         await source.start()
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     await steps.cache.start()
@@ -341,7 +347,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.write_behind.start()
     steps.kept_responses.start()
     steps.background.start()
-    for task in (steps.comparer, steps.shadows, steps.router.caps):
+    for task in (steps.comparer, steps.shadows, steps.router.caps, steps.kept_calls):
         task.start()
     steps.coalescer.start()
     steps.gate.start()
@@ -367,7 +373,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
-        for memory in (key_files, steps.sessions, steps.histories, steps.keys, steps.router.caps):
+        for memory in (key_files, steps.sessions, steps.histories, steps.keys, steps.router.caps, steps.kept_calls):
             await memory.aclose()
         await steps.background.aclose()
         await steps.kept_responses.aclose()
@@ -422,10 +428,10 @@ def _key_files(steps: Steps) -> KeyFiles:
         files.watch(tenant.key_file, LEAST_KEY, digests)
     for endpoint in endpoints_of(steps.tiers).values():
         if endpoint.config.key_file is not None and endpoint.config.configured:
-            files.watch([endpoint.config.key_file], 1, one_of(endpoint.backend.rekey))
+            endpoint.key.look = files.watch([endpoint.config.key_file], 1, one_of(endpoint.rekey))
     for name, service in steps.services.items():
         if (file := deployment.services[name].key_file) is not None:
-            files.watch([file], 1, one_of(service.rekey))
+            service.renewal.look = files.watch([file], 1, one_of(service.rekey))
     first = {tier.name: tier.backends[0] for tier in deployment.tiers}
     for name, counter in steps.counters.items():
         if (file := first[name].key_file) is not None:
@@ -455,7 +461,8 @@ def _store(deployment: Deployment) -> Store:
 def _keys(deployment: Deployment, store: Store) -> KnownKeys:
     url = deployment.store.url
     kept = None if url is None else KeptKeys(file_in(deployment.embedding.state, url))
-    return KnownKeys(KeyRegistry(store), secret_of(), configured_owners(deployment.teams, deployment.tenants), kept)
+    owners = configured_owners(deployment.teams, deployment.tenants)
+    return KnownKeys(KeyRegistry(store), secret_of(), owners, kept, team_of=deployment.team_of)
 
 
 def _policies(deployment: Deployment, source: PolicySource, store: Store, metrics: Metrics) -> Policies:

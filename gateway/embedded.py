@@ -36,6 +36,31 @@ _NOT_GIVEN: Final = frozenset({"NotGiven", "Omit"})
 """Types by which the OpenAI SDK marks an argument that was not given; told by name, as the SDK need not be there."""
 
 
+_OPTIONAL: Final[Mapping[str, frozenset[str]]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        "": "metadata moderation obfuscation service_tier system_fingerprint usage",
+        "audio": "data expires_at id transcript",
+        "choices": "finish_reason logprobs",
+        "completion_tokens_details": "accepted_prediction_tokens audio_tokens reasoning_tokens "
+        "rejected_prediction_tokens text_tokens",
+        "content": "bytes",
+        "delta": "audio content function_call refusal role tool_calls",
+        "function": "arguments name",
+        "function_call": "arguments name",
+        "logprobs": "content refusal",
+        "message": "annotations audio content function_call refusal tool_calls",
+        "prompt_tokens_details": "audio_tokens cache_write_tokens cached_tokens image_tokens text_tokens",
+        "refusal": "bytes",
+        "tool_calls": "function id type",
+        "top_logprobs": "bytes",
+        "usage": "completion_tokens_details prompt_tokens_details",
+    }.items()
+}
+"""The members that the OpenAI SDK's objects of a chat completion have whether they were sent or not, by the member
+that such an object is, or is one of; '' is the whole. A test holds them to the SDK's types."""
+
+
 class RequestFailed(Exception):
     """The error reply to a request: its status, the members of OpenAI's error envelope, and the reply's headers."""
 
@@ -49,20 +74,26 @@ class RequestFailed(Exception):
 
 
 class Fields(Mapping[str, Any]):
-    """A JSON object whose members are attributes as well as items; `to_dict` returns the plain object."""
+    """A JSON object whose members are attributes as well as items; `to_dict` returns the plain object.
 
-    __slots__ = ("_value",)
+    As in the OpenAI SDK, an optional member that was not sent is None as an attribute; it is no item.
+    """
 
-    def __init__(self, value: dict[str, Any]) -> None:
+    __slots__ = ("_kind", "_value")
+
+    def __init__(self, value: dict[str, Any], kind: str = "") -> None:
         self._value = value
+        self._kind = kind
 
     def __getitem__(self, name: str) -> Any:
-        return _fields(self._value[name])
+        return _fields(self._value[name], name)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
+            if name in _OPTIONAL.get(self._kind, ()):
+                return None
             raise AttributeError(f"the object has no member {name!r}; it has {', '.join(self._value)}") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -79,10 +110,10 @@ class Fields(Mapping[str, Any]):
         return self._value
 
 
-def _fields(value: Any) -> Any:
+def _fields(value: Any, kind: str) -> Any:
     if isinstance(value, dict):
-        return Fields(value)
-    return [_fields(item) for item in value] if isinstance(value, list) else value
+        return Fields(value, kind)
+    return [_fields(item, kind) for item in value] if isinstance(value, list) else value
 
 
 class Answer(Fields):

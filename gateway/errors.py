@@ -46,6 +46,9 @@ class ApiError(Exception):
     status = 500
     type = "server_error"
     code: str | None = "internal_error"
+    refuses = False
+    """Whether a limit of the request's own owners, or its own wish, is the reason: neither the gateway nor a backend
+    could not. Every other 4xx but 429 is the client's anyway."""
     of_owner = False
     """Whether it is about the money of this request's owners, so that an equal request of another may fare better."""
 
@@ -169,6 +172,7 @@ class CacheOnlyMiss(ApiError):
     status = 504
     type = "invalid_request_error"
     code = "not_cached"
+    refuses = True
 
 
 class RateLimited(ApiError):
@@ -183,6 +187,7 @@ class SessionLimitReached(RateLimited):
     """429: a session has used up what the `session` section of its surface's policy allows it."""
 
     code: str = "session_limit_reached"
+    refuses = True
 
 
 class LimitReached(RateLimited):
@@ -191,12 +196,15 @@ class LimitReached(RateLimited):
     The codes are rate_limit_exceeded and budget_in_use.
     """
 
+    refuses = True
+
 
 class OutOfBudget(RateLimited):
     """429: a budget of the request's key, team, tenant, end user or session is spent."""
 
     type = "insufficient_quota"
     code: str = "insufficient_quota"
+    refuses = True
 
 
 class Overloaded(ApiError):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gateway.backends.service import ServiceClient
     from gateway.backends.token_counter import TokenCounter
     from gateway.caching.background import BackgroundRuns
+    from gateway.caching.call_memory import KeptCalls
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.conversations import Conversations
     from gateway.caching.kept_responses import KeptResponses
@@ -66,6 +67,7 @@ class Steps(AnswerSteps):
     policies: Policies
     sessions: SessionCounts
     kept_responses: KeptResponses
+    kept_calls: KeptCalls
     conversations: Conversations
     background: BackgroundRuns
     histories: HistorySummaries

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from policies.quantities import read_number
 from policies.validation import Section, Share, Whole
 
 
@@ -21,6 +22,8 @@ class SummarisedHistory(Section):
     window: Annotated[Whole, Field(ge=1000)]
     """Tokens that a conversation may have: those that the surface's models hold, or fewer."""
     at: Annotated[Share, Field(gt=0)] = 0.6
+    max_usd_per_day: Annotated[float, BeforeValidator(read_number), Field(ge=0, allow_inf_nan=False)] = 2.0
+    """Most that all workers together spend on summaries of this surface in a day (UTC), in US dollars."""
 
 
 class InputRules(Section):

@@ -6,15 +6,19 @@
     Fail       nothing can be served
 
 Rules, in the order in which they are applied to an attempt's outcome:
-    accepted          serve it; of attempts that run in parallel, the first accepted one is served
+    accepted          serve it; of attempts that run in parallel, the first accepted one is served; as degraded if it is
+                      `short` of what the request requires
     caller_fault      every tier would reject the request: fail at once, unless a tier has already produced a draft
     low_confidence    escalate to the next stronger tier if it is expected to answer within the remaining budget; else
                       `on_miss` decides: serve the best answer so far as degraded, or fail
     unfit             a structural fault, such as a call of a tool that was not offered: as low_confidence
     too_long          the tier's context cannot hold the request: try the next stronger tier, then weaker ones
+    refused           the tier cannot do what the request asks for: as too_long
+    doubtful          the tier refuses the request in words that nobody knows: as too_long, but only once; the second
+                      such outcome is a caller_fault
     retryable         try another endpoint of the tier, then the next stronger tier, then the best answer so far, then
                       weaker tiers, including a tier whose draft was discarded
-There are at most `max_attempts` attempts (a `too_long` one did no work and is not counted), and none starts that
+There are at most `max_attempts` attempts (those of NO_WORK did none and are not counted), and none starts that
 could not answer in time. A hedge (the first tier is slower than it should be) or a speculative second attempt runs in
 parallel with the first. JSON and streams follow the same rules, except that a stream's rejected draft is discarded
 (`AttemptOutcome.kept` is False), so it cannot be served later.
@@ -23,6 +27,7 @@ parallel with the first. JSON and streams follow the same rules, except that a s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from policies.value_type import value_type
@@ -31,7 +36,9 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.decide import Decision, TierHealth
 
-OutcomeKind = Literal["accepted", "low_confidence", "unfit", "retryable", "too_long", "caller_fault"]
+OutcomeKind = Literal[
+    "accepted", "low_confidence", "unfit", "retryable", "too_long", "refused", "doubtful", "caller_fault"
+]
 Path = Literal["direct", "escalated", "hedged", "fallback", "degraded"]
 _STORED_PATHS: Final = ("direct", "escalated", "hedged")
 """Paths of answers that may be stored for other requests."""
@@ -41,6 +48,8 @@ MIN_ATTEMPT_S: Final = 0.005
 """Seconds left below which no attempt begins."""
 REJECTED: Final = ("low_confidence", "unfit")
 """Outcomes of an attempt whose answer was not good enough."""
+NO_WORK: Final = ("too_long", "refused", "doubtful")
+"""Outcomes of an attempt that its tier turned down at once, though another tier may take the request."""
 
 
 @value_type
@@ -88,7 +97,8 @@ class Attempt:
 class AttemptOutcome:
     """How an attempt ended. `kept` is set when its whole answer is stored and could still be served.
 
-    `eased`: it was accepted only because the thresholds had come down.
+    `eased`: it was accepted only because the thresholds had come down. `short`: it is accepted because nothing better
+    is left, though it lacks what the request requires.
     """
 
     kind: OutcomeKind
@@ -96,6 +106,7 @@ class AttemptOutcome:
     confidence: float | None = None
     kept: bool = False
     eased: bool = False
+    short: bool = False
 
 
 @value_type
@@ -173,7 +184,8 @@ class Cascade:
         self._last: AttemptOutcome | None = None
         self._winner = 0
         self._hedge_after_s: float | None = None
-        self._too_long = 0
+        self._no_work = 0
+        self._doubted = False
         self._missing = bool(decision.missing)
         self._stands_in = bool(decision.stand_in)
         self._degraded = self._stands_in and decision.weaker
@@ -232,18 +244,22 @@ class Cascade:
         """
         number = number or len(self._attempts)
         self._running.discard(number)
+        if outcome.kind == "doubtful":
+            outcome = replace(outcome, kind="caller_fault") if self._doubted else outcome
+            self._doubted = True
         self._outcomes[number] = self._last = outcome
         attempt = self._attempts[number - 1]
         tier, beside = attempt.tier, bool(attempt.role)
         if outcome.kind == "accepted":
+            self._degraded = self._degraded or (outcome.short and not self._winner)
             self._winner = self._winner or number
         elif outcome.kind in REJECTED:
             self._leave(tier)
             if not outcome.kept:
                 self._dropped.append(tier)
             self._escalated = self._escalated or not beside
-        elif outcome.kind == "too_long":
-            self._too_long += 1
+        elif outcome.kind in NO_WORK:
+            self._no_work += 1
             if self._above(tier) is None:
                 self._failed_over = self._failed_over or not beside
             else:
@@ -264,8 +280,8 @@ class Cascade:
         return len(self._stronger) > 1 and self._may_attempt() and self._fits(self._stronger[1], left)
 
     def _may_attempt(self, more: int = 1) -> bool:
-        """Return whether so many more attempts may be made; those that ended as `too_long` are not counted."""
-        return len(self._attempts) - self._too_long + more <= self._policy.escalate.max_attempts
+        """Return whether so many more attempts may be made; those that did no work are not counted."""
+        return len(self._attempts) - self._no_work + more <= self._policy.escalate.max_attempts
 
     def _current(self) -> str | None:
         """Return the tier to call next; None when only a finished answer, or nothing, is left."""

@@ -38,9 +38,12 @@ _OF_A_MESSAGE: Final = 8
 """Tokens that a chat template adds to each message: 5 in SmolLM2's."""
 _OF_TOOLS: Final = 200
 """Tokens that a chat template adds before the list of tools."""
-_OF_AN_IMAGE: Final = 1600
+OF_AN_IMAGE: Final = 1600
+"""Tokens that a picture counts as: the most that one of ordinary size takes at the large providers."""
 _REPLY: Final = 256
 """Tokens reserved for a reply without a length limit."""
+_LONGEST_NEED: Final = 8192
+"""Highest limit of a reply, in tokens, that is taken for the length which the client needs."""
 _REPLY_LIMITS: Final = ("max_completion_tokens", "max_tokens")
 _IMAGES: Final = frozenset({"image_url", "input_image", "image"})
 _BESIDE_CONTENT: Final = ("tool_calls", "function_call", "reasoning_content", "name")
@@ -97,7 +100,7 @@ def room_needed(body: Mapping[str, Any], enough: int = sys.maxsize, *, own_limit
             return tokens
         text, images = text_of(message.get("content"))
         least = len(text) * 3 // 7  # the smallest bound that any text of this length can have
-        tokens += (least if tokens + least > enough else most_tokens(text)) + images * _OF_AN_IMAGE
+        tokens += (least if tokens + least > enough else most_tokens(text)) + images * OF_AN_IMAGE
         if len(message) > 2:  # has keys other than role and content
             tokens += sum(_of_json(message[key]) for key in _BESIDE_CONTENT if message.get(key))
     for key in ("tools", "functions"):
@@ -107,6 +110,16 @@ def room_needed(body: Mapping[str, Any], enough: int = sys.maxsize, *, own_limit
     if isinstance(wanted, dict) and "json_schema" in wanted and tokens <= enough:
         tokens += _of_json(wanted)
     return tokens
+
+
+def room_wanted(body: Mapping[str, Any], enough: int, *, own_limit: bool) -> int:
+    """Return an upper bound of the tokens that a tier must hold to be of use to a request.
+
+    A limit of the client's own counts as the room that its reply needs, up to _LONGEST_NEED tokens. A higher one is a
+    ceiling, as agents set it for every step: it is lowered to what the tier has beside the prompt.
+    """
+    limit = max([limit for key in _REPLY_LIMITS if (limit := body.get(key)) is not None], default=0)
+    return room_needed(body, enough, own_limit=own_limit and limit <= _LONGEST_NEED)
 
 
 def _of_json(value: object) -> int:

@@ -33,6 +33,16 @@ def within(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
     return {**body, **lowered} if lowered else body
 
 
+def limit_of(body: Mapping[str, Any]) -> int | None:
+    """Return the token limit of a body, the smaller of two; None if it has none."""
+    return min([limit for key in _TOKEN_LIMITS if (limit := body.get(key)) is not None], default=None)
+
+
+def limited(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    """Return the body with a token limit of at most `most`, added where it has none."""
+    return within(body, most) if limit_of(body) is not None else {**body, _TOKEN_LIMITS[0]: most}
+
+
 def _listed(stop: object) -> list[Any]:
     if stop is None:
         return []

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpcore2
+import httpx2
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore, local_store
@@ -53,7 +56,7 @@ TOGETHER = {
     "endpoints": ("test_embeddings.py", "test_passthrough.py", "test_other_paths.py"),
     "gateway": (
         "test_curl.py",
-        "test_door.py",
+        "test_before_routes.py",
         "test_langchain.py",
         "test_readme.py",
         "test_sdk_node.py",
@@ -127,8 +130,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Give the HTTP clients of this process one SSL context: each would read the machine's certificates, for 60 ms."""
+    """Give the HTTP clients of this process one SSL context, and more patience than five seconds.
+
+    Each client would read the machine's certificates, for 60 ms. A gateway that shares two slow cores with five pytest
+    processes has taken more than five seconds for an answer.
+    """
     httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
+    patience = inspect.signature(httpx2.get).parameters["timeout"].default
+    patience.connect = patience.read = patience.write = patience.pool = 30.0
+    # How long Hypothesis takes to draw a value says nothing either, where other processes have the cores.
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
 
 
 def pytest_collection_finish() -> None:

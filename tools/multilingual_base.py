@@ -32,7 +32,7 @@ from gateway.report import Report, table
 from routing.embedding.embedder import package_file
 from tools import command
 from tools.cross_encoder_artefact import INSTALL, TOKENIZER
-from tools.fine_tuning import WEIGHTS, Training, add_device_flag, bert_of, chosen_device, weights_of
+from tools.fine_tuning import WEIGHTS, Training, add_device_flag, bert_of, chosen_device, half_precision, weights_of
 from tools.package_texts import LICENCES, read_texts
 from tools.question_families import SHIPPED, read_families
 from tools.translated_pairs import Translation, chosen
@@ -185,7 +185,7 @@ def align(
         own = rng.integers(0, len(english), max(1, len(rows) // _IN_ENGLISH))
         other = rng.integers(len(english), len(known), len(own)) if definitions else own
         targets = torch.from_numpy(source[rows]).to(device)
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with half_precision(device):
             made = _sentence(model, [texts[row] for row in rows], device)
             plain = [_sentence(model, [known[row] for row in some], device) for some in (own, other)]
         loss = ((made - wanted[targets]) ** 2).sum(1).mean()
@@ -241,7 +241,7 @@ def _vectors(model: Any, ids: Ids, device: str, on_progress: OnProgress) -> torc
 
     made = torch.zeros(len(ids), model.config.hidden_size, device=device)
     order = np.argsort([len(one) for one in ids])
-    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+    with torch.no_grad(), half_precision(device):
         for start in range(0, len(order), _TEACHER_BATCH):
             rows = order[start : start + _TEACHER_BATCH]
             made[torch.from_numpy(rows).to(device)] = _sentence(model, [ids[row] for row in rows], device)

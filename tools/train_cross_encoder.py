@@ -43,7 +43,7 @@ from tools.cross_encoder_artefact import (
     table_of_served,
 )
 from tools.cross_encoder_data import PairSource, counted, parted
-from tools.fine_tuning import WEIGHTS, Training, add_device_flag, bert_of, chosen_device, weights_of
+from tools.fine_tuning import WEIGHTS, Training, add_device_flag, bert_of, chosen_device, half_precision, weights_of
 from tools.package_texts import read_texts
 from tools.question_families import add_families_flag, read_families
 from tools.question_pairs import read_questions
@@ -202,7 +202,7 @@ def _one_run(
     for chunk, packed in enumerate(_packed(source, tokenizer, sizes, seed, training.done), training.done):
         for rows in _batches(packed, recipe.tokens, np.random.default_rng((seed, chunk))):
             inputs, same = _tensors(packed, rows, device)
-            with torch.autocast(device, dtype=torch.bfloat16):
+            with half_precision(device):
                 logits = model(**inputs).logits[:, 0]
             wanted = same * (1 - _SMOOTHING) + _SMOOTHING / 2
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), wanted)

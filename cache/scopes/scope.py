@@ -1,7 +1,8 @@
 """Derive scopes: entries are shared only within one owner, surface, `answers_version` and generation.
 
-The owner is the tenant of the API key, never anything in the request; or, where the policy widens the cache to a team
-(`cache.scope: team`), the tenant's team. A tenant without a team has a scope of its own.
+The owner is the tenant of the API key, never anything in the request; or, with `cache.scope: team` in the policy, the
+team of that key. The config's teams are groups of tenants, so that this widens the cache; teams of keys in the store
+and of identities are groups within a tenant, so that it narrows the cache. Without a team the owner is the tenant.
 
 The policy's `answers_version` covers what determines an answer: the ladder's tiers and models, and the rules for output
 and cache. So answers of another model are never found, while those of a policy with edited thresholds are. System
@@ -23,7 +24,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -85,7 +86,7 @@ class Scopes:
         self._known: dict[tuple[str, str, str, str], Scope] = {}
 
     def of(self, tenant: str, policy: Policy) -> Scope:
-        """Return the scope of a request of this tenant."""
+        """Return the scope of a request of this tenant, or of a team of its keys as `TENANT/TEAM`."""
         name = (tenant, policy.surface, policy.version, policy.answers_version)
         scope = self._known.get(name)
         if scope is None or scope.generation != self._generation(scope.owner, scope.surface):
@@ -102,14 +103,25 @@ class Scopes:
         return Scope(prefix, owner, surface, policy.label, " -> ".join(policy.models), generation)
 
     def owners(self, tenant: str) -> tuple[str, ...]:
-        """Return the owners of a tenant's possible answers: itself, and its team if it has one."""
+        """Return the owners of a tenant's possible answers; see `owners_of`."""
         return owners_of(tenant, self._teams)
 
 
 def owners_of(tenant: str, teams: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the owners of a tenant's possible answers: itself, and its team if it has one in `teams`, by tenant."""
-    team = teams.get(tenant)
-    return (owner_of(tenant),) if team is None else (owner_of(tenant), f"team:{team}")
+    """Return the owners of a tenant's possible answers: itself, and its team if it has one.
+
+    That is the team in `TENANT/TEAM`, unless it is the tenant's own in `teams`, by tenant: such a team has tenants.
+    """
+    name, _, team = tenant.partition("/")
+    shared = teams.get(name)
+    if team and team != shared:
+        return (owner_of(name), owner_of(tenant))
+    return (owner_of(name),) if shared is None else (owner_of(name), f"team:{shared}")
+
+
+def covers(owners: Collection[str], owner: str) -> bool:
+    """Return whether an owner is one of these, or a team within a tenant that is."""
+    return owner in owners or owner.partition("/")[0] in owners
 
 
 def owner_of(tenant: str) -> str:
@@ -183,8 +195,12 @@ class Generations:
 
 
 def generation_of(raised: Mapping[str, int], owner: str, surface: str) -> int:
-    """Return the generation of an owner's entries on a surface, from the table of counts."""
-    return raised.get(surface, 0) + raised.get(f"{surface} {owner}", 0) if raised else 0
+    """Return the generation of an owner's entries on a surface, from the table of counts, its tenant's included."""
+    if not raised:
+        return 0
+    tenant, slash, _ = owner.partition("/")
+    of_tenant = raised.get(f"{surface} {tenant}", 0) if slash else 0
+    return raised.get(surface, 0) + raised.get(f"{surface} {owner}", 0) + of_tenant
 
 
 def read_generations() -> Command:

@@ -6,6 +6,8 @@ script writes an entry and both: if the scope then exceeds its limit of entries 
 it fits (at most 100 at a time), so that a tenant that fills its scope evicts only its own entries (S16). Expired
 entries are removed in the same way, so the counts are exact except for entries that the server itself evicted. A copy
 is not written once its original is gone, since that may have been purged while the copy was on its way.
+What is deleted for good stays so although somebody still writes it: a third key, a sorted set of the digests by time of
+deletion, outlives every writer that comes late, and refuses what was made before. It has the latest 10,000.
 All keys of a scope are in one slot of a cluster, and both keys are deleted with the last entry.
 
 The keys of a lasting scope have no expiry, so a server that is full does not evict them. Its entries are ordered by the
@@ -30,6 +32,8 @@ _PUT: Final = _STRIKE + (_HERE / "put.lua").read_bytes()
 _DROP: Final = _STRIKE + (_HERE / "drop.lua").read_bytes()
 
 _SWEEP: Final = _STRIKE + (_HERE / "sweep.lua").read_bytes()
+GONE_S: Final = 600.0
+"""How long it is known what was deleted for good: longer than any write is tried again, or waits."""
 SWEPT_AT_ONCE: Final = 100
 """Most entries that one `sweep` deletes, as the server serves nobody meanwhile."""
 
@@ -80,11 +84,21 @@ def put(
     )  # fmt: skip
 
 
-def drop(prefix: str, digests: Iterable[str]) -> Command:
-    """Return the command that deletes entries of one scope; its reply is 1 if the first of them existed, else 0."""
-    first, *rest = digests
-    key = f"{prefix}{ENTRY}{first}".encode()
-    return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *(each.encode() for each in (first, *rest))))
+def drop(prefix: str, digests: Iterable[str], at: float | None = None) -> Command:
+    """Return the command that deletes entries of one scope; its reply is 1 if the first of them existed, else 0.
+
+    With a time `at` (wall clock) they are deleted for good: none that was made until then is written any more. In a
+    lasting scope none is at all.
+    """
+    digests = list(digests)
+    key = f"{prefix}{ENTRY}{digests[0]}".encode()
+    words = (*map(str.encode, digests), b"%d" % (0 if at is None else round(1000 * GONE_S)), _microseconds(at or 0.0))
+    return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *words))
+
+
+def allow(prefix: str, digest: str) -> Command:
+    """Return the command that lets an entry be written again that was deleted for good."""
+    return Command((b"ZREM", _keys(prefix)[0] + b":gone", digest.encode()))
 
 
 def prolong(prefix: str, digests: Sequence[str], ends_at: float) -> Command:

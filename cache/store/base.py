@@ -68,9 +68,10 @@ class Append:
 
 @value_type
 class Command:
-    """Any other command, as its arguments."""
+    """Any other command, as its arguments. If it is `optional` and refused, `ask` returns the error as its reply."""
 
     words: tuple[bytes, ...]
+    optional: bool = False
 
 
 @value_type
@@ -181,7 +182,7 @@ class Store(Protocol):
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
         """Return the replies to commands executed in one round trip, within a lookup's time limit or `limit_s`.
 
-        Raises StoreUnavailable if any of them is an error.
+        Raises StoreUnavailable if any of them is an error, but for those that are `optional`.
         """
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:

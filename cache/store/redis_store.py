@@ -106,7 +106,7 @@ class RedisStore:
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        parts = [NodeCommand(resp.key_of(command), resp.operation(command)) for command in commands]
+        parts = [NodeCommand(resp.key_of(one), resp.operation(one), one.optional) for one in commands]
         return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:

@@ -18,7 +18,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.telemetry import feedback, label
-from gateway.telemetry.ledger import TRACES, is_record, was_good, without_hops
+from gateway.telemetry.goodput import HELD, ending_of
+from gateway.telemetry.ledger import TRACES, is_record, without_hops
 from routing.decision_record import named
 from routing.features import FURTHER
 
@@ -38,7 +39,8 @@ _ENTRY: Final = _columns("entry")
 LEDGER: Final[Mapping[str, str]] = _columns("ledger")
 """The DuckDB type of each field of a `Ledger`."""
 JUDGED: Final[Mapping[str, str]] = _columns("judged")
-"""Whether a request was good (`gateway.telemetry.ledger`), and whether it missed any objective; NULL without any."""
+"""How a request ended, whether it was good (`gateway.telemetry.goodput`; NULL where it is in no goodput), and whether
+it missed any objective; NULL without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,11 @@ def _request(blob: bytes) -> Row | None:
     decided = record.get("decide") or {}
     given, out = named(decided.get("in"), decided.get("out"))
     met = record["ledger"].get("slo") or {}
+    ending = ending_of(record["ledger"])
     return {
         **record["ledger"],
-        "good": was_good(record["ledger"]),
+        "ended": ending or None,
+        "good": ending == "good" if ending in HELD else None,
         "slow": None if not met else not all(met.values()),
         "started": record["started"],
         "trace_id": record["trace_id"],

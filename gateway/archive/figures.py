@@ -1,8 +1,6 @@
 """Compute figures of many requests (cost, latency, quality) from their records and what was said of their answers.
 
-Savings are claimed only for requests whose cost and tokens were all reported by backends. Requests with a cost or an
-answer counted in part by the gateway are reported separately as estimated; calls that cost nothing do not make a
-request estimated. What the strongest tier would have cost is its price for the tokens of the served answer.
+The saving is that of `gateway.archive.saving`, as every page has it.
 """
 
 from __future__ import annotations
@@ -10,13 +8,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
+from gateway.archive.saving import estimated_cost, is_compared, net_saving, sums_of
 from gateway.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
+from gateway.telemetry.goodput import HELD, Ending, ending_of
 from gateway.telemetry.label import of_served
-from gateway.telemetry.ledger import was_good
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
@@ -24,9 +23,7 @@ Label = Mapping[str, Any]
 """What a judge said of a request's answer and of another tier's, as `gateway.telemetry.label` decodes it."""
 Figures = dict[str, Any]
 
-# Objectives over many requests, which a single slower request does not miss.
 _OK: Final = 200
-_SERVER_ERROR: Final = 500
 
 
 def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
@@ -41,7 +38,7 @@ def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
         "to": max(started),
         "paths": _paths(rows),
         "cost_usd": math.fsum(row["cost_usd"] for row in rows),
-        "estimated_usd": math.fsum(map(_estimated_usd, rows)),
+        "estimated_usd": math.fsum(map(estimated_cost, rows)),
         "cost_unknown": sum(bool(row.get("cost_unknown")) for row in rows),
         "wasted": _wasted(rows),
         "prompt_caches": _prompt_caches(rows),
@@ -77,8 +74,15 @@ def _wasted(rows: Sequence[Ledger]) -> Figures:
         "usd": usd,
         "share_of_usd": _share(usd, math.fsum(row["cost_usd"] for row in rows)),
         "tokens": tokens,
-        "share_of_tokens": _share(tokens, sum(row["tokens_in"] + row["tokens_out"] for row in rows)),
+        "share_of_tokens": _share(tokens, sum(map(_tokens_of, rows))),
     }
+
+
+def _tokens_of(row: Ledger) -> int:
+    """Return the tokens of all calls of a request, the judge's too."""
+    if "calls" not in row:  # a record of an older version
+        return int(row["tokens_in"] + row["tokens_out"])
+    return sum(call["tokens_in"] + call["tokens_out"] for call in row["calls"])
 
 
 def _prompt_caches(rows: Sequence[Ledger]) -> Figures:
@@ -92,38 +96,22 @@ def _prompt_caches(rows: Sequence[Ledger]) -> Figures:
     }
 
 
-def _estimated_usd(row: Ledger) -> float:
-    """Return the US dollars of a request that are computed from tokens counted by the gateway."""
-    if "calls" not in row:  # a record of an older version
-        return float(row["cost_usd"]) if row["usage_estimated"] else 0.0
-    return math.fsum(call["cost_usd"] for call in row["calls"] if call["estimated"])
-
-
 def _strongest_alone(rows: Sequence[Ledger]) -> Figures:
-    reported, estimated, unknown = [], [], []
-    for row in rows:
-        if row.get("counterfactual_usd") is None or row.get("cost_unknown"):
-            unknown.append(row)
-        elif row["answer_estimated"] or _estimated_usd(row):
-            estimated.append(row)
-        else:
-            reported.append(row)
-    return {
-        "reported": _compared(reported),
-        "estimated": _compared(estimated),
+    unknown = [row for row in rows if not is_compared(row)]
+    figures: Figures = {
+        "requests": 0,
         "unknown": {"requests": len(unknown), "cost_usd": math.fsum(row["cost_usd"] for row in unknown)},
     }
-
-
-def _compared(rows: Sequence[Ledger]) -> Figures:
-    cost = math.fsum(row["cost_usd"] for row in rows)
-    alone = math.fsum(row["counterfactual_usd"] for row in rows)
-    return {
-        "requests": len(rows),
-        "cost_usd": cost,
-        "counterfactual_usd": alone,
-        "saved_usd": alone - cost,
-        "saved_share": _share(alone - cost, alone),
+    if (saving := net_saving(sums_of(rows))) is None:
+        return figures
+    return figures | {
+        "requests": saving.requests,
+        "cost_usd": saving.alone_usd - saving.usd,
+        "counterfactual_usd": saving.alone_usd,
+        "saved_usd": saving.usd,
+        "interval_95": (saving.low, saving.high),
+        "saved_share": saving.share,
+        "estimated": {"requests": saving.estimated, "cost_usd": saving.estimated_usd},
     }
 
 
@@ -136,21 +124,17 @@ def _quantiles(values: Iterable[float | None]) -> Figures:
 
 
 def _slo(rows: Sequence[Ledger]) -> Figures:
-    """Return how many requests met each objective, and goodput: the share of good ones (`gateway.telemetry.ledger`).
-
-    Requests rejected before their surface was known have no objectives; they count as not meeting them.
-    """
-    held = [row for row in rows if row.get("slo")]
-    refused = sum("slo" in row and not row["slo"] and row["status"] >= _SERVER_ERROR for row in rows)
+    """Return how requests ended (`gateway.telemetry.goodput`), their goodput, and how many met each objective."""
+    ended = Counter(map(ending_of, rows))
     objectives: dict[str, list[bool]] = {}
-    for row in held:
-        for name, met in row["slo"].items():
+    for row in rows:
+        for name, met in (row.get("slo") or {}).items():
             objectives.setdefault(name, []).append(met)
-    good = sum(was_good(row) is True for row in held)
+    held = sum(ended[name] for name in HELD)
     return {
-        "n": len(held) + refused,
-        "goodput": _share(good, len(held) + refused),
-        "refused": refused,
+        "n": held,
+        "goodput": _share(ended["good"], held),
+        **{name: ended[name] for name in get_args(Ending) if name},
         "objectives": {name: {"n": len(met), "met": sum(met) / len(met)} for name, met in objectives.items()},
     }
 

@@ -58,6 +58,15 @@ def rows_in_memory(from_ms: int | None = None) -> str:
     return f"{shape} WHERE {_SHOWN}{bound}"
 
 
+ENDED: Final = (
+    "coalesce(ended, CASE WHEN status >= 500 THEN 'failed' WHEN status = 499 THEN 'left' WHEN status >= 400 "
+    "THEN 'refused' WHEN good THEN 'good' WHEN NOT good THEN 'late' END)"
+)
+"""SQL of how a request ended (`gateway.telemetry.goodput`); older records say it less exactly."""
+HELD_ENDS: Final = "('good', 'late', 'poor', 'failed')"
+"""SQL list of the endings that goodput is a share of."""
+
+
 def counted(rows: str) -> str:
     """Return the SQL of those rows that figures count, as the view `requests` has them."""
     uncounted = ", ".join(f"'{arm}'" for arm in UNCOUNTED)

@@ -3,9 +3,11 @@
 The figures are of every record, in files and as they come, each once: of chats and of what is passed on, those of the
 playground too, as somebody's key pays for them. Shadows are the operator's, and in no line. What an operator did to a
 budget (a reset, a top-up) is a line of its own, whose `entry` says which; it is of the one owner whose budget it is.
-`charged_usd` is what owners pay, `list_usd` what hits of the cache would have cost, `wasted_usd` the cost of text that
-nobody got. `unpriced` requests had a call whose price nobody states: the money lacks it. `older` records are of a
-version that charged nobody: they count by their cost.
+`charged_usd` is what owners pay, `cost_usd` what providers are owed, the operator's judge included; `list_usd` what
+hits of the cache would have cost, `wasted_usd` the cost of text that nobody got. By tier, model or backend, money,
+tokens and calls are those of whoever was called, requests and hits those of whoever answered. `unpriced` requests had a
+call whose price nobody states: the money lacks it. `older` records are of a version that charged nobody: they count by
+their cost.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.archive.folder import quoted
+from gateway.config.schema import DEFAULT_TENANT
 from gateway.telemetry.ledger import ADJUSTMENT, SHADOW
 
 if TYPE_CHECKING:
@@ -26,10 +29,24 @@ _TEXT: Final = Path(__file__).with_suffix(".sql").read_text("utf-8")
 _SQL: Final[Mapping[str, str]] = {
     name: sql.strip() for name, sql in re.findall(r"^-- name: (\w+)\n(.*?)(?=^--|\Z)", _TEXT, re.M | re.S)
 }
-_USED: Final = _SQL["used"].format(adjustment=ADJUSTMENT, shadow=SHADOW)
-FILTERS: Final = ("tenant", "team", "key", "user", "surface", "tier", "model")
+TEAM: Final = f"""(CASE WHEN coalesce(team, '') = '' OR coalesce("key", '') = '' OR tenant = '{DEFAULT_TENANT}'
+    THEN coalesce(team, '') ELSE tenant || '/' || team END)"""
+"""SQL of a team as an owner (`gateway.keys.records.team_of`): keys of the config have no id."""
+_TEAM_IS: Final = f"$of_team IN (coalesce(team, ''), {TEAM})"
+_COLUMN_IS: Final = "coalesce(\"{0}\", '') = $of_{0}"
+_USED: Final = _SQL["used"].format(adjustment=ADJUSTMENT, shadow=SHADOW, owner=TEAM)
+_IS_PAID: Final = "(c.attempt > 0 OR c.verifier <> 'judge')"
+_CALL: Final = {
+    "paid": f"list_filter(calls, lambda c: {_IS_PAID})",
+    "is_paid": _IS_PAID,
+    "nano": "round(c.cost_usd * 1e9)::HUGEINT",
+}
+"""SQL of whether a key pays for a call (`gateway/quotas/payers.toml`), and of what it cost, in nanodollars."""
+FILTERS: Final = ("tenant", "team", "key", "user", "surface", "tier", "model", "backend")
 """Columns that usage can be narrowed down by; as groups there is also `day`."""
 BY: Final = ("day", *FILTERS)
+_OF_CALLS: Final = frozenset({"tier", "model", "backend"})
+"""Columns of a call rather than of its request."""
 _OF_FOCUS: Final = ("day", "tenant", "team", "key", "surface", "tier", "model")
 """Columns whose groups are rows of a FOCUS file."""
 
@@ -60,14 +77,25 @@ class UsageQuery:
     @property
     def used(self) -> str:
         """SQL of the records."""
-        where = "".join(f" AND coalesce(\"{name}\", '') = $of_{name}" for name in self.only)
+        where = "".join(
+            f" AND {_TEAM_IS if name == 'team' else _COLUMN_IS.format(name)}"
+            for name in self.only
+            if name not in _OF_CALLS
+        )
         return f"{_USED}{where}"
 
     def lines(self, by: Sequence[str] | None = None) -> str:
         """Return the SQL of the lines, grouped by `by` in place of its own columns: days in order."""
         by = self.by if by is None else by
         columns, first = "".join(f'"{name}", ' for name in by), "day, " if "day" in by else ""
-        return _SQL["lines"].format(by=columns, first=first, used=self.used)
+        # Two tenants may call teams of theirs the same.
+        team = "owner" if "team" in by and "tenant" not in by else "team"
+        of_calls = [name for name in self.only if name in _OF_CALLS]
+        parted = of_calls or not _OF_CALLS.isdisjoint(by)
+        used = f"SELECT * EXCLUDE (team, owner), {team} AS team FROM ({self.used})"
+        rows = _SQL["by_call" if parted else "by_request"].format(used=used, **_CALL)
+        where = " AND ".join(f"{name} = $of_{name}" for name in of_calls) or "true"
+        return _SQL["lines"].format(by=columns, first=first, used=rows, where=where)
 
     @property
     def focus(self) -> str:
@@ -85,9 +113,11 @@ async def usage_of(archive: LiveArchive, query: UsageQuery) -> dict[str, Any]:
         name: sum(line[name] or 0 for line in usage)
         for name in (
             "requests",
+            "calls",
             "tokens_in",
             "tokens_out",
             "charged_usd",
+            "cost_usd",
             "list_usd",
             "wasted_usd",
             "hits",
@@ -110,6 +140,8 @@ def write_rows(archive: LiveArchive, sql: str, values: Mapping[str, Any], file: 
 
     In CSV, an apostrophe stands before a text that a spreadsheet would compute: clients name models.
     """
+    import duckdb  # slow to import
+
     form = "parquet" if parquet else "csv, HEADER, TIMESTAMPFORMAT '%Y-%m-%dT%H:%M:%SZ'"
     draft = file.with_name(f".{file.name}.draft")
     try:
@@ -121,6 +153,8 @@ def write_rows(archive: LiveArchive, sql: str, values: Mapping[str, Any], file: 
                 sql = f"SELECT * REPLACE ({plain}) FROM ({sql})"
             [[count]] = cursor.execute(f"COPY ({sql}) TO {quoted(draft.absolute())} (FORMAT {form})", values).fetchall()
         draft.replace(file)
+    except duckdb.IOException as error:
+        raise OSError(str(error)) from None
     finally:
         draft.unlink(missing_ok=True)
     return int(count)

@@ -3,8 +3,9 @@
 What changes something appends the entry in the script that makes the change, so there is neither without the other: its
 script begins with APPEND, and calls `audit(stream, entry, how)` with a stream of STREAMS that is in its slot. An entry
 of a stream has three fields: `v`, the JSON of the change; `how` it came; and `before`, the hash of the entry before it,
-so that none can be altered or removed without a break. SHA-1 is what a script of the store can compute; nobody can
-make a second entry of a given hash with it. Streams are never trimmed.
+so that none can be altered or removed without a break. The hash of the newest, and their number, stand in a key beside
+the stream, so that it cannot be removed either, nor can all. SHA-1 is what a script of the store can compute; nobody
+can make a second entry of a given hash with it. Streams are never trimmed.
 """
 
 from __future__ import annotations

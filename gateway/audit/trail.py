@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from gateway.audit.entries import APPEND, REST, STREAMS, StoredEntry, TrailEntry
@@ -53,6 +53,20 @@ class StreamCheck:
     head: str
     older: int = 0
     problems: tuple[str, ...] = ()
+
+
+class _Noted(NamedTuple):
+    """The newest entry of a stream and how many there were, as the script that appended it has noted."""
+
+    id: bytes
+    chain: str
+    number: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """See `StoredEntry.place`."""
+        at, _, number = self.id.partition(b"-")
+        return int(at), int(number)
 
 
 class AuditTrail:
@@ -153,14 +167,25 @@ class AuditTrail:
             found[one.stream] = [one]
         checks = []
         for stream in STREAMS:
-            newest = await self._newest_id(stream)
-            last = found[stream]
+            newest, noted = await self._newest_id(stream), await self._noted(stream)
+            last, problems = found[stream], broken[stream]
             if newest is not None and newest != (last[0].id if last else b"0-0"):
-                broken[stream].append(f"its newest entries were removed, the last of them {newest.decode()}")
-            if newest is not None:
+                problems.append(f"its newest entries were removed, the last of them {newest.decode()}")
+            elif noted is not None and (not last or last[0].place < noted.place):
+                problems.append(f"its newest entries were removed, the last of them {noted.id.decode()}")
+            elif noted is not None and last[0].id == noted.id and last[0].chain != noted.chain:
+                problems.append(f"entry {noted.id.decode()} was altered")
+            if noted is not None and entries[stream] < noted.number:
+                problems.append(f"{noted.number - entries[stream]} of {noted.number} entries were removed")
+            if newest is not None or noted is not None:
                 head = last[0].chain if last else ""
-                checks.append(StreamCheck(stream, entries[stream], head, older[stream], tuple(broken[stream])))
+                checks.append(StreamCheck(stream, entries[stream], head, older[stream], tuple(problems)))
         return checks
+
+    async def _noted(self, stream: str) -> _Noted | None:
+        """Return what is noted beside a stream; None where no entry was appended since versions note that."""
+        found = await self._ask(b"HMGET", f"{stream}:head".encode(), b"id", b"chain", b"count")
+        return None if None in found else _Noted(found[0], found[1].decode(), int(found[2]))
 
     async def _newest_id(self, stream: str) -> bytes | None:
         """Return the id of the newest entry that the stream ever had; None for no stream."""

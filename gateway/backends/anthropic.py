@@ -24,6 +24,7 @@ from gateway.backends.http_backend import (
     json_object,
     translated_completion,
 )
+from gateway.dialects.custom_tools import CustomCalls, as_functions
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.dialects.messages.markers import SystemTexts, add_markers
@@ -31,8 +32,11 @@ from gateway.dialects.messages.models import facts_of
 from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.system_text import without_billing_line
+from gateway.dialects.tool_names import ToolNames, plain_name, restore_names, with_names
 
 _MOST_HEADERS: Final = 64
+_NO_NAMES: Final[ToolNames] = {}
+_NO_CUSTOM: Final[frozenset[str]] = frozenset()
 _WRONG_EVENT: Final = "an event that is not of the Messages API"
 _NAMES: Final = {
     **dict.fromkeys(("thinking", "output_config", "output_config.effort"), "reasoning_effort"),
@@ -64,17 +68,21 @@ class AnthropicBackend(HttpBackend):
         return {"x-api-key": key}
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
-        made = messages_request(
-            request.body, self._model, self._facts, self._maker, stream=stream, native=request.native
-        )
         native = native_body(request.native, "messages") is not None
+        body, names, custom = request.body, _NO_NAMES, _NO_CUSTOM
+        if not native:
+            functions, custom = as_functions(body)
+            body = {**body, **functions} if functions else body
+            changed, names = with_names(body, plain_name)
+            body = {**body, **changed} if changed else body
+        made = messages_request(body, self._model, self._facts, self._maker, stream=stream, native=request.native)
         if native and not self._bills and "system" in made.body:
             made.body["system"] = without_billing_line(made.body["system"])
             if not made.body["system"]:
                 del made.body["system"]
         if (ask := request.prompt_cache) is not None:
             ask.added = add_markers(made.body, ask.control, ask.least, self._system_texts, goes_on=ask.goes_on)
-        return made.body, _MessageReader(self._model, self._maker, native=native), made.dropped
+        return made.body, _MessageReader(self._model, self._maker, names, custom, native=native), made.dropped
 
     def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:
         """Return the headers of a request: with the client's own version and betas, if it speaks the dialect."""
@@ -93,9 +101,11 @@ class AnthropicBackend(HttpBackend):
 class _MessageReader:
     """Read the reply to one request."""
 
-    def __init__(self, model: str, maker: Maker, *, native: bool) -> None:
+    def __init__(self, model: str, maker: Maker, names: ToolNames, custom: frozenset[str], *, native: bool) -> None:
         self._model = model
         self._maker = maker
+        self._names = names
+        self._custom = custom
         self._native = native
 
     def completion(self, raw: bytes) -> Completion:
@@ -112,17 +122,30 @@ class _MessageReader:
             value = completion_of(message, self._maker, native=self._native)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise InvalidReply("a reply that is not of the Messages API") from None
+        if self._names:
+            restore_names(value["choices"][0]["message"], self._names)
+        if self._custom:
+            CustomCalls(self._custom).whole(value["choices"][0]["message"])
         return translated_completion(value, self._model)
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""
-        return _MessageStream(response, MessageChunks(self._maker, native=self._native))
+        custom = CustomCalls(self._custom) if self._custom else None
+        return _MessageStream(response, MessageChunks(self._maker, native=self._native), self._names, custom)
 
 
 class _MessageStream(SseReply):
-    def __init__(self, response: Response, chunks: MessageChunks) -> None:
+    def __init__(
+        self,
+        response: Response,
+        chunks: MessageChunks,
+        names: ToolNames = _NO_NAMES,
+        custom: CustomCalls | None = None,
+    ) -> None:
         super().__init__(response)
+        self._custom = custom
         self._chunks = chunks
+        self._names = names
 
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
         """Take one event: chunks for all but pings. Raises BackendError for an error, InvalidReply for a wrong one."""
@@ -132,5 +155,12 @@ class _MessageStream(SseReply):
             chunks = self._chunks.add(value)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise InvalidReply(_WRONG_EVENT) from None
+        for chunk in chunks if self._names else ():
+            for choice in chunk["choices"]:
+                restore_names(choice["delta"], self._names)
+        if (custom := self._custom) is not None:
+            for chunk in chunks:
+                for choice in chunk["choices"]:
+                    custom.chunk(choice)
         events += [Event(orjson.dumps(chunk), chunk) for chunk in chunks]
         self.done_seen = self._chunks.finished

@@ -10,7 +10,9 @@
     ├── BadStatus           an HTTP status that is not 200
     │     the caller's fault                                                          passed on
     │     any other, by the table in `gateway.backends.blame`                         retryable
-    │   ├── ContextExceeded the model cannot hold the request                         the next tier may
+    │   ├── ContextExceeded the model cannot hold the request                         with a lower limit of the reply;
+    │   │                                                                              the next tier may
+    │   ├── OutputRefused   the model writes no reply that long                       with a lower limit; the next may
     │   └── FieldRefused    the model lacks what a field asks for                     the next tier may
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
     ├── Truncated           a stream that broke before its end                        retryable before the commit
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 import orjson
 
 from gateway.backends.blame import Blame, blame_for, told_in
+from gateway.dialects.told_lengths import Lengths, lengths_in
 from policies.value_type import from_fields, value_type
 
 if TYPE_CHECKING:
@@ -40,7 +43,10 @@ if TYPE_CHECKING:
 
 Refusal = Literal["", "key", "quota", "model"]
 _REFUSALS: Final[Mapping[Blame, Refusal]] = {"key": "key", "account": "quota", "model": "model"}
-_OF_ONE_REQUEST: Final = frozenset({"request", "content", "unfit"})
+_OF_ONE_REQUEST: Final = frozenset({"request", "unknown", "content", "unfit"})
+_CALLERS: Final = frozenset({"request", "unknown"})
+_NOT_TAKEN: Final = frozenset({400, 422, 500, 501})
+"""Statuses of a server or model that cannot do what a request asks for."""
 
 
 class BackendError(Exception):
@@ -149,12 +155,17 @@ class BadStatus(BackendError):
     @property
     def about_the_request(self) -> bool:
         """Whether the error's `param` is a field of the request."""
-        return self.callers_fault
+        return self.callers_fault or self.cannot
+
+    @property
+    def cannot(self) -> bool:
+        """Whether the server or its model cannot do what the request asks for, which another may."""
+        return self.blame == "unfit" and self.status in _NOT_TAKEN
 
     @property
     def callers_fault(self) -> bool:
-        """Whether the request itself is at fault, so that another endpoint would refuse it too."""
-        return self.blame == "request"
+        """Whether the request itself is at fault, as far as this endpoint can tell: see `unknown` in `blame`."""
+        return self.blame in _CALLERS
 
     @property
     def about_one_request(self) -> bool:
@@ -173,11 +184,24 @@ class FieldRefused(BadStatus):
         return True
 
 
-class ContextExceeded(BadStatus):
+class LengthRefused(BadStatus):
+    """The limit of the reply, alone or with the prompt, is more than the model takes. `lengths` are those it told."""
+
+    always = "unfit"
+
+    def __init__(self, status: int, body: bytes = b"", retry_after_s: float | None = None) -> None:
+        super().__init__(status, body, retry_after_s)
+        self.lengths: Lengths = lengths_in(body)
+
+
+class ContextExceeded(LengthRefused):
     """The prompt, or prompt and reply together, exceed the model's context length; another's may be longer."""
 
     error_type = "context_length_exceeded"
-    always = "unfit"
+
+
+class OutputRefused(LengthRefused):
+    """The model writes no reply as long as the request allows; another may, and this one with a lower limit."""
 
 
 @value_type
@@ -200,6 +224,8 @@ class BackendRequest:
     """Headers of this request alone, beside those that every request to the backend has."""
     prompt_cache: PromptCacheAsk | None = None
     """What it asks of the provider's prompt cache."""
+    conversation: str = ""
+    """Name of the conversation, its tenant's alone, whose reasoning is remembered; '' where there are no tools."""
 
 
 @value_type

@@ -2,9 +2,11 @@
 
     blame     whose fault                   next tier       the endpoint             the client gets
     request   the caller's own              no              untouched                its status, the provider's words
+    unknown   nobody can tell: a 400 or 422 once            untouched                its status, the provider's words
+              in words of its own
     content   what the prompt says          by the policy   untouched                400 content_filter, the words
-    unfit     nobody's: this endpoint does  yes             untouched                502, or 413 or 429, the words
-              not take such a request
+    unfit     nobody's: this endpoint does  yes             untouched                400, 413, 422 or 429, the words; of
+              not take such a request                                                any other status, 502
     model     ours: model or URL is gone    yes             out for 30 s, alarm      502
     key       ours: the key is refused      yes             out for 30 s, alarm      502
     account   ours: no quota or credit      yes             out for 30 s, alarm      502, or 429 insufficient_quota
@@ -27,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-Blame = Literal["request", "content", "unfit", "model", "key", "account", "pause", "server"]
+Blame = Literal["request", "unknown", "content", "unfit", "model", "key", "account", "pause", "server"]
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -58,13 +60,20 @@ _NO_WORDS: Final = re.compile(_HTML.pattern + rb"|\A\s*(?:\{|\[\s*[\[{\"])", re.
 """How a page of HTML begins, and JSON that was cut off."""
 _SECRET: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|nvapi|r8|AIza|Bearer)[-_ ][\w*.-]{8,}|\bAIza[\w-]{20,}")
 _DEPTH: Final = 4
+_CODE_NAMES: Final = ("code", "type", "reason", "__type", "error_code")
+_WRAPPED: Final = re.compile(
+    r"\A(?:(?:litellm\.)?[A-Za-z]{1,40}(?:Error|Exception)\s*[:-]\s*|the model returned the following errors?: "
+    r"|<\d{3}> [\w.]{1,60}: |error from provider[^:]{0,60}: ?|\d{3} (?=[A-Z]))+",
+    re.IGNORECASE,
+)
+"""What proxies and clouds write before the words of the server behind them."""
 
 
 def blame_for(status: int, body: bytes, told: Mapping[str, Any], *, waits: bool) -> Blame:
     """Return whose fault a reply of this status is. `told` is its error object; `waits`: it has a Retry-After."""
-    codes = {str(code).lower() for code in (told.get("code"), told.get("type"), told.get("reason")) if code}
+    codes = {str(code).lower() for name in _CODE_NAMES if (code := told.get(name))}
     html = _HTML.match(body) is not None
-    message = str(told.get("message") or "")
+    message = _WRAPPED.sub("", str(told.get("message") or ""), count=1)
     for row in _TABLE:
         if (
             status in row.statuses
@@ -128,6 +137,12 @@ def _object_in(value: Any, depth: int) -> dict[str, Any]:
         return told if "code" in told or "type" in told else {}
     if isinstance(loc := told.pop("loc", None), list):
         message = f"{'.'.join(map(str, loc))}: {message}"
+    told["message"] = _with_deeper(told, message, depth)
+    return told
+
+
+def _with_deeper(told: dict[str, Any], message: str, depth: int) -> str:
+    """Return the message with that of the server behind; put deeper codes where others have them."""
     for name in ("metadata", "innererror", "inner_error"):
         if isinstance(deeper := told.get(name), dict):
             told["reason"] = (
@@ -135,8 +150,13 @@ def _object_in(value: Any, depth: int) -> dict[str, Any]:
             )
             if isinstance(said := deeper.get("raw"), str) and said and said not in message:
                 message = f"{message}: {_object_in(_parsed(said), depth - 1).get('message') or said}"
-    told["message"] = message
-    return told
+    details = told.get("details")
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and isinstance(detail.get("reason"), str):  # Google's ErrorInfo
+            told["reason"] = detail["reason"]
+    if isinstance(kind := told.get("__type"), str):  # AWS writes the type's namespace before it
+        told["__type"] = kind.rpartition("#")[2]
+    return message
 
 
 def _parsed(text: str) -> Any:

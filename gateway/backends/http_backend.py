@@ -31,6 +31,7 @@ from gateway.backends.base import (
     EventStream,
     FieldRefused,
     InvalidReply,
+    OutputRefused,
     Response,
     Transport,
     Truncated,
@@ -38,7 +39,7 @@ from gateway.backends.base import (
     error_body,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK, status_in
-from gateway.backends.context_limit import says_too_long
+from gateway.backends.context_limit import says_most_output, says_too_long
 from gateway.backends.quota import Quota, retry_after
 from gateway.backends.refused_fields import (
     ELSEWHERE,
@@ -83,7 +84,56 @@ class SseReply(ABC):
         `value` is the object in its `data`. Raises BackendError; what was appended before is read first.
         """
 
-    async def read(self) -> list[Event]:
+    def _end(self, events: list[Event]) -> None:  # noqa: B027
+        """Append to `events` what was held until the stream's end. Raises BackendError or AnswerFailed."""
+
+    def _ended_early(self) -> bool:
+        """Return whether an answer is complete but for what `_end` appends."""
+        return False
+
+    def _done(self, events: list[Event]) -> None:
+        self.done_seen = True
+        self._end(events)
+
+    def _rest(self) -> list[Event]:
+        """Return what is left at the end of the bytes: an event that no blank line has ended, and what was held."""
+        events: list[Event] = []
+        data = b""
+        try:
+            for data in self._parser.rest():
+                if data.strip() == DONE:
+                    self._done(events)
+                    break
+                self._take_lines(data, events)
+            self._end(events)
+        except AnswerFailed as failed:
+            raise error_in_200(failed.error, data) from None
+        except InvalidReply:
+            if not events:
+                return []  # a beginning of an event, which was cut
+        return events
+
+    def _take_lines(self, data: bytes, events: list[Event]) -> bool:
+        """Take an event whose data is several values on a line each, or DONE with white space; return whether it ends.
+
+        Some servers end an event with one line end. Raises InvalidReply for all else that is no JSON.
+        """
+        for line in data.split(b"\n"):
+            text = line.strip()
+            if text == DONE:
+                self._done(events)
+                return True
+            if text:
+                try:
+                    value = orjson.loads(text)
+                except orjson.JSONDecodeError:
+                    raise InvalidReply("an event that is not JSON") from None
+                if not isinstance(value, dict):
+                    raise InvalidReply("an event that is not an object")
+                self._take(value, text, events)
+        return False
+
+    async def read(self) -> list[Event]:  # noqa: PLR0912  (each call would count per chunk)
         """See `EventStream.read`."""
         while not self.done_seen:
             if self._invalid is not None:
@@ -91,9 +141,11 @@ class SseReply(ABC):
             try:
                 chunk = await self._response.chunk()
             except Unreachable as error:
+                if self._ended_early() and (rest := self._rest()):
+                    return rest
                 raise Truncated(str(error)) from error
             if not chunk:
-                return []
+                return self._rest()
             events: list[Event] = []
             parser, data = self._parser, b""
             comments = parser.comments
@@ -103,12 +155,14 @@ class SseReply(ABC):
                 alone = alone and not parser.parts and not parser.after_cr and b"\r" not in chunk
                 for data in [chunk[6:-2]] if alone else parser.feed(chunk):
                     if data == DONE:
-                        self.done_seen = True
+                        self._done(events)
                         break
                     try:
                         value = orjson.loads(data)
                     except orjson.JSONDecodeError:
-                        raise InvalidReply("an event that is not JSON") from None
+                        if self._take_lines(data, events):
+                            break
+                        continue
                     if not isinstance(value, dict):
                         raise InvalidReply("an event that is not an object")
                     self._take(value, data, events)
@@ -278,6 +332,8 @@ class HttpBackend(ABC):
                 error = error.replace(self._key, b"***")
             if says_too_long(response.status, error):
                 raise ContextExceeded(response.status, error)
+            if says_most_output(response.status, error):
+                raise OutputRefused(response.status, error)
             found = refused_in(response.status, error, body)
             new = [one for one in found if one.may_be_left_out and one not in left_out]
             if not new or len(left_out) + len(new) > MOST_LEFT_OUT:

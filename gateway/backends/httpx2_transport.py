@@ -30,7 +30,7 @@ class Httpx2Transport:
         self._max_reply = max_reply
         self._open = partial(
             httpx2.AsyncClient,
-            verify=_verifying_context(http2=http2),
+            verify=verifying_context_of(http2=http2),
             http2=http2,
             proxy=proxy,
             trust_env=False,
@@ -92,12 +92,12 @@ def _ended_without_a_word(error: httpx2.TransportError) -> bool:
 
 
 @cache
-def _verifying_context(*, http2: bool) -> ssl.SSLContext:
+def verifying_context_of(*, http2: bool) -> ssl.SSLContext:
     """Return the context of all backends with, or without, HTTP/2: httpx2 sets on it which of them a handshake offers.
 
-    To make one takes 60 ms, because it reads the machine's certificates.
+    To make one takes 60 ms: it reads the certificates of the machine, or of SSL_CERT_FILE, as the other client does.
     """
-    return httpx2.create_ssl_context(trust_env=False)
+    return ssl.create_default_context()
 
 
 class _Httpx2Response:

@@ -15,11 +15,14 @@ are marked once it goes on, and the system text of a question that stands alone 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.dialects.messages.models import facts_of
+
+if TYPE_CHECKING:
+    from gateway.dialects.native import Native
 
 Form = Literal["key", "markers", "field"]
 _LEAST: Final = 1024
@@ -27,6 +30,9 @@ _OF_A_TOOL: Final = 100
 """Tokens that the definition of a tool has at least, mostly."""
 _A_DAY: Final = re.compile(r"^(?:[\w-]+/|ft:)?gpt-(?:4\.1|5|5\.[1245])(?![.\d]|-(?:mini|nano))")
 """OpenAI's models whose cache can be kept for a day: later ones have no such choice, and refuse the field."""
+ONE_HOUR: Final = "1h"
+"""The longest time that Anthropic keeps a prompt; writing it costs more."""
+FIVE_MINUTES: Final = "5m"
 _OWN: Final = ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control")
 
 
@@ -45,14 +51,14 @@ class PromptCacheFacts(NamedTuple):
 def prompt_cache_facts(kind: str, provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
     """Return what is known of a model of this provider, '' if it is not known; None if nothing is to be asked for."""
     if kind == "anthropic" and "cache_control" not in omit and (least := facts_of(model).cached_from):
-        return PromptCacheFacts("markers", least, "1h")
+        return PromptCacheFacts("markers", least, ONE_HOUR)
     if kind not in ("openai", "responses"):
         return None
     if provider in ("openai", "azure") and "prompt_cache_key" not in omit:
         keeps = _A_DAY.match(model) and "prompt_cache_retention" not in omit
         return PromptCacheFacts("key", _LEAST, "24h" if keeps else "")
     if provider == "openrouter" and "cache_control" not in omit and (least := facts_of(model).cached_from):
-        return PromptCacheFacts("field", least, "1h")
+        return PromptCacheFacts("field", least, ONE_HOUR)
     return None
 
 
@@ -96,6 +102,38 @@ class PromptCacheAsk:
         if any(path.endswith("].cache_control") for path in lost):
             self.added = ()
         self.added = tuple(one for one in self.added if one not in lost)
+
+
+def lifetime_asked(body: Mapping[str, Any], native: Native | None) -> str:
+    """Return how long the markers of a request ask to keep its prompt: `1h`, `5m`, or '' without any marker.
+
+    Markers stand beside the fields of a body of chat completions or of the Messages API, in tools, in the system text,
+    in messages, in their parts, and in parts of tools' results.
+    """
+    found = ""
+    for holder in _may_be_marked(body if native is None else {**body, **native.body}):
+        control = holder.get("cache_control")
+        if type(control) is dict:
+            if control.get("ttl") == ONE_HOUR:
+                return ONE_HOUR
+            found = FIVE_MINUTES
+    return found
+
+
+def _may_be_marked(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield body
+    for name in ("tools", "system", "messages"):
+        for one in _dicts(body.get(name)):
+            yield one
+            if type(function := one.get("function")) is dict:
+                yield function
+            for part in _dicts(one.get("content")):
+                yield part
+                yield from _dicts(part.get("content"))
+
+
+def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
+    return (one for one in value if type(one) is dict) if type(value) is list else iter(())
 
 
 def _marked(messages: list[Any]) -> bool:

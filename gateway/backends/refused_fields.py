@@ -26,6 +26,17 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from gateway.backends.equal_forms import (
+    PARTS,
+    PINNED,
+    SAYS_NOTHING,
+    nothing_said,
+    refuses_parts,
+    refuses_pinned_tool,
+    with_joined_texts,
+    with_required_tool,
+)
+
 log = logging.getLogger("tierline.backends")
 
 KEPT_S: Final = 6 * 3600.0
@@ -72,23 +83,32 @@ _CODES: Final = frozenset({"unsupported_parameter", "unknown_parameter", "unsupp
 _REFUSES: Final = re.compile(
     r"unrecognized|unsupported|not supported|(?:not|n't) support\b|extra inputs|extra fields|extra_forbidden"
     r"|not permitted|additional propert|cannot find field|unknown (?:name|parameter|field|argument|property|key)"
-    r"|unexpected (?:keyword|field|property|argument|parameter)|cannot both be specified",
+    r"|unexpected (?:keyword|field|property|argument|parameter)|cannot both be (?:specified|set)|deprecated"
+    r"|not available|please (?:remove|omit|unset)|\bonly \S{1,9} is allowed|may only be set|must be (?:unset|omitted)"
+    r"|must be set to|restricted to|cannot be (?:used|set|requested|specified|combined)|is not configured"
+    r"|\bwhile (?:thinking|reasoning)\b|reasoning is active|invalid option|is not a valid field|not compatible",
     re.IGNORECASE,
 )
 _OF_VALUE: Final = re.compile(
-    r"unsupported value|not support (?:the value )?['\"`\d]|supported values are", re.IGNORECASE
+    r"unsupported value|not support (?:the value )?['\"`\d]|supported values are|\bonly \S{1,9} is allowed"
+    r"|may only be set|must be (?:set to|one of)|restricted to|invalid option|value ['\"`]\w+['\"`] is not supported",
+    re.IGNORECASE,
 )
 _INSTEAD: Final = re.compile(
     r"(?:,? expected one of|,? did you mean|[.;] ?use |supported (?:values|fields)).*", re.IGNORECASE
 )
 """What an error offers in place of what it refuses."""
-_NO_THINKING: Final = re.compile(r"\b(?:thinking|reasoning)\b(?: level| effort| budget)?", re.IGNORECASE)
+_NO_THINKING: Final = re.compile(r"\b(?:thinking|reasoning|effort param\w*|think value)\b", re.IGNORECASE)
 _LOC_IN_WORDS: Final = re.compile(r"'loc': [\[(]'body', ([^\])]*)[\])]")
 _BESIDE: Final = re.compile(
     r"\b(?:together|both|combin\w+|when|while|unless|alongside)\b|\bwith (?!this\b|the model|model|your)", re.IGNORECASE
 )
 """Words of a refusal that holds beside another field only."""
-_NOT_BOTH: Final = re.compile(r"cannot both be", re.IGNORECASE)
+_WHILE_REASONING: Final = re.compile(
+    r"(?:while|when|unless|if) (?:\w+ ){0,2}(?:reasoning|thinking|reasoning_effort)\b", re.IGNORECASE
+)
+"""Words of a refusal that holds as long as the model reasons."""
+_NOT_BOTH: Final = re.compile(r"cannot both be (?:specified|set)|use only one", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}|\*")
 _STATUSES: Final = frozenset({400, 422})
 _AMONG_INDEXES: Final = re.compile(r"\[(\d+)\]")
@@ -104,12 +124,14 @@ Path = tuple[str, ...]
 class RefusedField(NamedTuple):
     """A field that a backend refuses: its path, the refused value as JSON (b'': any), and whether that always holds.
 
-    What is refused beside another field alone, such as an effort beside tools, is left out of that request only.
+    What is refused beside another field alone, such as an effort beside tools, is left out of that request only. What
+    is refused while the model reasons is left out of requests with the same `effort`, as JSON (b"null": none given).
     """
 
     path: Path
     value: bytes = b""
     always: bool = True
+    effort: bytes = b""
 
     @property
     def shown(self) -> str:
@@ -121,7 +143,19 @@ class RefusedField(NamedTuple):
         """Whether an answer without the field is still the one that was asked for."""
         if "*" in self.path or self.path[0] in _OTHER_NAME:
             return True
+        if self.path[0] in SAYS_NOTHING and self.value:
+            return self.pins_a_tool or orjson.loads(self.value) in SAYS_NOTHING[self.path[0]]
         return self.shown not in ESSENTIAL and not self.path[0].startswith(_ESSENTIAL_BEGIN)
+
+    @property
+    def pins_a_tool(self) -> bool:
+        """Whether what is refused is a `tool_choice` that names a tool, which can be said in another form."""
+        return self.path == ("tool_choice",) and self.value == PINNED
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether what is refused is a list of texts as a message's content, which can be said as one text."""
+        return self.path == ("messages", "*", "content") and self.value == PARTS
 
 
 class RefusedFields:
@@ -154,6 +188,14 @@ class RefusedFields:
                 if limit is not None and not any(another.path[0] == other for another in refused):
                     fitted = {other: limit, **{name: fitted[name] for name in fitted if name != one.path[0]}}
                 continue
+            if one.has_parts:
+                fitted = with_joined_texts(fitted) or fitted
+                continue
+            if one.pins_a_tool:
+                fitted = with_required_tool(fitted)
+                continue
+            if one.effort and one.effort != _effort(body):
+                continue
             changed = _without(fitted, one.path, one.value)
             if changed is not None:
                 fitted = changed
@@ -183,12 +225,19 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
     if status not in _STATUSES or len(body) > _MOST_FIELDS:
         return []
     said = _Said(raw)
+    if refuses_pinned_tool(body, said.text):
+        return [RefusedField(("tool_choice",), PINNED)]
+    if refuses_parts(body, said.text):
+        return [RefusedField(("messages", "*", "content"), PARTS)]
+    if nothing := nothing_said(body, said.text):
+        return [RefusedField((name,), value) for name, value in nothing]
     refuses = said.code in _CODES or _REFUSES.search(said.text) is not None
     of_value = said.code == "unsupported_value" or _OF_VALUE.search(said.text) is not None
     of_effort = said.code == "invalid_value" and any("effort" in one or "verbosity" in one for one in said.params)
     if not refuses and not of_effort:
         return []
     always = _BESIDE.search(said.text) is None
+    reasoning = not always and _WHILE_REASONING.search(said.text) is not None
     found: list[RefusedField] = []
     where = _IN_MESSAGE.search(said.text)
     named = (body.get("messages") or ())[int(where[1]) :][:1] if where else ()
@@ -200,7 +249,8 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
             lasts = always and len(told) <= _LONGEST_VALUE and said.is_about(path)
-            found.append(RefusedField(path, told, lasts))
+            effort = _effort(body) if reasoning and path[0] not in _THINKING and said.is_about(path) else b""
+            found.append(RefusedField(path, told, lasts or bool(effort), effort))
     if _NOT_BOTH.search(said.text):
         found = found[1:]  # the first may stay
     if not found and _NO_THINKING.search(said.text):
@@ -273,7 +323,7 @@ class _Said:
             return False
         for one in {re.escape(name), re.escape(camel)}:
             listed = rf"(?:supplied|parameters?|arguments?|fields?|model)s?:? (?:[\w, ]{{1,100}}, )?{one}(?![\w.])"
-            pattern = rf"['\"`](?:body\.)?{one}['\"`]|(?:^|\n){one}: |{listed}"
+            pattern = rf"['\"`](?:body\.)?{one}['\"`]|(?:^|\n){one}: |{listed}|\binvalid {one}\b"
             if "_" in name or "." in name or camel == "logprobs":
                 pattern += rf"|(?<![\w.]){one}(?![\w.]\w)(?!\w)"
             if re.search(pattern, self._named):
@@ -306,6 +356,13 @@ def _paths_in(body: Mapping[str, Any], raw: bytes) -> Iterator[Path]:
             named = (mark for mark in marks if mark.encode() in raw)
             yield from ((name, "*", mark) for mark in named if _without(body, (name, "*", mark), b"") is not None)
     yield from ((name,) for name in body)
+
+
+def _effort(body: Mapping[str, Any]) -> bytes:
+    """Return what a body asks about the model's reasoning, as JSON."""
+    return orjson.dumps(
+        next((value for name in _THINKING if (value := _at(body, tuple(name.split(".")))) is not None), None)
+    )
 
 
 def _at(body: Mapping[str, Any], path: Path) -> Any:

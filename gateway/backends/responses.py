@@ -43,7 +43,7 @@ from gateway.dialects.responses.input_items import Unsupported
 from gateway.dialects.responses.reading import ENCRYPTED
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
 from gateway.dialects.system_text import names_of_systems, with_one_instruction, with_one_system
-from gateway.dialects.tool_names import ToolNames, restore_names, with_short_names
+from gateway.dialects.tool_names import ToolNames, restore_names, with_names
 
 log = logging.getLogger("tierline.backends")
 
@@ -103,7 +103,7 @@ class ResponsesBackend(HttpBackend):
         alternatives = request.alternatives if request.ask_logprobs else None
         given, names = request.body, ToolNames()
         if request.native is not None and native_body(request.native, "responses") is None:
-            shorter, names = with_short_names(given)
+            shorter, names = with_names(given)
             given = {**given, **shorter}
         nameless: tuple[str, ...] = ()
         if self._one_system and (made := with_one_system(given["messages"])) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.backends.base import (
@@ -19,6 +19,7 @@ from gateway.backends.base import (
     whole_body,
 )
 from gateway.backends.http1_transport import Http1Transport
+from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import retry_after
 from gateway.backends.refused_fields import RefusedFields
 
@@ -32,7 +33,12 @@ _PAUSE_S: Final = 1.0
 _UNLIMITED: Final = 1 << 30
 _REPEATED: Final = frozenset({"GET", "DELETE"})
 """Methods whose requests may be sent again where a kept connection turns out to be closed."""
+_BAD_KEY: Final = 401
 _IDENTITY: Final = (None, "identity")
+
+
+def _nobody() -> None:
+    """Do nothing: it is not asked when a request is sent."""
 
 
 class _Place:
@@ -119,6 +125,8 @@ class ServiceClient:
         `kind`: whose API it speaks, and so how it is sent the key. `identity`: of a cloud, in place of a key.
         """
         self._kind = kind
+        self.renewal = KeyRenewal()
+        """How often its key has changed, and what looks for another."""
         self.rekey(key)
         self.identity = identity
         """The identity of a cloud that its requests are sent with."""
@@ -133,6 +141,7 @@ class ServiceClient:
 
     def rekey(self, key: str | None) -> None:
         """Send another key from now on."""
+        self.renewal.changes += 1
         self._key = key or ""
         self._auth = {"X-Api-Key": self._key} if self._kind == "anthropic" else {"Authorization": f"Bearer {self._key}"}
 
@@ -145,10 +154,12 @@ class ServiceClient:
         *,
         query: str = "",
         clients_path: bool = False,
+        sent: Callable[[], None] = _nobody,
     ) -> ServiceReply:
         """Return the reply of status 2xx, its body unread. Raises BackendError; BadStatus for any other status.
 
-        `clients_path`: the client has chosen the path, and what is not there is the client's mistake.
+        `clients_path`: the client has chosen the path, and what is not there is the client's mistake. `sent` is called
+        when all of the request is on its way: from then on the service may bill it.
 
         `path` follows the base URL, percent-encoded as it came. What `body` raises while it is read is raised here. The
         time that `body` takes for a part is not the service's silence, and the call holds no place for most of it.
@@ -156,7 +167,12 @@ class ServiceClient:
         place = _Place(self._places, f"the service has {self._max_in_flight} calls in flight")
         await place.take()
         try:
-            response = await self._request(method, path, headers, body, query, place)
+            changes = self.renewal.changes
+            response = await self._request(method, path, headers, body, query, place, sent)
+            may_repeat = response.status == _BAD_KEY and not isinstance(body, AsyncIterator)
+            if may_repeat and await self.renewal.renewed(changes):
+                response.close()
+                response = await self._request(method, path, headers, body, query, place, sent)
             try:
                 if not 200 <= response.status < 300:
                     refusal = await self._refusal(response)
@@ -187,25 +203,27 @@ class ServiceClient:
         body: bytes | AsyncIterator[bytes] | None,
         query: str,
         place: _Place,
+        sent: Callable[[], None],
     ) -> Response:
-        sent = {**headers, "Accept-Encoding": "identity", "User-Agent": "tierline"}
+        all_headers = {**headers, "Accept-Encoding": "identity", "User-Agent": "tierline"}
         if self._key:
-            sent |= self._auth
+            all_headers |= self._auth
         if self.identity is not None:
-            sent = await self.identity.signed(method, path, sent, b"")
-        chunked = isinstance(body, AsyncIterator) and "Content-Length" not in sent
+            all_headers = await self.identity.signed(method, path, all_headers, b"")
+        chunked = isinstance(body, AsyncIterator) and "Content-Length" not in all_headers
         if isinstance(body, AsyncIterator):
-            sent["Connection"] = "close"
+            all_headers["Connection"] = "close"
             if chunked:
-                sent["Transfer-Encoding"] = "chunked"
+                all_headers["Transfer-Encoding"] = "chunked"
         elif body is not None or method == "POST":
-            sent["Content-Length"] = str(len(body or b""))
-        head = self._transport.head(method, f"{path}{'?' if query else ''}{query}", sent) + b"\r\n\r\n"
+            all_headers["Content-Length"] = str(len(body or b""))
+        head = self._transport.head(method, f"{path}{'?' if query else ''}{query}", all_headers) + b"\r\n\r\n"
         try:
             async with asyncio.timeout(self._idle_s) as limit:
                 if isinstance(body, AsyncIterator):
-                    parts = _parts(body, limit, self._idle_s, place)
+                    parts = _parts(body, limit, self._idle_s, place, sent)
                     return await self._transport.upload(head, _in_chunks(parts) if chunked else parts)
+                sent()
                 return await self._transport.exchange(head + (body or b""), may_repeat=method in _REPEATED)
         except TimeoutError as error:
             raise TimedOut("no answer in time") from error
@@ -223,7 +241,7 @@ class ServiceClient:
 
 
 async def _parts(
-    source: AsyncIterator[bytes], limit: asyncio.Timeout, idle_s: float, place: _Place
+    source: AsyncIterator[bytes], limit: asyncio.Timeout, idle_s: float, place: _Place, sent: Callable[[], None]
 ) -> AsyncGenerator[bytes]:
     """Yield the parts of a body. The service's time limit stands still while a part is awaited, and the call's place is
     lent to others meanwhile.
@@ -239,6 +257,7 @@ async def _parts(
         await place.take()
         _move(limit, loop.time() + idle_s)
         if part is None:
+            sent()
             return
         yield part
 

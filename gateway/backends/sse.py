@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from gateway.backends.base import InvalidReply
@@ -9,12 +10,15 @@ from gateway.backends.blame import BYTE_ORDER_MARK
 
 DONE: Final = b"[DONE]"
 _MAX_EVENT = 4 << 20
+_BOUNDARY: Final = re.compile(rb"\}\n(?=data: ?(?:\{|\[DONE\])|event:)")
+"""The end of an object, and the line that begins another event."""
 
 
 class EventParser:
     """Parse server-sent events from bytes cut anywhere.
 
-    LF, CRLF and CR line ends are accepted, and comments, and data with or without a space before it.
+    LF, CRLF and CR line ends are accepted, and comments, and data with or without a space before it. An object that
+    begins on a line right after another's end begins an event of its own: some servers end events with one line end.
     """
 
     __slots__ = ("_size", "after_cr", "comments", "parts")
@@ -40,6 +44,8 @@ class EventParser:
             self.parts.append(chunk)
             chunk = b"".join(self.parts)
             self.parts, self._size = [], 0
+        if b"}\ndata:" in chunk or b"}\nevent:" in chunk:
+            chunk = _BOUNDARY.sub(b"}\n\n", chunk)
         blocks = chunk.split(b"\n\n")
         if rest := blocks.pop():
             self._keep(self._without_comments(rest) if rest[:1] == b":" else rest)
@@ -52,6 +58,12 @@ class EventParser:
             elif block:
                 self.comments += 1
         return events
+
+    def rest(self) -> list[bytes]:
+        """Return the data of an event that has whole lines, and that no blank line has ended; call it at the end."""
+        rest = b"".join(self.parts)
+        self.parts, self._size = [], 0
+        return [data] if rest[-1:] == b"\n" and (data := _data(rest)) else []
 
     def _keep(self, part: bytes) -> None:
         self.parts.append(part)

@@ -41,6 +41,12 @@ _PAGE: Final = 500
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 30
 """How often another worker's run is looked at after it was asked to end, and the last events of one that has."""
+_APPEND: Final = b"""
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+for i = 2, #ARGV do redis.call('XADD', KEYS[1], '*', 'v', ARGV[i]) end
+return redis.call('PEXPIRE', KEYS[1], ARGV[1])
+"""
+"""Append events (after a time to live in milliseconds) to a stream, unless their response (the second key) is gone."""
 _GONE: Final = "The gateway's process that made this response has ended before it was done. Send the request again."
 _UNREAD: Final = "Further events of this response are not kept. Read it without `stream`."
 
@@ -123,7 +129,7 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
         """Begin the stream of a run's events, for up to `budget_s` seconds; its first are in the store on return."""
         run.events_s = budget_s + _EVENTS_S
         with self._kept.answering():
-            await self._store.publish(self._events_of(run.tenant, run.id), _split(first), run.events_s)
+            await self._append(run, _split(first))
 
     def publish(self, run: BackgroundRun, data: bytes) -> None:
         """Append events to a run's stream, soon; those beyond the limit of bytes are not kept."""
@@ -138,10 +144,17 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
             events, run.unsent = run.unsent, []
             try:
                 if events:
-                    await self._store.publish(self._events_of(run.tenant, run.id), events, run.events_s)
+                    await self._append(run, events)
             except StoreUnavailable as down:
                 run.size = _MOST_EVENT_BYTES  # what follows a gap would be taken for what follows the last event
                 log.warning("events of %s are not kept: the store does not answer (%s)", run.id, down.reason)
+
+    async def _append(self, run: BackgroundRun, events: Sequence[bytes]) -> None:
+        """Append events, but for a response that was deleted: this worker may hear of its end after its client."""
+        lease = run.lease.lease
+        keys = (f"{lease}:events".encode(), self._kept.key_of(run.tenant, run.id).encode())
+        words = (b"EVAL", _APPEND, b"2", *keys, b"%d" % round(1000 * run.events_s), *events)
+        await self._store.ask([Command(words)], _LIMIT_S)
 
     async def _beat(self) -> None:
         """Renew the leases of this worker's runs, and cancel those that another worker was asked to cancel."""
@@ -189,10 +202,9 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
         return found
 
     async def delete(self, found: KeptResponse) -> None:
-        """Delete a response that is at its end, with the events of its stream."""
-        if found.response.get("background"):
-            await self._ask(Command((b"DEL", self._events_of(found.tenant, found.id).encode())))
-        await self._kept.delete(found.tenant, found.id)
+        """Delete a response that is at its end, with its events: nothing is appended to them after it."""
+        events = Command((b"DEL", self._events_of(found.tenant, found.id).encode()))
+        await self._kept.delete(found.tenant, found.id, *([events] if found.response.get("background") else ()))
 
     async def events(self, found: KeptResponse, after: int) -> AsyncIterator[bytes] | None:
         """Return the events of a response's stream with numbers above `after`; None if none of them is kept."""

@@ -88,6 +88,8 @@ class Coalescer:
         flight_key, clamp = f"{plan.keys.key}:{request.policy.slo.deadline:g}", request.clamp
         if clamp is not None:
             flight_key = f"{flight_key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
+            if request.models is not None and request.models.partly:
+                flight_key += f":{request.models.text}"
         if (hold := request.hold) is not None and hold.money and is_tight(hold, request.policy):
             flight_key += ":steered"  # nobody else gets the answer of a tier that this budget chose
         return CoalescedRequest(self, request, plan, flight_key, plan.keys.key)

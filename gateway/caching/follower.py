@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _COALESCED: Final = ((b"x-tierline-coalesced", b"1"),)
 _LAST: Final = b": x-tierline-"
-_CONTINUED: Final = b" x-tierline-continued-by="
+_ATTEMPTS: Final = b" x-tierline-attempts="
+_DEGRADED: Final = b" x-tierline-path=degraded"
 _OWN_LAST: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0"
 _OVERLOADED: Final = 503
 _MOST_CAPTURED: Final = 8192
@@ -188,13 +189,21 @@ class Follower:
                 if (captured := self._captured) is not None and len(captured) < _MOST_CAPTURED:
                     captured.append(event)
                 stall.since = time.monotonic()
-                yield _own_last(event) if follows and event.startswith(_LAST) else event
+                yield self._own_last(event) if follows and event.startswith(_LAST) else event
                 stall.since = 0.0
         landing = self._flight.landing
         if landing is not None and (landing.end == "done" or is_error(event)):
             self.end = landing.word or "done"
             return
         yield self._cut_short(landing)  # the flight has no error event of its own
+
+    def _own_last(self, event: bytes) -> bytes:
+        """Return the last write with the cost and the attempts of a follower, 0, in place of the leader's."""
+        comment, _, rest = event.partition(b"\n")
+        _, space, late = comment.partition(_ATTEMPTS)[2].partition(b" ")
+        if _DEGRADED in comment:
+            self._request.ledger.path = "degraded"
+        return _OWN_LAST + space + late + b"\n" + rest
 
     async def _replayed(self, stall: StallWatch) -> AsyncGenerator[bytes]:
         """Yield the events of an answer that comes as one body."""
@@ -240,13 +249,6 @@ def is_usage(event: bytes) -> bool:
     No string in JSON can hold these bytes: its quotes would be escaped.
     """
     return b'"choices":[]' in event and b'"usage":{' in event
-
-
-def _own_last(event: bytes) -> bytes:
-    """Return the last write with the cost and the attempts of a follower, 0, in place of the leader's."""
-    comment, _, rest = event.partition(b"\n")
-    continued = comment.partition(_CONTINUED)[2]
-    return _OWN_LAST + (_CONTINUED + continued if continued else b"") + b"\n" + rest
 
 
 def _assembled(events: list[bytes]) -> bytes:

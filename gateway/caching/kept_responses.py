@@ -115,8 +115,6 @@ class KeptResponses(BatchTask[str | Release]):
         self._caps = caps
         self._pending: dict[str, _Pending] = {}
         self._pending_bytes = 0
-        self._deleted: set[str] = set()
-        """Keys of those that were deleted before they were written."""
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """How many responses of a tenant wait for the store, and their bytes."""
         self.leases: dict[str, Release] = {}
@@ -199,7 +197,7 @@ class KeptResponses(BatchTask[str | Release]):
 
     async def _find(self, tenant: str, ids: Sequence[str]) -> dict[str, KeptResponse]:
         """Return those of a tenant's responses that are kept, by id, in one round trip."""
-        keys = {one: self._key(tenant, one) for one in ids}
+        keys = {one: self.key_of(tenant, one) for one in ids}
         values: dict[str, Any] = {
             one: pending.value for one, key in keys.items() if (pending := self._pending.get(key)) is not None
         }
@@ -215,14 +213,16 @@ class KeptResponses(BatchTask[str | Release]):
         decode = partial(_all_decoded, values, tenant)
         return await off_loop(decode) if size > _DECODED_AT_ONCE else decode()
 
-    async def delete(self, tenant: str, response_id: str) -> bool:
-        """Delete a tenant's response; return whether there was one."""
-        key = self._key(tenant, response_id)
+    async def delete(self, tenant: str, response_id: str, *beside: Command) -> bool:
+        """Delete a tenant's response for good, and do what is to be done `beside` it; return whether there was one.
+
+        One that another worker has still to write, or is at work on, is not kept any more then.
+        """
+        key = self.key_of(tenant, response_id)
         pending = self._taken(key)
-        if pending is not None:
-            self._deleted.add(key)
+        prefix, _, digest = key.rpartition(ENTRY)
         with self.answering():
-            (count,) = await self._store.ask([self._dropped(key)], _READ_S)
+            count, *_ = await self._store.ask([drop(prefix, [digest], time.time()), *beside], _READ_S)
         return pending is not None or count == 1
 
     @contextlib.contextmanager
@@ -246,7 +246,7 @@ class KeptResponses(BatchTask[str | Release]):
         value = orjson.dumps([tenant, response, list(given), []])
         if len(value) > _LARGEST:
             raise _too_long(f"{len(value)} bytes; at most {_LARGEST} are kept")
-        key = self._key(tenant, response["id"])
+        key = self.key_of(tenant, response["id"])
         self._taken(key)
         owner = Command((b"SADD", _OWNERS, self._digest(tenant).encode()))
         pending = _Pending(tenant, response["id"], value, (), max(1.0, ttl_s))
@@ -270,7 +270,7 @@ class KeptResponses(BatchTask[str | Release]):
         if len(value) > _LARGEST:
             log.warning("response %s is not kept: it has %d bytes, with what it was given", response_id, len(value))
             return
-        key = self._key(tenant, response_id)
+        key = self.key_of(tenant, response_id)
         self._taken(key)
         count, size = self._waiting_of.get(tenant, (0, 0))
         after = count + 1, size + len(value)
@@ -313,8 +313,6 @@ class KeptResponses(BatchTask[str | Release]):
             if (pending := self._pending.get(key)) is not None:
                 keys.append(key)
                 size += len(pending.value)
-            else:
-                self._deleted.discard(key)
             if size >= _WRITTEN_AT_ONCE:
                 await self._write(keys)
                 keys, size = [], 0
@@ -333,8 +331,6 @@ class KeptResponses(BatchTask[str | Release]):
             puts = [one for key, pending in writing.items() for one in self._commands(key, pending)]
             releases = [pending.release for pending in writing.values() if pending.release is not None]
             await self._store.apply([Command((b"SADD", _OWNERS, *owners)), *puts, *releases])
-            for key in self._deleted.intersection(writing):  # while it was being written
-                await self._store.apply([self._dropped(key)])
         except StoreUnavailable as down:
             again = [key for key, pending in writing.items() if pending.until > time.monotonic()]
             for key in again:
@@ -345,7 +341,6 @@ class KeptResponses(BatchTask[str | Release]):
             log.exception("%d responses are not kept", len(writing))
         finally:
             for key, pending in writing.items():
-                self._deleted.discard(key)
                 if key not in again and self._pending.get(key) is pending:
                     self._taken(key)
 
@@ -380,15 +375,11 @@ class KeptResponses(BatchTask[str | Release]):
         prefix, _, _ = key.rpartition(ENTRY)
         commands = [put(key, pending.value, pending.ttl_s, ends_at, self._caps, lasting=True)]
         if pending.before:  # first, as what the new response takes the room of must not be of its own conversation
-            earlier = [self._key(pending.tenant, one).rpartition(ENTRY)[2] for one in pending.before]
+            earlier = [self.key_of(pending.tenant, one).rpartition(ENTRY)[2] for one in pending.before]
             commands.insert(0, prolong(prefix, earlier, ends_at))
         return commands
 
-    def _dropped(self, key: str) -> Command:
-        prefix, _, digest = key.rpartition(ENTRY)
-        return drop(prefix, [digest])
-
-    def _key(self, tenant: str, response_id: str) -> str:
+    def key_of(self, tenant: str, response_id: str) -> str:
         """Return the key of a response: hashes, as the id comes from the client, of any length and form.
 
         In a cluster all keys of a tenant are in one slot.
@@ -397,7 +388,7 @@ class KeptResponses(BatchTask[str | Release]):
 
     def lease_of(self, tenant: str, kept_id: str) -> str:
         """Return the key of the lease that goes with something kept, in the slot of its own key."""
-        return f"{self._key(tenant, kept_id)}:lease"
+        return f"{self.key_of(tenant, kept_id)}:lease"
 
     @staticmethod
     def _ends(keys: Iterable[str]) -> Command:

@@ -48,7 +48,7 @@ class ExactLookup:
             self._cache.plan,
             request.body,
             request.policy,
-            request.tenant,
+            request.caller.owner,
             request.features,
             model=request.policy.surface,
             read=request.options.cache.read,

@@ -1,6 +1,7 @@
 """Reply with a stored answer: as JSON or as the stream it would have been, whole or at its own pace, at no cost.
 
-The stored answer is sent unchanged, ids included. An `at_once` stream has the whole text in one chunk. A `paced` one
+The stored answer is sent unchanged, but for its id and its time, which are each reply's own: what counts answers by
+their ids takes equal ones for one request. An `at_once` stream has the whole text in one chunk. A `paced` one
 has it in pieces at the model's original pace, and never slower than SLOWEST: for applications that are designed to show
 text as it is generated.
 """
@@ -12,6 +13,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import partial
+from os import urandom
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -31,6 +33,8 @@ SLOWEST: Final = 100.0
 LONGEST_WAIT_S: Final = 0.2
 """Longest wait in seconds before the first piece, however long the model took."""
 _LOOK_AGAIN_S: Final = 0.01
+_HEAD: Final = re.compile(rb'\{"id":"(?:[^"\\]|\\.)*+","created":\d++')
+"""What stored answers begin with."""
 _PIECE: Final = re.compile(r"\s*\S{1,12}|\s+\Z")
 _TEXTS: Final = ("reasoning_content", "reasoning", "content")
 _END: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT
@@ -50,13 +54,22 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     replayed(request.ledger, entry.body)
     extra: tuple[Header, ...] = ((b"age", b"%d" % hit.age_s), (b"x-tierline-cache-entry", hit.entry_id.encode()))
     if not request.features.stream:
-        return Reply(body=entry.body, extra=extra)
+        return Reply(body=as_new(entry.body), extra=extra)
     # A live stream's cost is known only at its end; a replay's is known now.
     extra += ((b"x-tierline-cost-usd", ledger.cost_shown.encode()),)
     include_usage = wants_usage(request.body)
     request.client.watch()
     paced = request.policy.cache.replay == "paced"
     return Reply(events=_events(entry, request.client, paced=paced, include_usage=include_usage), extra=extra)
+
+
+def as_new(body: bytes) -> bytes:
+    """Return a stored completion with a new id and the time of now; only its beginning is read, where both are."""
+    head = b'{"id":"chatcmpl-%b","created":%d' % (urandom(16).hex().encode(), time.time())
+    if (found := _HEAD.match(body)) is not None:
+        return head + body[found.end() :]
+    value = orjson.loads(body)  # stored by an earlier version
+    return orjson.dumps({**value, **orjson.loads(head + b"}")})
 
 
 def _text_of(entry: CacheEntry) -> str:
@@ -82,7 +95,7 @@ async def _events(entry: CacheEntry, client: Client, *, paced: bool, include_usa
     due = loop.time() + min(entry.ttft_s or 0.0, LONGEST_WAIT_S)
     stall = StallWatch(client)
     try:
-        for chunk in chunks_of(orjson.loads(entry.body)):
+        for chunk in chunks_of(orjson.loads(as_new(entry.body))):
             if not chunk["choices"] and not include_usage:
                 continue
             for piece in in_pieces(chunk) if paced else (chunk,):

@@ -4,7 +4,7 @@ Of a store with a limit of memory, half is for the tenants' stored answers and v
 responses; the last quarter is for what has no quota: records, policies, thresholds, leases. Tenants have equal parts,
 and none has more than a quarter of the memory for either kind. The config's `cache` and `responses` are cut down to
 that, so what tenants store does not make the store evict anything. Evictions that happen nevertheless (others use the
-store too, or records are large) are told in `/readyz`, a gauge and the log.
+store too, or records are large) are told in `/readyz`, a gauge and the log, and so is a server that is too old.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ log = logging.getLogger("tierline.store")
 
 QUOTAS: Final = frozenset({"entries", "bytes"})
 """The config's keys that are cut down; those that it does not set are so without a warning."""
+_NEWEST: Final = "zmscore"
+"""The newest command that cannot be done without: Redis has it from 6.2 on."""
 _EVERY_S: Final = 5.0
 _TOLD_S: Final = 300.0
 """How long `/readyz` tells of an eviction."""
 _LOGGED_S: Final = 60.0
 _ENTRY_BYTES: Final = 2048
 """One entry more for each of these bytes: an entry takes some 450 of the store's beside its value."""
+_TOO_OLD: Final = "store: older than Redis 6.2, without which kept responses and conversations are not read: update it"
 _VALUES: Final = 5 / 8
 """Share of a quota that values may take; the allocator rounds each up by as much as a quarter."""
 
@@ -60,6 +63,8 @@ class StoreRoom:
         """Quota of each tenant's kept responses, likewise."""
         self.memory: StoreMemory | None = None
         """What the store said last; None where that is not known."""
+        self._too_old: bool | None = None
+        """Whether the server lacks what cannot be done without; None until it says so. An update is noticed."""
         self._seen: deque[tuple[float, int]] = deque()
         """Evictions of the last minutes: when they were seen, and how many keys."""
         self._logged_at = float("-inf")
@@ -84,6 +89,12 @@ class StoreRoom:
 
     async def refresh(self) -> None:
         """Ask the store for its memory and act on it. Where it does not say, what it said before holds."""
+        if self._too_old is not False:
+            with contextlib.suppress(StoreUnavailable):
+                too_old = _NEWEST not in await self._store.commands((_NEWEST,))
+                if too_old and not self._too_old:
+                    log.warning("%s", _TOO_OLD)
+                self._too_old = too_old
         with contextlib.suppress(StoreUnavailable):
             memory = await self._store.memory()
             before, self.memory = self.memory, memory
@@ -127,8 +138,9 @@ class StoreRoom:
         )
 
     def degraded(self) -> list[str]:
-        """Return what is wrong with the store's memory, for `/readyz`."""
-        lines = [line] if (line := self._recent(self._clock())) else []
+        """Return what is wrong with the store's version and memory, for `/readyz`."""
+        lines = [_TOO_OLD] if self._too_old else []
+        lines += [line] if (line := self._recent(self._clock())) else []
         if self.memory is not None and self.memory.limit and self.memory.policy.startswith("allkeys"):
             lines.append(
                 f"store: may evict anything when it is full ({self.memory.policy}), policies, records and kept "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,10 +24,14 @@ from gateway.backends.base import (
     Completion,
     ContextExceeded,
     Event,
+    LengthRefused,
     RetriesSpent,
     Truncated,
 )
 from gateway.cascade.call import BackendCall, backend_request
+from gateway.cascade.cut_prompt import LEAST_TOKENS, cut_prompt
+from gateway.cascade.ignored_fields import ignored_fields
+from gateway.cascade.output_room import MOST_LOWERED, fitted, lowered
 from gateway.cascade.sampling import Samples
 from gateway.cascade.schema_check import check_schemas
 from gateway.cascade.streaming import LiveStream
@@ -40,18 +44,15 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import Judged
 from gateway.tiers.slot import SlotRequest
 from routing.attempt import AttemptMachine, Commit, GiveUp, Hold, Judge, Reject
-from routing.cascade import Attempt, AttemptOutcome, Left
+from routing.cascade import MIN_ATTEMPT_S, Attempt, AttemptOutcome, Left
 from routing.confidence.calls import NOTHING_OFFERED, call_fault
 from routing.confidence.judge import Assessment, Evidence
-from routing.features import room_needed
-from routing.output_limits import within
 
 if TYPE_CHECKING:
-    from gateway.config.schema import BackendConfig
+    from gateway.backends.refusals import Doubt
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Slot, Tier
-    from policies.model import Policy
 
 
 @dataclass(slots=True)
@@ -78,6 +79,8 @@ class AttemptResult:
     error: BackendError | None = None
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the backend was not sent."""
+    doubt: Doubt | None = None
+    """What it was refused in words that no rule knows, if that was why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +88,8 @@ class AttemptRun:
     """Make one attempt of a request, after those in `before`, beside its `rivals`: call `run()` once.
 
     `takes_over` returns whether a stronger tier would take over if a draft were rejected with that much time left.
-    `verifiers` say how sure a draft is that has no log-probabilities.
+    `verifiers` say how sure a draft is that has no log-probabilities. `owed` returns the completion tokens that a call
+    of a tier is charged if its answer is never known.
     """
 
     request: RequestContext
@@ -95,10 +99,14 @@ class AttemptRun:
     before: Collection[AttemptResult] = ()
     rivals: Collection[AttemptRun] = ()
     verifiers: Verifiers | None = None
+    owed: Callable[[RequestContext, str], int] | None = None
     lost: bool = False
     """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
     slot: Slot | None = None
     """The attempt's slot; None until it has one."""
+    _doubt: Doubt | None = None
+    _lowered: bool = False
+    """Whether the limit of the reply is lower than the request's own."""
     _samples: Samples | None = None
     _hop: Hop = field(init=False)
     _machine: AttemptMachine = field(init=False)
@@ -125,7 +133,7 @@ class AttemptRun:
             raise
         samples: Samples | None = None
         try:
-            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
+            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens, self._owes) as call:
                 endpoint = slot.endpoint
                 config, body = endpoint.config, request.body
                 if len(tier.endpoints) > 1:
@@ -144,8 +152,9 @@ class AttemptRun:
                     queued_s=slot.queued_s,
                     verify_s=verifiers.takes_s(request.policy, endpoint) if verifiers is not None and stream else 0.0,
                 )
-                if config.max_output is not None or config.context is not None:
-                    body = _fitted(request, config)
+                if endpoint.lengths.known:
+                    body = fitted(request, endpoint)
+                    self._lowered = body is not request.body
                 # The head's alternatives alone are requested: five of them double a reply's length.
                 logprobs = attempt.judged and config.logprobs and not body.get("logprobs")
                 asked = backend_request(
@@ -158,11 +167,13 @@ class AttemptRun:
                 )
                 if verifiers is not None and request.policy.escalate.agreement is not None:
                     samples = self._samples = verifiers.samples(request, attempt, endpoint, self._machine.limit_s)
+                    if samples is not None:
+                        samples.owes = self._owes
                 try:
-                    return await (self._open(call, asked) if stream else self._fetch(call, asked))
+                    return await self._answered(call, asked, stream=stream)
                 except BackendError as error:
                     call.close(error)
-                    return self._result(_outcome_of(error, request.policy), call, error=error)
+                    return self._result(self._outcome_of(error, endpoint), call, error=error)
                 except asyncio.CancelledError:
                     self._cancelled()
                     call.close("lost" if self.lost else "cancelled")
@@ -193,8 +204,27 @@ class AttemptRun:
             tokens_in=request.features.approx_tokens,
             affinity=affinity,
             stream=request.features.stream,
+            models=None if request.models is None else request.models.by_tier[tier.name],
         )
         return await tier.acquire(asked, avoided)
+
+    async def _answered(self, call: BackendCall, asked: BackendRequest, *, stream: bool) -> AttemptResult:
+        """Make the call; once more where its key has changed, or with a lower limit of the reply where one helps."""
+        make, endpoint = self._open if stream else self._fetch, call.slot.endpoint
+        changes, left = endpoint.key.changes, MOST_LOWERED
+        while True:
+            try:
+                return await make(call, asked)
+            except LengthRefused as error:
+                lower = lowered(self.request, endpoint, asked, error) if left else None
+                if lower is None:
+                    raise
+                asked, self._lowered, left = lower, True, left - 1
+            except BadStatus as error:
+                if error.blame != "key" or changes < 0 or not await endpoint.key.renewed(changes):
+                    raise
+                changes = -1
+            self._machine.limit_s = max(MIN_ATTEMPT_S, self._machine.until - time.monotonic())
 
     # --- a whole answer -----------------------------------------------------------------------------------------------
 
@@ -219,7 +249,7 @@ class AttemptRun:
             evidence = evidence_of(
                 value,
                 wants_json=request.features.wants_json,
-                own_limit=request.own_limit,
+                own_limit=request.own_limit and not self._lowered,
                 alternatives=call.slot.endpoint.alternatives,
                 call_rules=rules,
             )
@@ -229,18 +259,24 @@ class AttemptRun:
             hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
             step = machine.ended(evidence, time.monotonic())
             self._note(step.verdict, evidence, token_texts((value,)) if request.trace.captures else ())
+            outcome = step.outcome
         else:
-            step = machine.ended(None, time.monotonic())
+            outcome = machine.ended(None, time.monotonic()).outcome
             if rules is not None and (rules is not NOTHING_OFFERED or says_more_than_text(choices[0]["message"])):
                 unjudged = evidence_of(value)
                 reason, calls = unjudged.finish_reason, unjudged.tool_names
                 if fault := call_fault(rules, calls, unjudged.text, reason, complete=True):
                     hop.attributes[names.FAULT] = fault
+                    outcome = replace(outcome, short=rules.required)
         if asked.ask_logprobs:
             strip_logprobs(value)
         if asked.ask_logprobs or not body:
             body = orjson.dumps(value)
-        return self._result(step.outcome, call, JsonAnswer(body, value, answer.sound, evidence))
+        if (request.body.get("logprobs") or "n" in request.body) and (ignored := ignored_fields(request.body, choices)):
+            call.dropped = tuple(dict.fromkeys((*call.dropped, *client_paths(request.native, ignored))))
+        if request.features.approx_tokens >= LEAST_TOKENS and (cut := cut_prompt(request, call)):
+            outcome = AttemptOutcome("unfit", cut, outcome.confidence, kept=True)
+        return self._result(outcome, call, JsonAnswer(body, value, answer.sound, evidence))
 
     async def _watch(self, call: BackendCall, asked: BackendRequest) -> Completion | Reject:
         """Read a whole answer as a stream; return it (without `raw`), settled as answered, or why it was cut short.
@@ -348,7 +384,7 @@ class AttemptRun:
 
     def _evidence(self, state: StreamState) -> Evidence:
         request = self.request
-        wants_json, own_limit = request.features.wants_json, request.own_limit
+        wants_json, own_limit = request.features.wants_json, request.own_limit and not self._lowered
         return state.evidence(wants_json=wants_json, own_limit=own_limit, complete=state.finished)
 
     def _note(self, verdict: Assessment, evidence: Evidence, tokens: Sequence[str] = ()) -> None:
@@ -381,7 +417,7 @@ class AttemptRun:
         if error is not None:
             # Without its traceback: the frames and the error would keep each other until collected.
             error.__traceback__ = error.__context__ = None
-        return AttemptResult(self.attempt, outcome, endpoint, answer, error, dropped)
+        return AttemptResult(self.attempt, outcome, endpoint, answer, error, dropped, self._doubt)
 
     def _clients_own(self, dropped: Sequence[str]) -> tuple[str, ...]:
         """Return the paths of fields that the client gave, without those that the gateway set."""
@@ -390,33 +426,26 @@ class AttemptRun:
         ours = {*fields, *client_paths(self.request.native, fields)}
         return tuple(path for path in dropped if path not in ours)
 
+    def _outcome_of(self, error: BackendError, endpoint: Endpoint) -> AttemptOutcome:
+        """Return the outcome of a call that gave no answer."""
+        if isinstance(error, ContextExceeded):
+            return AttemptOutcome("too_long", str(error))
+        if isinstance(error, BadStatus):
+            if error.blame == "unknown":
+                doubt = self._doubt = endpoint.refusals.heard(error, self.request.tenant, self.request.body)
+                return AttemptOutcome("caller_fault" if doubt.callers else "doubtful", str(error))
+            # A filter that refuses the prompt is treated as one that cuts the answer.
+            filters = "content_filter" in self.request.policy.escalate.when.finish
+            if error.callers_fault or (error.blame == "content" and not filters):
+                return AttemptOutcome("caller_fault", str(error))
+            if error.cannot:
+                return AttemptOutcome("refused", str(error))
+        return AttemptOutcome("retryable", f"{error.error_type}: {error}")
+
+    def _owes(self) -> int:
+        """Return the completion tokens that a call is charged whose answer is never known."""
+        return 0 if self.owed is None else self.owed(self.request, self.attempt.tier)
+
     def _cancelled(self) -> None:
         self._hop.attributes[names.OUTCOME] = names.LOST if self.lost else "caller_gone"
         self._hop.end(None if self.lost else "client_gone")
-
-
-def _fitted(request: RequestContext, config: BackendConfig) -> Mapping[str, Any]:
-    """Return the request's body with its token limit lowered to what the endpoint takes; note the limit if it was.
-
-    A limit that is not the client's own is also lowered to what the prompt leaves of the endpoint's context, because
-    some servers refuse a request that might exceed it.
-    """
-    most, body, cap = config.max_output, request.body, request.policy.output.max_tokens
-    if config.context is not None and not request.own_limit and cap is not None and 2 * cap > config.context:
-        left = max(1, config.context - room_needed({**body, "max_completion_tokens": 0, "max_tokens": 0}))
-        most = left if most is None else min(most, left)
-    if most is None or (fitted := within(body, most)) is body:
-        return body
-    request.trace.root.attributes[names.OUTPUT_LIMIT] = most
-    return fitted
-
-
-def _outcome_of(error: BackendError, policy: Policy) -> AttemptOutcome:
-    if isinstance(error, ContextExceeded):
-        return AttemptOutcome("too_long", str(error))
-    if isinstance(error, BadStatus):
-        # A filter that refuses the prompt is treated as one that cuts the answer.
-        filtered = error.blame == "content" and "content_filter" not in policy.escalate.when.finish
-        if error.callers_fault or filtered:
-            return AttemptOutcome("caller_fault", str(error))
-    return AttemptOutcome("retryable", f"{error.error_type}: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -12,12 +12,14 @@ import orjson
 
 from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, EventStream
-from gateway.backends.prompt_cache import PromptCacheAsk, PromptCacheFacts
+from gateway.backends.prompt_cache import ONE_HOUR, PromptCacheAsk, PromptCacheFacts, lifetime_asked
+from gateway.backends.refusals import refusal_words
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import Usage, hide_cache, usage_of
 from gateway.request.access import in_tenants_space
 from gateway.telemetry import names
+from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -45,22 +47,26 @@ class BackendCall:
     """
 
     __slots__ = (
-        "_closed", "_hides_cache", "_kept_open", "_ledger", "_opened", "_settled", "cost_usd", "dropped", "has_begun",
-        "hop", "slot", "source", "state", "tokens_in", "usage",
+        "_closed", "_hides_cache", "_kept_open", "_ledger", "_opened", "_request", "_settled", "cost_usd", "dropped",
+        "has_begun", "hop", "owes", "slot", "source", "state", "tokens_in", "usage",
     )  # fmt: skip
 
     source: EventStream
     """The stream of the call, once `open` has returned."""
 
-    def __init__(self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int) -> None:
+    def __init__(
+        self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int, owes: Callable[[], int] | None = None
+    ) -> None:
         """Prepare a call that is charged to `ledger`.
 
         `tokens_in` is the estimated length of the prompt, used if the backend reports no usage. `hop` may have begun
-        before the call had its slot; it ends with the call.
+        before the call had its slot; it ends with the call. `owes` returns the completion tokens that it is charged
+        where its answer is never known: it was sent, so somebody makes it, and bills it.
         """
         self.slot = slot
         self.hop = hop
         self.tokens_in = tokens_in
+        self.owes = owes
         self._opened = False
         self.state = _NO_STREAM
         """State of the stream so far, from which tokens and usage are read."""
@@ -82,9 +88,11 @@ class BackendCall:
         self._settled = False
         self._kept_open = False
         self._closed = False
+        self._request: BackendRequest | None = None
 
     async def complete(self, backend_request: BackendRequest) -> Completion:
         """Return the whole answer, booked as answered. Raises BackendError."""
+        self._request = backend_request
         completion = await self.slot.endpoint.backend.complete(backend_request)
         if (ask := backend_request.prompt_cache) is not None:
             self._note_prompt_cache(ask)
@@ -100,7 +108,7 @@ class BackendCall:
 
         The reader must add every chunk to `state`, from which the call takes its tokens and its usage.
         """
-        self.state = state
+        self.state, self._request = state, backend_request
         state.hides_cache = self._hides_cache
         self.source = await self.slot.endpoint.backend.stream(backend_request)
         if (ask := backend_request.prompt_cache) is not None:
@@ -148,6 +156,9 @@ class BackendCall:
             if isinstance(outcome, BadStatus):
                 attributes[names.UPSTREAM_STATUS] = outcome.status
                 attributes[names.BLAME] = outcome.blame
+                asked = {} if self._request is None else self._request.body
+                if outcome.about_the_request and (words := refusal_words(outcome, asked)):
+                    attributes[names.UPSTREAM_WORDS] = words
             self.hop.end(outcome.error_type)
         elif outcome == "fault":
             self.hop.end("internal_error")
@@ -156,19 +167,31 @@ class BackendCall:
 
     def used(self) -> Usage:
         """Return the usage that the backend reported, else our own count, marked as estimated."""
-        usage = self.usage or self.state.usage
+        usage = self.usage or self.state.usage or self.state.prompt_usage
         if usage is None:
             return Usage(self.tokens_in, self.state.tokens, estimated=True)
         if usage.estimated:  # of the two counts, one was not told
             tokens_in, tokens_out = usage.tokens_in or self.tokens_in, usage.tokens_out or self.state.tokens
-            return replace(usage, tokens_in=tokens_in, tokens_out=tokens_out)
+            usage = replace(usage, tokens_in=tokens_in, tokens_out=tokens_out)
+        if usage.tokens_cache_write and usage.tokens_hour_write is None and self._asked_for_an_hour():
+            usage = replace(usage, tokens_hour_write=usage.tokens_cache_write)
         return usage
+
+    def _asked_for_an_hour(self) -> bool:
+        """Return whether the provider was asked to keep a part of the prompt for an hour."""
+        if (sent := self._request) is None:
+            return False
+        if (ask := sent.prompt_cache) is not None and ask.added and ask.control.get("ttl") == ONE_HOUR:
+            return True
+        return lifetime_asked(sent.body, sent.native) == ONE_HOUR
 
     def _settle(self, outcome: CallOutcome) -> None:
         self._settled = True
         if self._opened:
             self.source.close()
         used = self.used()
+        if used.estimated and outcome not in ("answered", "rejected"):
+            used = self._cut_short(used)
         if isinstance(outcome, BackendError):
             self.slot.failed(outcome)
         elif outcome in ("answered", "rejected"):
@@ -182,13 +205,20 @@ class BackendCall:
             hides = self._hides_cache
             self.cost_usd = charge(self._ledger, self.hop, endpoint.config.price, used, hides_cache=hides)
 
+    def _cut_short(self, used: Usage) -> Usage:
+        """Return what a call is charged whose answer was not read to its end: what came of it, or else what it owes."""
+        if self.state.tokens:  # a chunk may hold more than one token
+            return replace(used, tokens_out=max(used.tokens_out, int(estimated_tokens(self.state.text))))
+        owes = self.owes() if self.owes is not None else 0
+        return replace(used, tokens_out=max(used.tokens_out, owes))
+
     def _is_charged(self, outcome: CallOutcome) -> bool:
         """Return whether the call is charged: a backend that fails before its first token normally charges nothing."""
-        if self._kept_open or self.state.tokens or self.state.usage is not None:
+        if self._kept_open or self.state.tokens or (self.state.usage or self.state.prompt_usage) is not None:
             return True
         if isinstance(outcome, BackendError):
-            # After a wait until its time limit, a whole answer's prompt has been processed.
-            return isinstance(outcome, BudgetSpent) and not self.slot.ask.stream
+            # It was given up, and may be answered all the same.
+            return isinstance(outcome, BudgetSpent)
         return outcome != "fault"
 
     def __enter__(self) -> Self:
@@ -233,12 +263,21 @@ def backend_request(
     )
     if endpoint.config.sets_fields or request.policy.sets_fields:
         asked = with_set_fields(asked, endpoint, None if own else request.policy, hop)
+    if not own and (request.features.has_tools or request.body["messages"][-1]["role"] == "tool"):
+        asked = replace(asked, conversation=_remembered(request))
     if endpoint.config.slo_headers and not own:
         asked = replace(asked, headers=_slo_headers(request))
     facts = endpoint.config.prompt_cache
     if facts is not None and not own and request.policy.prompt_cache != "off":
         asked = replace(asked, prompt_cache=_prompt_cache_ask(request, facts))
     return asked
+
+
+def _remembered(request: RequestContext) -> str:
+    """Return the conversation whose reasoning is remembered; '' where the client wants nothing to be kept."""
+    if not request.options.cache.write:
+        return ""
+    return in_tenants_space(request.ledger.tenant, request.ledger.conversation)
 
 
 def _prompt_cache_ask(request: RequestContext, facts: PromptCacheFacts) -> PromptCacheAsk | None:

@@ -10,7 +10,6 @@ from gateway.backends.base import (
     BackendError,
     BadStatus,
     ContextExceeded,
-    FieldRefused,
     InvalidReply,
     Refusal,
     Saturated,
@@ -50,6 +49,8 @@ _REFUSED: Mapping[Refusal, str] = {
     "model": "The provider has no such model (any more): whoever runs the gateway has to name another.",
 }
 _TOO_LONG = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
+_SERVERS = 500
+"""The first status that says that a server is at fault."""
 _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
@@ -129,8 +130,11 @@ def _status(error: BadStatus) -> ApiError:
     if isinstance(error, ContextExceeded):
         # The backend's own message has its token count and limit; clients check the code.
         return InvalidRequest(told.get("message") or _TOO_LONG, code=ContextExceeded.error_type, param="messages")
-    if error.callers_fault or isinstance(error, FieldRefused):
-        return PassedThrough(error.status, words, _word(told.get("type")) or "invalid_request_error", param, code)
+    if error.about_the_request:
+        # What no tier can is the client's to change, whatever status a server has for it.
+        status = error.status if error.status < _SERVERS else InvalidRequest.status
+        kind = _word(told.get("type")) if error.status < _SERVERS else None
+        return PassedThrough(status, words, kind or "invalid_request_error", param, code)
     if error.refusal:
         return _refused(error.refusal, error.status)
     if error.blame == "content":

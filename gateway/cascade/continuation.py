@@ -136,6 +136,7 @@ class Successor:
             max_waiting=load.max_waiting,
             tokens_in=self.request.features.approx_tokens + broken.call.state.text_tokens,
             stream=True,
+            models=None if self.request.models is None else self.request.models.by_tier[name],
         )
         try:
             slot = await tier.acquire(ask, ruled_out)
@@ -164,7 +165,7 @@ class Successor:
         timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
         described = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.CONTINUES: broken.attempt.number}
         hop = request.trace.begin(names.ATTEMPT, described | {names.TIMEOUT: round(timeout_s * 1000, 1)})
-        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
+        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens, broken.call.owes) as call:
             # Inside the block, so that an error in the gateway itself releases the slot.
             asked, overlap, given = _backend_request(request, broken, how or "afresh", hop, slot.endpoint)
             call.tokens_in += given

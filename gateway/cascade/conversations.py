@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.backends.prompt_cache import ONE_HOUR
 from gateway.chat.usage import Usage
 from policies.quantities import read_duration
 from routing.cascade import REJECTED
@@ -49,11 +50,17 @@ class TierPrompts:
         self.longest_s = read_duration(facts.longest) if facts is not None and facts.longest else lifetime_s
         """How long it keeps a prompt where a request asks for the longest time."""
         self.speed = ReadingSpeed()
-        self.terms = TierTerms(lifetime_s, partial(_usd, tier.price), self.speed.more_s)
+        self.terms = TierTerms(lifetime_s, partial(_usd, tier.price, for_an_hour=False), self.speed.more_s)
+        for_an_hour = facts is not None and facts.longest == ONE_HOUR
+        self.longer_terms = self.terms._replace(usd=partial(_usd, tier.price, for_an_hour=for_an_hour))
+        """The same where a request asks for the longest time, which may cost more to write."""
 
 
-def _usd(price: Price | None, tokens_in: int, cached: int, tokens_out: int) -> float | None:
-    return None if price is None else price.of(Usage(tokens_in, tokens_out, False, cached, tokens_in - cached))
+def _usd(price: Price | None, tokens_in: int, cached: int, tokens_out: int, *, for_an_hour: bool) -> float | None:
+    written = tokens_in - cached
+    hour_write = written if for_an_hour else None
+    usage = Usage(tokens_in, tokens_out, tokens_cached=cached, tokens_cache_write=written, tokens_hour_write=hour_write)
+    return None if price is None else price.of(usage)
 
 
 class ConversationMemory:
@@ -63,6 +70,7 @@ class ConversationMemory:
         self._tiers = {name: TierPrompts(tier) for name, tier in tiers.items()}
         self._clock = clock
         self._terms = {name: tier.terms for name, tier in self._tiers.items()}
+        self._longer_terms = {name: tier.longer_terms for name, tier in self._tiers.items()}
         self._recent: Recent[KnownConversation] = Recent(_MOST)
 
     def enter(
@@ -103,7 +111,8 @@ class ConversationMemory:
         """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""
         if (known := request.conversation) is None or known.left_out != request.ledger.tokens_left_out:
             return None  # where more is left out than before, the prompt begins otherwise
-        return costs_of(known, self._terms, request.policy.ladder, request.features.approx_tokens, self._clock())
+        terms = self._longer_terms if request.policy.prompt_cache == "long" else self._terms
+        return costs_of(known, terms, request.policy.ladder, request.features.approx_tokens, self._clock())
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:
         now_s = self._clock()

@@ -1,9 +1,13 @@
-"""Keep a surface's spending on comparisons under its cap for the day, over all workers at one store.
+"""Keep a surface's spending on the operator's own calls under its cap for the day, over all workers at one store.
 
-The sum is one number in the store, in nanodollars; it has no expiry, so a full store does not evict it, and goes when a
-later day begins. Before a comparison the most that it can cost is added, if the sum then still is under the cap, in one
-step; afterwards what was not spent is taken off again. So the cap holds whatever the workers do at the same time, and
-one that dies in between leaves the day's sum too high, never too low.
+These are the judge's, comparisons, shadows and summaries, which no key pays for. Where several tenants share a
+deployment, one of them causes at most half of what the others leave of the cap: whoever comes first does not use up
+what is judged for all of them.
+
+The sum is one number in the store, in nanodollars, and each tenant has one too; they have no expiry, so a full store
+does not evict them, and go when a later day begins. Before a call the most that it can cost is added to both, if they
+then still are under their limits, in one step; afterwards what was not spent is taken off again. So the cap holds
+whatever the workers do at the same time, and one that dies in between leaves the day's sums too high, never too low.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from cache.store.base import Command
 
 if TYPE_CHECKING:
     from cache.store.base import Store
+    from gateway.tiers import Endpoint
 
 _SPENT: Final = b"tierline:learn:spent"
 """Key of the hash of sums, by day and purpose."""
@@ -33,6 +38,8 @@ class Reservation:
 
     field: str
     dollars: float
+    of_tenant: str = ""
+    """The field of its tenant's sum; empty where there is one tenant alone."""
 
 
 class DailyBudget:
@@ -43,29 +50,44 @@ class DailyBudget:
         self._store = store
         self._clock = clock
 
-    async def reserve(self, purpose: str, dollars: float, cap: float) -> Reservation | None:
-        """Return the reservation; None if the day's sum of that purpose would exceed the cap. 0 needs no store."""
+    async def reserve(self, purpose: str, dollars: float, cap: float, tenant: str = "") -> Reservation | None:
+        """Return the reservation; None if the day's sum of that purpose would exceed the cap. 0 needs no store.
+
+        `tenant` is one of several (see `among_others`), whose share is held too; '' for the only one.
+        """
         if not dollars:
             return Reservation("", 0.0)
-        field, yesterday = self._field(purpose), self._day(-1)
+        field, of_tenant = self._field(purpose), self._field(purpose, tenant) if tenant else ""
         amount, most = math.ceil(dollars * _PER_DOLLAR), math.floor(cap * _PER_DOLLAR)
-        words = (b"EVAL", _RESERVE, b"1", _SPENT, b"%d" % amount, b"%d" % most, field.encode(), yesterday.encode())
-        [granted] = await self._store.ask([Command(words)], _LIMIT_S)
-        return Reservation(field, amount / _PER_DOLLAR) if granted else None
+        fields = (field.encode(), self._day(-1).encode(), of_tenant.encode())
+        [granted] = await self._store.ask(
+            [Command((b"EVAL", _RESERVE, b"1", _SPENT, b"%d" % amount, b"%d" % most, *fields))], _LIMIT_S
+        )
+        return Reservation(field, amount / _PER_DOLLAR, of_tenant) if granted else None
 
     async def settle(self, reserved: Reservation, spent: float) -> None:
         """Replace a reservation by what was spent, in US dollars."""
-        if reserved.field:
-            change = math.ceil(spent * _PER_DOLLAR) - round(reserved.dollars * _PER_DOLLAR)
-            await self._store.ask([Command((b"HINCRBY", _SPENT, reserved.field.encode(), b"%d" % change))], _LIMIT_S)
+        change = math.ceil(spent * _PER_DOLLAR) - round(reserved.dollars * _PER_DOLLAR)
+        commands = [
+            Command((b"HINCRBY", _SPENT, field.encode(), b"%d" % change))
+            for field in (reserved.field, reserved.of_tenant)
+            if field
+        ]
+        if commands:
+            await self._store.ask(commands, _LIMIT_S)
 
-    async def spent(self, purpose: str) -> float:
-        """Return today's sum in US dollars, reservations included."""
-        [amount] = await self._store.ask([Command((b"HGET", _SPENT, self._field(purpose).encode()))], _LIMIT_S)
+    async def spent(self, purpose: str, tenant: str = "") -> float:
+        """Return today's sum in US dollars, reservations included; of one of several tenants if one is given."""
+        [amount] = await self._store.ask([Command((b"HGET", _SPENT, self._field(purpose, tenant).encode()))], _LIMIT_S)
         return int(amount or 0) / _PER_DOLLAR
 
-    def _field(self, purpose: str) -> str:
-        return f"{self._day()}:{purpose}"
+    def _field(self, purpose: str, tenant: str = "") -> str:
+        return f"{self._day()}:{purpose}@{tenant}" if tenant else f"{self._day()}:{purpose}"
 
     def _day(self, later: int = 0) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock() + later * 86400))
+
+
+def among_others(tenant: str, endpoint: Endpoint) -> str:
+    """Return the tenant whose share of the operator's calls at `endpoint` is held; '' if no others can use it."""
+    return "" if tenant in endpoint.unshared else tenant

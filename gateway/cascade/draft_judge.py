@@ -21,7 +21,7 @@ from cache.store.base import StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendError
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.chat.completions import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
@@ -97,14 +97,16 @@ class DraftJudge:
             raise NotJudged("nobody states its price")
         if most > rule.max_usd_per_request:
             raise NotJudged(f"it may cost ${most:.4f}, more than max_usd_per_request")
-        until = time.monotonic() + limit_s
+        until, tenant = time.monotonic() + limit_s, among_others(request.tenant, endpoint)
         try:
             async with asyncio.timeout(limit_s):
-                reserved = await self._budget.reserve(f"verify:{request.policy.surface}", most, rule.max_usd_per_day)
+                purpose = f"verify:{request.policy.surface}"
+                reserved = await self._budget.reserve(purpose, most, rule.max_usd_per_day, tenant)
         except (StoreUnavailable, TimeoutError):
             raise NotJudged("the store does not say what was spent today") from None
         if reserved is None:
-            raise NotJudged("max_usd_per_day is spent")
+            share = ", or its share of one tenant," if tenant else ""
+            raise NotJudged(f"max_usd_per_day{share} is spent")
         spent = most  # of a call that is cut short nobody knows what it cost
         try:
             said, spent = await self._verdict(request, endpoint, body, tokens_in, until - time.monotonic())

@@ -1,89 +1,41 @@
 """Estimate what a request will cost before its first call: what is reserved of its owners' budgets.
 
-The expected cost is the sum over the tiers of its decision of the calls that a request of the surface makes there, on
-average, times their price: with the tokens that its answers have there, and the share of a prompt that is read from or
-written to the provider's prompt cache. All of these are learnt per surface and tier, as exponential averages, in each
-worker; before that they are those of `expected_costs.json`. `max_tokens` bounds them and is never what is expected.
-The worst case is one call of each tier, with a hedge and samples where the policy has them, to the last token allowed.
+All costs are sums over the tiers of the request's decision, at each tier's price. What is expected is what requests of
+its tenant and surface use there on average, and what is reserved is the 90th percentile (`learnt_usage`), both within
+`max_tokens`. The worst case is one call of each tier, with a hedge and samples where the policy has them, to the last
+token allowed; it is reserved once 90% of a budget is spent (`gateway.quotas.machine`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.chat.usage import Usage
+from gateway.backends.prompt_cache import FIVE_MINUTES, lifetime_asked
+from gateway.cascade.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
+from gateway.cascade.unseen_input import prompt_tokens
 from gateway.quotas.terms import NANO
 from gateway.request.admission import Cost
+from gateway.telemetry.names import LOST
 from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
     from gateway.request.admission import Holding
     from gateway.request.context import RequestContext
-    from gateway.telemetry.ledger import CallAccount, Ledger
+    from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Tier
     from policies.model import Policy
 
-_PRIOR: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-_MOST_TOKENS: Final[int] = _PRIOR["most_completion_tokens"]
+_MOST_TOKENS: Final[int] = PRIOR["most_completion_tokens"]
 """Completion tokens of the worst case where neither the request nor the config limits them."""
-_NEWEST: Final[float] = _PRIOR["newest"]
-"""Weight of the newest request once many have ended; that of the n-th before is 1/(n + 1), with the prior as one."""
 _TOOLS: Final = PROVIDERS_TOOLS | {"web_search"}
 """Needs of a request that its provider charges by the use, beside the tokens."""
+_UNUSED: Final = UsedByRequest(0, 0, 0, 0, 0)
+_REMEMBERED: Final = 0.9
+"""How much of what earlier requests say of the prompt cache stays with each new one."""
 _MOST: Final = 2048
-"""Pairs of surface and tier that are remembered."""
-
-
-@dataclass(slots=True)
-class _Learnt:
-    """Averages of a surface's calls at one tier."""
-
-    tokens_out: float = _PRIOR["completion_tokens"]
-    """Completion tokens of a call."""
-    first: float = _PRIOR["calls_of_first_tier"]
-    """Calls of a request that begins at the tier: more than 1 with retries, hedges, samples and continued answers."""
-    later: float = _PRIOR["calls_of_later_tier"]
-    """Calls of a request that has the tier behind others in its decision."""
-    prompt: float = 1.0
-    """Prompt tokens that the provider counts, for each that was estimated."""
-    cached: float = 0.0
-    """Share of the prompt that is read from the provider's prompt cache; so with `written`."""
-    written: float = 0.0
-    seen: int = 0
-
-    def usage(self, tokens_in: int, most_out: int, service_tier: str) -> Usage:
-        """Return what one call is expected to use."""
-        prompt = round(tokens_in * self.prompt)
-        cached, written = round(prompt * self.cached), round(prompt * self.written)
-        out = min(round(self.tokens_out), most_out)
-        return Usage(
-            prompt,
-            out,
-            tokens_cached=cached,
-            tokens_cache_write=min(written, prompt - cached),
-            service_tier=service_tier,
-        )
-
-    def learn(self, calls: Sequence[CallAccount], tokens_in: int, *, first: bool) -> None:
-        """Take in what one request's calls at the tier used; none where it was not asked."""
-        self.seen += 1
-        weight = max(1 / (self.seen + 1), _NEWEST)
-        if first:
-            self.first += weight * (len(calls) - self.first)
-        else:
-            self.later += weight * (len(calls) - self.later)
-        prompt, n = sum(call.tokens_in for call in calls), len(calls)
-        if not n or not prompt:
-            return
-        self.tokens_out += weight * (sum(call.tokens_out for call in calls) / n - self.tokens_out)
-        self.prompt += weight * (prompt / n / max(1, tokens_in) - self.prompt)
-        self.cached += weight * (sum(call.tokens_cached for call in calls) / prompt - self.cached)
-        self.written += weight * (sum(call.tokens_cache_write for call in calls) / prompt - self.written)
+"""Tenants' surfaces, by tier, that are remembered."""
 
 
 class ExpectedCosts:
@@ -91,52 +43,114 @@ class ExpectedCosts:
 
     def __init__(self, tiers: Mapping[str, Tier]) -> None:
         self._tiers = tiers
-        self._learnt: dict[tuple[str, str], _Learnt] = {}
+        self._learnt: dict[tuple[str, str, str, bool], LearntUsage] = {}
+        self._exempt: dict[tuple[str, str], tuple[float, float]] = {}
+        """By tenant and surface: prompt tokens of the latest requests that do not count against tokens a minute, and
+        all prompt tokens of these."""
 
-    def answer_tokens(self, request: RequestContext) -> int:
-        """Return the completion tokens that are expected where it is not decided yet who answers."""
-        surface = request.policy.surface
-        tokens = [self._of(surface, name).tokens_out for name in request.policy.ladder[:1]]
-        return min(round(max(tokens, default=0)), _most_out(request.body, None))
+    def tokens(self, request: RequestContext) -> int:
+        """Return the tokens that a request will probably take where it is not decided yet who answers.
+
+        The share of prompts that is usually read from a prompt cache, which does not count, is left out.
+        """
+        body, policy = request.body, request.policy
+        name = policy.ladder[0] if policy.ladder else ""
+        prompt, _ = prompt_tokens(request.features, body, request.native, self._tiers.get(name))
+        out = min(round(self._of(request.tenant, policy.surface, name, first=True).tokens_out), _most_out(body, None))
+        exempt, of = self._exempt.get((request.tenant, policy.surface), (0.0, 1.0))
+        return round(prompt * (1 - exempt / of)) + out * _choices(body)
 
     def of(self, request: RequestContext, hold: Holding, tiers: Sequence[str]) -> Cost:
         """Return the cost of a request whose decision has these tiers. Raises ApiError for a price nobody states."""
-        policy, tokens_in = request.policy, request.features.approx_tokens
-        service_tier = request.body.get("service_tier")
+        policy, body, choices = request.policy, request.body, _choices(request.body)
+        service_tier = body.get("service_tier")
         service_tier = service_tier if isinstance(service_tier, str) else ""
-        hold.learn = partial(self.learn, policy.surface, tiers, tokens_in)
-        expected = worst = 0.0
+        expected = reserved = worst = 0.0
         beside = _beside(policy)
+        shown, sees_prompt = prompt_tokens(request.features, body, request.native, None)
         for place, name in enumerate(tiers):
-            tier, learnt = self._tiers[name], self._of(policy.surface, name)
-            calls = learnt.later if place else learnt.first
-            most_out = _most_out(request.body, tier.max_output)
+            tier, learnt = self._tiers[name], self._of(request.tenant, policy.surface, name, first=not place)
             price = tier.price
             if price is None or not tier.priced:
                 unknown = hold.unknown(f"a call of tier {name!r}")
-                expected, worst = expected + calls * unknown, worst + (1 + beside) * unknown
+                expected, reserved = expected + learnt.calls * unknown, reserved + unknown
+                worst += (1 + beside) * unknown
                 continue
-            expected += calls * price.of(learnt.usage(tokens_in, most_out, service_tier)) * NANO
-            prompt = round(tokens_in * max(1.0, learnt.prompt))
-            worst += (1 + beside) * price.of(Usage(prompt, most_out, service_tier=service_tier)) * NANO
+            most_out = _most_out(body, tier.max_output)
+            tokens_in = shown if sees_prompt else prompt_tokens(request.features, body, request.native, tier)[0]
+            kept_for = "" if price.cache_write is None else _kept_for(request, tier)
+            asked = AskedOfTier(tokens_in, sees_prompt, most_out, choices, service_tier, kept_for)
+            expected += price.of(learnt.expected(asked)) * NANO
+            reserved += price.of(learnt.reserved(asked)) * NANO
+            worst += (1 + beside) * price.of(learnt.worst(asked)) * NANO
+        known_in = shown if sees_prompt else 0
+        hold.learn = partial(self.learn, request.tenant, policy.surface, tiers, known_in, choices)
         if not request.features.further.isdisjoint(_TOOLS):
             unknown = hold.with_tool("a tool of the provider")
-            expected, worst = expected + unknown, worst + unknown
-        return Cost(round(expected), max(round(expected), round(worst)))
+            expected, reserved, worst = expected + unknown, reserved + unknown, worst + unknown
+        most = max(round(expected), round(worst))
+        return Cost(round(expected), min(max(round(expected), round(reserved)), most), most)
 
-    def learn(self, surface: str, tiers: Sequence[str], tokens_in: int, ledger: Ledger) -> None:
-        """Take in what a finished request used at the tiers of its decision; `tokens_in` was estimated."""
+    def owed(self, request: RequestContext, tier: str) -> int:
+        """Return the completion tokens that a call is charged whose answer is never known: what is reserved for it."""
+        if self._tiers[tier].free:
+            return 0
+        tenant, surface = request.tenant, request.policy.surface
+        learnt = self._of(tenant, surface, tier, first=True)
+        if not learnt.seen:
+            learnt = self._of(tenant, surface, tier, first=False)
+        most_out = _most_out(request.body, self._tiers[tier].max_output)
+        return round(learnt.reserved_out(most_out)) * _choices(request.body)
+
+    def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
+        """Return what takes in the ledger of this request once it has ended."""
+        tokens_in, sees_prompt = prompt_tokens(request.features, request.body, request.native, None)
+        known_in, choices = tokens_in if sees_prompt else 0, _choices(request.body)
+        return partial(self.learn, request.tenant, request.policy.surface, tiers, known_in, choices)
+
+    def learn(
+        self, tenant: str, surface: str, tiers: Sequence[str], tokens_in: int, choices: int, ledger: Ledger
+    ) -> None:
+        """Take in what a finished request used at the tiers of its decision.
+
+        `tokens_in` was estimated; it is 0 where the body does not show how long the prompt is. Nothing is learnt of a
+        request that failed or was left: what it used is a guess. A call that lost a race counts as its rivals do.
+        """
+        if ledger.error is not None:
+            return
+        if ledger.tokens_in:
+            if len(self._exempt) >= _MOST:
+                self._exempt.clear()
+            exempt, of = self._exempt.get((tenant, surface), (0.0, 0.0))
+            self._exempt[tenant, surface] = (
+                exempt * _REMEMBERED + ledger.tokens_exempt, of * _REMEMBERED + ledger.tokens_in
+            )  # fmt: skip
         for place, name in enumerate(tiers):
-            calls = [call for call in ledger.calls if call.tier == name and call.verifier != "judge"]
-            self._of(surface, name).learn(calls, tokens_in, first=not place)
+            used = _used(ledger, name, choices)
+            if used is None:
+                continue
+            self._of(tenant, surface, name, first=not place).learn(used, tokens_in, sees_prompt=tokens_in > 0)
 
-    def _of(self, surface: str, tier: str) -> _Learnt:
-        found = self._learnt.get((surface, tier))
-        if found is None:
+    def _of(self, tenant: str, surface: str, tier: str, *, first: bool) -> LearntUsage:
+        key = tenant, surface, tier, first
+        learnt = self._learnt.get(key)
+        if learnt is None:
             if len(self._learnt) >= _MOST:
                 self._learnt.clear()
-            found = self._learnt[surface, tier] = _Learnt()
-        return found
+            learnt = self._learnt[key] = LearntUsage(PRIOR["calls_of_first_tier" if first else "calls_of_later_tier"])
+        return learnt
+
+
+def _kept_for(request: RequestContext, tier: Tier) -> str:
+    """Return how long a request asks the provider to keep its prompt, by its own markers or by those it is given."""
+    lifetime = lifetime_asked(request.body, request.native)
+    facts = tier.endpoints[0].config.prompt_cache
+    added = request.policy.prompt_cache
+    if lifetime or facts is None or facts.form == "key" or added == "off":
+        return lifetime
+    if not facts.worth(request.features.approx_tokens, request.features.tools):
+        return ""
+    return facts.longest if added == "long" else FIVE_MINUTES
 
 
 def _beside(policy: Policy) -> int:
@@ -145,9 +159,34 @@ def _beside(policy: Policy) -> int:
     return (policy.escalate.hedge is not None) + (agreement.samples if agreement is not None else 0)
 
 
+def _used(ledger: Ledger, tier: str, choices: int) -> UsedByRequest | None:
+    """Return what a request used at a tier; None if none of its calls there was read to the end."""
+    calls = lost = tokens_in = tokens_out = cached = written = 0
+    for call in ledger.calls:
+        if call.tier != tier or call.verifier == "judge":
+            continue
+        calls += 1
+        tokens_in += call.tokens_in
+        cached += call.tokens_cached
+        written += call.tokens_cache_write
+        if call.outcome == LOST:
+            lost += 1
+        else:
+            tokens_out += call.tokens_out
+    if calls == lost:
+        return None if calls else _UNUSED
+    return UsedByRequest(calls, tokens_in, round(tokens_out * calls / (calls - lost) / choices), cached, written)
+
+
 def _most_out(body: Mapping[str, Any], most: int | None) -> int:
-    """Return the most completion tokens that a call may have, of all its choices."""
-    limits = [most, *(body.get(name) for name in ("max_completion_tokens", "max_tokens"))]
-    given = [limit for limit in limits if isinstance(limit, int)]
+    """Return the most completion tokens that one choice of a call may have."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        limit = body.get(name)
+        if isinstance(limit, int) and (most is None or limit < most):
+            most = limit
+    return _MOST_TOKENS if most is None else most
+
+
+def _choices(body: Mapping[str, Any]) -> int:
     choices = body.get("n")
-    return (min(given) if given else _MOST_TOKENS) * (choices if isinstance(choices, int) else 1)
+    return choices if isinstance(choices, int) and choices > 0 else 1

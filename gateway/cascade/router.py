@@ -18,7 +18,7 @@ from policies.value_type import value_type
 from routing.conversation import TurnMemory
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
-from routing.features import room_needed
+from routing.features import room_wanted
 from routing.spending import Spent
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Router:
             left.ttft_s,
             request.clamp,
             (spent is None or spent.share < request.policy.spending.steer_from) and _held_out(request, hop, health),
-            room_needed(request.body, largest, own_limit=request.own_limit) if largest else 0,
+            room_wanted(request.body, largest, own_limit=request.own_limit) if largest else 0,
             None if request.conversation is None else self.conversations.costs(request),
             spent,
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from gateway.accounting import HedgeBudgets, settle
-from gateway.backends.base import ContextExceeded, RetriesSpent
+from gateway.backends.base import BadStatus, ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
 from gateway.cascade.budget_steering import turn
 from gateway.cascade.client_errors import exhausted, no_tier
@@ -28,6 +28,7 @@ from routing.decide import NoTierError
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
+    from gateway.backends.refusals import Verdict
     from gateway.cascade.router import Routed, Router
     from gateway.cascade.verifying import Verifiers
     from gateway.request.admission import Cost, Holding
@@ -163,8 +164,11 @@ class CascadeRun:
     async def answer(self) -> Served:
         """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
-            if (hold := self._request.hold) is not None and hold.money:
-                await hold.reserve(self.cost(hold), self._request.budget_s())
+            if (hold := self._request.hold) is not None:
+                if hold.money:
+                    await hold.reserve(self.cost(hold), self._request.budget_s())
+                elif hold.limits_tokens:
+                    hold.learn = self._runner.expected.learner(self._request, self._tiers)
             step = self._next()
             while not isinstance(step, Serve):
                 if isinstance(step, Attempt) and step.alone:
@@ -215,7 +219,9 @@ class CascadeRun:
     def _attempt(self, attempt: Attempt) -> AttemptRun:
         tried, running, runner = self._tried.values(), self._running.values(), self._runner
         takes_over = self._cascade.takes_over
-        return AttemptRun(self._request, runner.tiers, attempt, takes_over, tried, running, runner.verifiers)
+        return AttemptRun(
+            self._request, runner.tiers, attempt, takes_over, tried, running, runner.verifiers, runner.expected.owed
+        )
 
     def _start(self, attempt: Attempt) -> None:
         run = self._attempt(attempt)
@@ -238,6 +244,8 @@ class CascadeRun:
         if result.answer is None or result.endpoint is None:
             raise AssertionError("the cascade serves only an attempt that has an answer")
         request, config = self._request, result.endpoint.config
+        if len(self._tried) > 1:
+            self._decide_doubts("cannot")
         ledger = request.ledger
         ledger.path = self._cascade.path
         ledger.tier, ledger.backend, ledger.model = result.attempt.tier, config.name, config.model
@@ -252,12 +260,25 @@ class CascadeRun:
         down. An error that only means that no retry was allowed counts where there is no other.
         """
         errors = [one.error for one in self._tried.values() if one.error is not None]
+        refusing = {
+            one.attempt.tier
+            for one in self._tried.values()
+            if isinstance(one.error, BadStatus) and one.error.about_the_request
+        }
+        if len(refusing) > 1 and len(refusing) == len({one.attempt.tier for one in self._tried.values()}):
+            self._decide_doubts("callers")
         errors = [error for error in errors if not isinstance(error, RetriesSpent)] or errors
         tiers = [self._runner.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
             reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
             return no_tier(NoTierError(reason, capable=True), tiers, self._request.body, self._request.native)
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
+
+    def _decide_doubts(self, verdict: Verdict) -> None:
+        """Remember what the refusals meant that no rule knows, now that another tier has answered or refused, too."""
+        for result in self._tried.values():
+            if result.doubt is not None:
+                result.doubt.decide(verdict)
 
 
 def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:

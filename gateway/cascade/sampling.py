@@ -21,6 +21,8 @@ from gateway.tiers.slot import SlotRequest
 from routing.confidence.agreement import ComparedAnswer, Cosine, agreement_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.request.context import RequestContext
     from gateway.tiers import Endpoint
     from policies.model import Agreement
@@ -41,6 +43,8 @@ class Samples:
         self._request = request
         self._endpoint = endpoint
         self._cosine = cosine
+        self.owes: Callable[[], int] | None = None
+        """Returns the completion tokens that a sample is charged that is given up before it has come."""
         self._body = _body(request, rule)
         self._began, self._limit_s = time.monotonic(), limit_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
@@ -75,7 +79,7 @@ class Samples:
             SlotRequest(request.policy.surface, request.policy.load.priority, tokens_in=request.features.approx_tokens)
         )
         try:
-            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
+            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens, self.owes) as call:
                 asked = backend_request(request, hop, self._body, endpoint=endpoint)
                 completion = await call.complete(replace(asked, body=self._limited(asked)))
         except BackendError:

@@ -26,9 +26,12 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.cascade.continuation import Successor
+from gateway.cascade.cut_prompt import LEAST_TOKENS, cut_prompt
+from gateway.cascade.ignored_fields import ignored_in_stream
 from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage
+from gateway.dialects.client_paths import client_paths
 from gateway.errors import stream_error
 from gateway.request.reply import QUIET_S, STILL_ALIVE
 from gateway.telemetry import names
@@ -72,6 +75,8 @@ class LiveStream:
         self._include_usage = wants_usage(request.body)
         self._first_call: BackendCall | None = None
         self._continued_by = ""
+        self._short = False
+        self._ignored: tuple[str, ...] = ()
         self._broken: BackendError | None = None
         self._state.commit((event.value for event in self._held), call.slot.endpoint.config.model, strip_logprobs=strip)
         self._watchdog = self._watch()
@@ -98,13 +103,13 @@ class LiveStream:
         ended.
 
         That function returns None if the answer must not be stored: the stream did not end well, is not one model's
-        answer, or reported an invalid usage.
+        answer, reported an invalid usage, answers a part of its prompt alone, or lacks a call that is required.
         """
         state = self._state
         state.collect()
 
         def whole() -> dict[str, Any] | None:
-            sound = self.end == "done" and self._first_call is None and not state.miscounted
+            sound = self.end == "done" and self._first_call is None and not (state.miscounted or self._short)
             return state.completion() if sound else None
 
         return whole
@@ -196,6 +201,16 @@ class LiveStream:
         state = self._state
         if (state.has_other_output or self._request.features.has_tools) and (fault := state.call_fault()):
             self._call.hop.attributes[names.FAULT] = fault
+            self._short = state.requires_call
+        body, ledger = self._request.body, self._request.ledger
+        if self._request.features.approx_tokens >= LEAST_TOKENS and cut_prompt(self._request, self._call):
+            self._short = True
+        if self._short:
+            ledger.path = "degraded"
+        if (body.get("logprobs") or "n" in body) and (ignored := ignored_in_stream(body, state)):
+            ignored = client_paths(self._request.native, ignored)
+            self._ignored = tuple(path for path in ignored if path not in ledger.dropped)
+            ledger.dropped = self._call.hop.attributes[names.DROPPED] = (*ledger.dropped, *self._ignored)
         # A client that has read the end may send its next request at once: free the slot and store the answer first.
         self._call.close("answered", self.end)
         if self.on_whole is not None:
@@ -230,9 +245,13 @@ class LiveStream:
         return self._state.reported or _added_up(self._call.used())
 
     def _ending(self) -> bytes:
-        """Return the last write. Cost and attempts, not known when the headers went out, go in a comment."""
+        """Return the last write. What was not known when the headers went out goes in a comment."""
         ledger = self._request.ledger
         comment = f": x-tierline-cost-usd={ledger.cost_shown} x-tierline-attempts={ledger.attempts}"
+        if self._short:
+            comment += f" x-tierline-path={ledger.path}"
+        if self._ignored:
+            comment += f" x-tierline-dropped={','.join(self._ignored)}"
         if self._continued_by:
             comment += f" x-tierline-continued-by={self._continued_by}"
         return comment.encode() + b"\n" + DONE_EVENT

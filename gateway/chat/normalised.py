@@ -4,24 +4,30 @@ Every backend does so with each reply and chunk where it enters, before anything
 
     finish_reason     one of OpenAI's five words, by the table below; "" is none yet. One that says that the model's
                       server failed raises AnswerFailed; unknown words stay
-    stop, with calls  `tool_calls`, or `function_call`
+    stop, with calls  `tool_calls`, or `function_call`; and `tool_calls` without a call is `stop`
+    finish reasons    of a stream: one, in the choice's last chunk. Some servers set it on every chunk of a call, or
+                      twice: one beside a piece of the answer is held until the stream's end, a second is left out
     no message        of a choice that was cut off or filtered before its first word: an empty one
     arguments         as an object, a list or null: their JSON text
     index of a call   the server's own, unless it is missing or another call's: then the next one that is free. A new id
                       with a name, another name, or the same name after whole arguments begins a call; all else goes on
                       with the call of the same index or, without one, of the same id, or with the last
     id of a call      made where its first delta has none; said once, and its name too: clients join pieces of a text
+    name of a call    its pieces wait until it comes. One without a name and arguments is no call; one without a name
+                      alone is an answer that failed
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+
+from gateway.chat.content_parts import join_parts
 
 STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
@@ -39,6 +45,10 @@ _WORDS: Final = {
 """What servers call each of the API's finish reasons, in any case of letters; `error` is a failed call."""
 _FINISH: Final = {word: finish for finish, words in _WORDS.items() for word in words.split()}
 _STANDARD: Final = frozenset(_WORDS) - {_FAILED}
+_OF_CALLS: Final = frozenset({"stop", "tool_calls", "function_call"})
+"""Finish reasons that depend on whether there are calls."""
+_NAMELESS: Final = "malformed_function_call"
+_CUT: Final = frozenset({"length", "content_filter"})
 _LACK_A_MESSAGE: Final = frozenset({"length", "content_filter"})
 _NOTHING: Final = (None, "")
 _INNER: Final = (("function", "arguments"), ("custom", "input"))
@@ -130,23 +140,55 @@ def _in_message(
     message: dict[str, Any], finish: str | None, changes: list[tuple[dict[str, Any], str, Any]]
 ) -> str | None:
     """Add the changes to a whole message; return the finish reason of its choice."""
+    if type(message.get("content")) is list:
+        joined = {**message}
+        join_parts(joined)
+        changes += [(message, name, joined[name]) for name in joined if joined[name] is not message.get(name)]
     if message.get("role") is None:
         changes.append((message, "role", "assistant"))
     if "content" not in message:
         changes.append((message, "content", None))
     if "refusal" not in message:
         changes.append((message, "refusal", None))
-    if message.get("tool_calls") or message.get("function_call"):
-        changes += _of_calls(message)
-        if finish == "stop":  # servers say so beside calls, too
-            return "tool_calls" if message.get("tool_calls") else "function_call"
-    return finish
+    tools, function = bool(message.get("tool_calls")), bool(message.get("function_call"))
+    if tools or function:
+        made = _of_calls(message)
+        tools = tools and (message, "tool_calls", []) not in made
+        changes += made
+    return _fitting(finish, tools=tools, function=function)
+
+
+def _is_named(call: object) -> bool:
+    """Return whether a whole call names its tool, or is no call at all. Raises AnswerFailed for arguments alone."""
+    if not isinstance(call, dict):
+        return True
+    for kind, member in _INNER:
+        if isinstance(inner := call.get(kind), dict):
+            if inner.get("name"):
+                return True
+            if inner.get(member) not in (None, "", {}):
+                raise AnswerFailed({"code": _NAMELESS})
+            return False
+    return True
+
+
+def _fitting(finish: str | None, *, tools: bool, function: bool) -> str | None:
+    """Return the finish reason of a choice that calls `tools`, or a `function` in the old form, or neither.
+
+    Servers say `stop` beside calls, and that there are calls where there are none.
+    """
+    if finish not in _OF_CALLS:
+        return finish
+    return "tool_calls" if tools else "function_call" if function else "stop"
 
 
 def _of_calls(message: dict[str, Any]) -> list[tuple[dict[str, Any], str, Any]]:
     """Return the changes to a whole message's calls, each as (object, member, value)."""
     changes: list[tuple[dict[str, Any], str, Any]] = []
     calls = message.get("tool_calls")
+    if isinstance(calls, list) and not all(map(_is_named, calls)):
+        calls = [call for call in calls if _is_named(call)]
+        changes.append((message, "tool_calls", calls))
     for call in calls if isinstance(calls, list) else ():
         if not isinstance(call, dict):
             continue
@@ -174,6 +216,24 @@ class _BegunCall:
     """Whether its id was generated here."""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
+    waits: dict[str, Any] | None = None
+    """Members of the pieces that came before its name."""
+
+    def begin(self, part: dict[str, Any], kind: str, name: str) -> bool:
+        """Take the name, and give the piece that has it all that came before; return whether there was any."""
+        self.name = name
+        if self.waits is None:
+            return False
+        member = dict(_INNER)[kind]
+        part[kind] = {**part[kind], member: "".join(self.pieces)}
+        part |= {**self.waits, **part, "id": self.id}
+        self.waits = None
+        return True
+
+    def wait(self, part: Mapping[str, Any]) -> None:
+        """Note a piece that has no name yet."""
+        members = {name: value for name, value in part.items() if name not in dict(_INNER)}
+        self.waits = {**(self.waits or {}), **members}
 
     def is_whole(self) -> bool:
         """Return whether its arguments are a whole JSON value."""
@@ -197,10 +257,12 @@ class _BegunCall:
 class DeltaNormaliser:
     """Bring the tool calls and finish reasons in one stream's deltas into form, in order."""
 
-    __slots__ = ("_choices",)
+    __slots__ = ("_choices", "holds")
 
     def __init__(self) -> None:
-        self._choices: dict[int, _ChoiceCalls] = {}
+        self._choices: dict[int, _Choice] = {}
+        self.holds = False
+        """Whether `end` has something to give."""
 
     def mend(self, choices: Iterable[dict[str, Any]]) -> bool:
         """Bring one chunk's choices into form, in place; return whether anything changed. Raises AnswerFailed."""
@@ -208,51 +270,113 @@ class DeltaNormaliser:
         for choice in choices:
             delta = choice.get("delta") or {}
             index = choice.get("index") or 0
-            parts, legacy = delta.get("tool_calls"), delta.get("function_call")
-            if parts or legacy:
-                begun = self._choices.setdefault(index, _ChoiceCalls())
-                for part in parts if isinstance(parts, list) else ():
-                    changed = (isinstance(part, dict) and begun.add(part)) or changed
-                if isinstance(legacy, dict):
-                    changed = _as_text(legacy, "arguments") or changed
+            state = self._choices.get(index)
+            if state is None:
+                state = self._choices[index] = _Choice()
+            if delta.get("tool_calls") or delta.get("function_call"):
+                changed = state.add(delta) or changed
             told = choice.get("finish_reason")
             if told is not None or choice.get("error"):
-                finish = _finish_of(choice, told)
-                if finish == "stop" and (calls := self._choices.get(index)) is not None:
-                    finish = "tool_calls" if calls.last is not None else "function_call"
+                finish = state.finish(_finish_of(choice, told), delta)
                 if finish != told:
                     choice["finish_reason"] = finish
                     changed = True
+            self.holds = self.holds or state.held is not None
         return changed
 
+    def end(self) -> list[dict[str, Any]]:
+        """Return what the stream's last chunk says of its choices: the finish reasons that were held, once.
 
-class _ChoiceCalls:
-    """The calls of one choice so far."""
+        Raises AnswerFailed for a call whose name never came.
+        """
+        self.holds = False
+        return [
+            {"index": index, "delta": {}, "finish_reason": finish}
+            for index, state in self._choices.items()
+            if (finish := state.last()) is not None
+        ]
 
-    __slots__ = ("_by_key", "_ids", "_used", "last")
+
+class _Choice:
+    """One choice of a stream so far: its calls, and whether it has ended."""
+
+    __slots__ = ("_by_key", "_ended", "_ids", "_last", "_legacy", "_used", "held")
 
     def __init__(self) -> None:
         self._by_key: dict[object, _BegunCall] = {}
         """The last call of each index of the server's."""
         self._ids: dict[str, _BegunCall] = {}
         self._used: set[int] = set()
-        self.last: _BegunCall | None = None
-        """The call that has last begun or gone on; None if there is only a call of the old form."""
+        self._last: _BegunCall | None = None
+        """The call that has last begun or gone on."""
+        self._legacy = False
+        """Whether there is a call of the old form."""
+        self._ended = False
+        self.held: str | None = None
+        """A finish reason that came beside a piece of the answer."""
 
-    def add(self, part: dict[str, Any]) -> bool:
+    def finish(self, finish: str | None, delta: Mapping[str, Any]) -> str | None:
+        """Return the finish reason to send with this delta, None for none yet. Raises AnswerFailed."""
+        if self._ended:  # that it was cut off after all is passed on: such an answer is not whole, and is not stored
+            return finish if finish in _CUT else None
+        if finish is None:
+            return None
+        self.held = self.held if self.held in _CUT else finish
+        if any(value for name, value in delta.items() if name != "role"):
+            return None
+        return self.last()
+
+    def last(self) -> str | None:
+        """Return the finish reason that is held, which ends the choice. Raises AnswerFailed."""
+        if self.held is None:
+            return None
+        for call in self._ids.values():
+            if not call.name and "".join(call.pieces).strip():
+                raise AnswerFailed({"code": _NAMELESS})
+        tools = any(call.name for call in self._ids.values())
+        finish, self.held, self._ended = _fitting(self.held, tools=tools, function=self._legacy), None, True
+        return finish
+
+    def add(self, delta: dict[str, Any]) -> bool:
+        """Bring the pieces of calls in a delta into form, in place; return whether anything changed.
+
+        Pieces of a call whose name has not come are taken out, and come with it.
+        """
+        changed = False
+        parts, legacy = delta.get("tool_calls"), delta.get("function_call")
+        if isinstance(parts, list):
+            kept: list[Any] = []
+            for part in parts:
+                if not isinstance(part, dict):
+                    kept.append(part)
+                    continue
+                changed = self._add(part) or changed
+                if self._last is None or self._last.name:
+                    kept.append(part)
+            if len(kept) < len(parts):
+                delta["tool_calls"], changed = kept, True
+                if not kept:
+                    del delta["tool_calls"]
+        if isinstance(legacy, dict):
+            self._legacy = True
+            changed = _as_text(legacy, "arguments") or changed
+        return changed
+
+    def _add(self, part: dict[str, Any]) -> bool:
         """Bring the next piece of a call into form, in place; return whether anything changed."""
         told = part.get("index")
         key = told if isinstance(told, int | str) else None
         ident = part["id"] if isinstance(part.get("id"), str) else ""
         changed, name, text = False, "", ""
         inner: dict[str, Any] = {}
+        of = ""
         for kind, member in _INNER:
             if isinstance(found := part.get(kind), dict):
-                inner = found
+                inner, of = found, kind
                 changed = _as_text(inner, member) or changed
                 name = inner["name"] if isinstance(inner.get("name"), str) else ""
                 text = inner.get(member) or ""
-        call = self._by_key.get(key) if key is not None else self._ids.get(ident, self.last)
+        call = self._by_key.get(key) if key is not None else self._ids.get(ident, self._last)
         if call is None or call.ends_before(ident, name, text):
             call = self._begin(key, ident)
             if call.made:
@@ -264,12 +388,15 @@ class _ChoiceCalls:
             if name and call.name:
                 del inner["name"]
                 changed = True
-        call.name = call.name or name
         if text:
             call.pieces.append(text)
+        if name and not call.name:
+            changed = call.begin(part, of, name) or changed
+        elif not call.name:
+            call.wait(part)
         if told != call.index or type(told) is not int:
             part["index"], changed = call.index, True
-        self.last = call
+        self._last = call
         return changed
 
     def _begin(self, key: object, ident: str) -> _BegunCall:

@@ -8,7 +8,9 @@ the reply arrives; all that follows reads these alone. What the provider said in
     Moonshot, Together      cached_tokens                                            prompt_tokens_details.cached_tokens
     xAI                     total_tokens = prompt + completion + reasoning tokens    the reasoning is output
     Gemini                  total_tokens beyond prompt + completion tokens           the rest is output (thinking)
+    Anthropic               cache_creation, with a count for each lifetime           `CACHE_WRITES`, as LiteLLM names it
     anyone                  a count that is null, missing or negative                the rest of total_tokens, if told
+    llama.cpp               completion_tokens are timings.predicted_n, of n choices  the tokens of one choice
     OpenRouter, Perplexity  cost, or cost.total_cost                                 charge of the call in US dollars
     xAI                     cost_in_usd_ticks                                        that charge in 1e-10 US dollars
 
@@ -33,9 +35,16 @@ _PARTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("completion_tokens_details", "reasoning_tokens", ("reasoning_tokens",)),
 )
 """Details of a usage: the object that holds one, its name there, and other names that it has beside the counts."""
-_OTHER_WORDS: Final = frozenset(word for _, _, words in _PARTS for word in words)
+CACHE_WRITES: Final = "cache_creation_token_details"
+"""Detail of the prompt that divides what was written to the cache by how long it is kept."""
+SHORT_WRITES: Final = "ephemeral_5m_input_tokens"
+HOUR_WRITES: Final = "ephemeral_1h_input_tokens"
+_CACHE_CREATION: Final = "cache_creation"
+_OTHER_WORDS: Final = frozenset((_CACHE_CREATION, *(word for _, _, words in _PARTS for word in words)))
 COST_WORDS: Final = ("cost", "cost_details", "cost_in_usd_ticks", "is_byok")
 """Members of a usage that state the charge of a call."""
+BEGUN: Final = "begun"
+"""Member of a chunk's usage that says how its stream begins: with its prompt's tokens, and not with the answer's."""
 _OF_CLIENT: Final = (_IN, _OUT, _TOTAL, "completion_tokens_details", _ESTIMATED)
 """Members of a usage that follow from a request and its answer alone."""
 _OF_PROMPT: Final = ("audio_tokens", "image_tokens", "text_tokens", "video_tokens")
@@ -66,6 +75,7 @@ class Usage:
     """Token counts of one backend call. `estimated`: some were counted by the gateway, as the backend told none.
 
     Of `tokens_in`, `tokens_cached` were read from the provider's prompt cache, and `tokens_cache_write` written to it.
+    Of these, `tokens_hour_write` are kept for an hour; None if the provider does not say how long they are kept.
     `service_tier` is the provider's, such as `flex`; '' if it names none. `cost_usd` is the charge in US dollars that
     the provider states; None if it states none. Of `tokens_out`, `tokens_reasoning` were thinking.
     """
@@ -78,6 +88,7 @@ class Usage:
     service_tier: str = ""
     cost_usd: float | None = None
     tokens_reasoning: int = 0
+    tokens_hour_write: int | None = None
 
     @property
     def incomplete(self) -> bool:
@@ -94,16 +105,20 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
         return None
     cached = written = 0
+    for_an_hour = None
     if details := usage.get("prompt_tokens_details"):
         cached = part_of(details, "cached_tokens", tokens_in)
         written = min(part_of(details, "cache_write_tokens", tokens_in), tokens_in - cached)
+        if written:
+            for_an_hour = _for_an_hour(details, written)
     thought = 0
     if details := usage.get("completion_tokens_details"):
         thought = part_of(details, "reasoning_tokens", tokens_out)
     tier = value.get("service_tier")
     tier = tier if isinstance(tier, str) else ""
     stated = None if _CHARGES.isdisjoint(usage) else _stated_cost(usage)
-    return Usage(tokens_in, tokens_out, usage.get(_ESTIMATED) is True, cached, written, tier, stated, thought)
+    estimated = usage.get(_ESTIMATED) is True
+    return Usage(tokens_in, tokens_out, estimated, cached, written, tier, stated, thought, for_an_hour)
 
 
 def part_of(details: object, name: str, most: int) -> int:
@@ -112,16 +127,28 @@ def part_of(details: object, name: str, most: int) -> int:
     return min(count, most) if type(count) is int and count > 0 else 0
 
 
+def _for_an_hour(details: Mapping[str, Any], written: int) -> int | None:
+    """Return how many of the written tokens are kept for an hour; None if that is not told."""
+    writes = details.get(CACHE_WRITES)
+    told = isinstance(writes, dict) and (count_in(writes.get(HOUR_WRITES)) or count_in(writes.get(SHORT_WRITES)))
+    return part_of(writes, HOUR_WRITES, written) if told else None
+
+
 def standardise(value: Mapping[str, Any]) -> bool:
     """Add what is missing of OpenAI's members to a reply's `usage`, in place; return whether anything changed.
 
     A usage without any count stays as it is. A count that neither is told nor follows from the others becomes 0, and
-    `estimated` is set.
+    `estimated` is set. It is, too, where one choice of several was counted: each then has as many.
     """
     usage = value.get("usage")
     if not isinstance(usage, dict):
         return False
     tokens_in, tokens_out, total = usage.get(_IN), usage.get(_OUT), usage.get(_TOTAL)
+    if "timings" in value and tokens_out is not None and _counts_one_choice(value, tokens_out):
+        usage[_OUT] = tokens_out * len(value["choices"])
+        usage[_TOTAL] = usage[_IN] + usage[_OUT]
+        usage[_ESTIMATED] = True
+        return True
     if (
         type(tokens_in) is int
         and type(tokens_out) is int
@@ -139,8 +166,20 @@ def standardise(value: Mapping[str, Any]) -> bool:
         told = next((count for word in words if (count := count_in(usage.get(word))) is not None), None)
         if told is not None and count_in(details.get(name)) is None:
             usage[holder] = {**details, name: told}
+    if isinstance(writes := usage.get(_CACHE_CREATION), dict):
+        details = usage.get("prompt_tokens_details")
+        usage["prompt_tokens_details"] = {CACHE_WRITES: writes, **(details if isinstance(details, dict) else {})}
     _fill_in_counts(usage)
     return usage != before
+
+
+def _counts_one_choice(value: Mapping[str, Any], tokens_out: object) -> bool:
+    """Return whether llama.cpp counted the tokens of one choice of several, with those of the prompt."""
+    timings, choices = value["timings"], value.get("choices")
+    if not (isinstance(timings, dict) and isinstance(choices, list) and len(choices) > 1):
+        return False
+    told = count_in(value["usage"].get(_IN)) is not None and type(tokens_out) is int
+    return told and timings.get("predicted_n") == tokens_out
 
 
 def without_cache(usage: Mapping[str, Any]) -> dict[str, Any]:

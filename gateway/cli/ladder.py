@@ -1,22 +1,25 @@
 """Propose a ladder of up to three rungs, from the keys in the environment and the servers on this machine.
 
 The rungs are `local` (a server on this machine, else the model that `tierline up` starts), `hosted` (about $0.10 per
-million tokens of prompt) and `large` (about $2). Where there are keys of several providers, each hosted rung is of the
-one that suits it best, and says why. Servers are asked for their models, all at once, and those that do not answer in
-time are left out; a hosted provider that does not answer gets the models of the shipped file.
+million tokens of prompt) and `large` (about $2). Further servers that were named are, in their order, another backend
+of a rung with the same model, the hosted and the large rung where no key makes these, or a rung of their own. Where
+there are keys of several providers, each hosted rung is of the one that suits it best, and says why. Servers are asked
+for their models, all at once, and those that do not answer in time are left out; a hosted provider that does not answer
+gets the models of the shipped file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import httpx2
 import orjson
 
+from gateway.cli.model_lengths import context_in_props, contexts_in
 from gateway.config.environment import Environ
 from gateway.config.model_facts import HostedModel, retirement, shipped_facts
 from gateway.config.providers import Provider, known_providers, offered
@@ -27,18 +30,30 @@ FAR_S: Final = 4.0
 """Longest wait for a provider's list of models, in seconds."""
 _TOO_FAR: Final = 4.0
 """By how much the price of a listed model may differ from the rung's."""
+_HOSTED: Final = ("hosted", "large")
+"""The rungs above those of servers, in their order."""
+_NO_LIST: Final = (
+    TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError, LookupError, TypeError, AttributeError,
+)  # fmt: skip
+"""What a server that answers otherwise than with a list of models raises."""
 _NO_CHAT: Final = ("embed", "whisper", "tts", "rerank", "moderation", "guard", "audio", "image")
 """Parts of the names of models that answer no chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """A server or a provider that was looked at. `models` is None if it did not answer."""
+    """A server or a provider that was looked at. `models` is None if it did not answer, or refused a key."""
 
     name: str
     url: str
     models: tuple[str, ...] | None
     provider: Provider | None = None
+    key_env: str = ""
+    """Variable with the key that the server took; '' if it asked for none."""
+    refused: bool = False
+    """Whether it asks for a key, and there was none or another."""
+    contexts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Tokens that models hold, prompt and answer together, where the server says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,8 @@ class Rung:
     facts: HostedModel | None = None
     why: str = ""
     """Why this one, where there was a choice of providers."""
+    also: tuple[ModelServer, ...] = ()
+    """Further servers that have this model."""
 
     @property
     def lacks(self) -> int:
@@ -72,16 +89,42 @@ class Rung:
         return None if price is None else (tokens_in * price.input + tokens_out * price.output) / 1e6
 
 
-async def look(environ: Environ, servers: Mapping[str, str]) -> list[ModelServer]:
-    """Return the servers that answer and the providers with a key, each with its list of models."""
+async def look(environ: Environ, servers: Mapping[str, str], key_env: str = "") -> list[ModelServer]:
+    """Return the servers that answer and the providers with a key, each with its list of models.
+
+    A server that asks for a key gets the one in the variable `key_env`.
+    """
     timeout = httpx2.Timeout(FAR_S)
     async with httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False) as client:
-        near = [_listed(client, name, url, None, "", NEAR_S) for name, url in servers.items()]
+        near = [_near(client, name, url, key_env, environ.get(key_env, "")) for name, url in servers.items()]
         found = list(offered(environ))
         far = [_listed(client, one.name, url, one, environ[one.key_env], FAR_S) for one, url in found if not one.auth]
         places = await asyncio.gather(*near, *far)
     places += [ModelServer(one.name, url, None, one) for one, url in found if one.auth]
-    return [place for place in places if place.provider is not None or place.models]
+    return [place for place in places if place.provider is not None or place.models or place.refused]
+
+
+async def _near(client: httpx2.AsyncClient, name: str, url: str, key_env: str, key: str) -> ModelServer:
+    """Ask a server without a key, and if it refuses that with the one there is."""
+    place = await _listed(client, name, url, None, "", NEAR_S)
+    own = ""
+    if place.refused and key:
+        place = await _listed(client, name, url, None, key, NEAR_S)
+        place, own = (place, "") if place.refused else (replace(place, key_env=key_env), key)
+    if place.models and not place.contexts:
+        context = await _context(client, url.removesuffix("/v1"), own)
+        place = place if context is None else replace(place, contexts=dict.fromkeys(place.models, context))
+    return place
+
+
+async def _context(client: httpx2.AsyncClient, url: str, key: str) -> int | None:
+    """Return the context length that a llama.cpp server tells; None for another server."""
+    try:
+        async with asyncio.timeout(NEAR_S):
+            reply = await client.get(f"{url}/props", headers={"authorization": f"Bearer {key}"} if key else {})
+        return context_in_props(orjson.loads(reply.content)) if reply.status_code == 200 else None
+    except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError):
+        return None
 
 
 async def _listed(
@@ -91,25 +134,51 @@ async def _listed(
     if provider is not None and provider.kind == "anthropic":
         headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
         url = url if url.endswith("/v1") else f"{url}/v1"
+    refused, contexts = False, dict[str, int]()
     try:
         async with asyncio.timeout(within_s):
             reply = await client.get(f"{url}/models", headers=headers)
+        refused = reply.status_code in (401, 403)
         listed = orjson.loads(reply.content)["data"] if reply.status_code == 200 else None
         models = None if listed is None else tuple(str(one["id"]).removeprefix("models/") for one in listed)
-    except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError, LookupError, TypeError):
+        contexts = contexts_in(listed) if listed and provider is None else contexts
+    except (
+        TimeoutError,
+        httpx2.HTTPError,
+        httpx2.InvalidURL,
+        UnicodeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
         models = None
-    return ModelServer(name, url, models, provider)
+    return ModelServer(name, url, models, provider, refused=refused and models is None, contexts=contexts)
 
 
-def ladder(places: Sequence[ModelServer]) -> list[Rung]:
-    """Return the proposed rungs, cheapest first: at most one on this machine, then a small and a large hosted one."""
-    rungs = []
-    here = next((place for place in places if place.provider is None), None)
-    if here is not None and (names := _chats(here.models or ())):
-        rungs.append(Rung("local", names[0], here))
+def ladder(places: Sequence[ModelServer], named: Collection[str] = ()) -> list[Rung]:
+    """Return the proposed rungs, cheapest first: those of servers, then a small and a large hosted one.
+
+    Of the servers it takes the first that has a model for chats, and all whose URL was `named`.
+    """
     hosted = _cheapest([*_offers("hosted", "small", places)])
     large = _strongest([*_offers("large", "large", places)], hosted)
-    return [*rungs, *(rung for rung in (hosted, large) if rung is not None)]
+    given = {rung.tier: rung for rung in (hosted, large) if rung is not None}
+    own: dict[str, Rung] = {}
+    for place in places:
+        chats = _chats(place.models or ()) if place.provider is None else []
+        if not chats or (own and place.url not in named):
+            continue
+        same = next((rung for rung in own.values() if rung.model in chats), None)
+        if same is not None:
+            own[same.tier] = replace(same, also=(*same.also, place))
+            continue
+        free = [name for name in ("local", *_HOSTED) if name not in own and name not in given]
+        tier = free[0] if free else f"local-{sum(name.startswith('local') for name in own) + 1}"
+        own[tier] = Rung(tier, chats[0], place)
+    of_servers = [rung for name, rung in own.items() if name not in _HOSTED]
+    every = {**own, **given}
+    return [*of_servers, *(every[name] for name in _HOSTED if name in every)]
 
 
 def _offers(tier: str, size: Literal["small", "large"], places: Sequence[ModelServer]) -> Iterator[Rung]:
@@ -130,10 +199,15 @@ def _cheapest(offers: Sequence[Rung]) -> Rung | None:
     found = min(offers, key=lambda one: (one.lacks, cost(one), not one.logprobs), default=None)
     if found is None or len(offers) == 1:
         return found
-    others = ", ".join(f"{one.model} ${cost(one):.2f}" for one in offers if one is not found)
+
+    def shown(rung: Rung) -> str:
+        return "its price is not known" if math.isinf(cost(rung)) else f"${cost(rung):.2f}"
+
+    others = ", ".join(f"{one.model} {shown(one)}" for one in offers if one is not found)
     signal = "with log-probabilities, " if found.logprobs and not all(one.logprobs for one in offers) else ""
     blind = " (not all see pictures)" if found.lacks < max(one.lacks for one in offers) else ""
-    return replace(found, why=f"{signal}${cost(found):.2f} per 1,000 chats; others: {others}{blind}")
+    own = shown(found) if math.isinf(cost(found)) else f"{shown(found)} per 1,000 chats"
+    return replace(found, why=f"{signal}{own}; others: {others}{blind}")
 
 
 def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:
@@ -152,8 +226,10 @@ def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:
     if found is None or len(given) == 1:
         return found
     why = f"its price is nearest ${about:g} per million tokens in"
-    if found.place is not below:
-        why += f", and {found.place.name} answers while {below.name if below else 'another'} does not"
+    if math.isinf(apart(found)):
+        why = "no price of these is known"
+    if below is not None and found.place is not below:
+        why += f", and it is of another provider: an outage of {below.name} leaves it up"
     return replace(found, why=why)
 
 
@@ -206,25 +282,35 @@ def verifier_advice(rungs: Sequence[Rung]) -> str:
 
 
 def tiers_text(rungs: Sequence[Rung], shipped: str) -> str:
-    """Return the `tiers:` section with these rungs; where none is on this machine, with the shipped local one."""
-    local = shipped[: shipped.index("  - name: hosted\n")]
-    parts = [local if not rungs or rungs[0].place.provider is not None else "tiers: # cheapest first\n"]
-    return "".join((*parts, *map(_tier_text, rungs)))
+    """Return the `tiers:` section with these rungs, and the shipped tier of each name that none of them has.
+
+    The shipped policies name all three; one that lacks a key or a URL is left out of their ladders until it has it.
+    """
+    head, *texts = shipped.split("  - name: ")
+    own = {rung.tier: _tier_text(rung) for rung in rungs}
+    whole = {text.split(None, 1)[0]: f"  - name: {text.rstrip()}\n\n" for text in texts} | own
+    order = [*(name for name in whole if name not in _HOSTED), *_HOSTED]
+    return "".join(("tiers: # cheapest first\n" if "local" in own else head, *(whole[name] for name in order)))
 
 
 def _tier_text(rung: Rung) -> str:
     provider, price = rung.place.provider, None if rung.facts is None else rung.facts.price
     lines = [f"  - name: {rung.tier}", "    backends:"]
-    if provider is None:
+    for place in (rung.place, *rung.also) if provider is None else ():
+        context = place.contexts.get(rung.model)
         lines += [
-            f"      - kind: openai # {rung.place.name}, on this machine",
-            f"        base_url: {rung.place.url}",
+            f"      - kind: openai # {place.name}",
+            f"        base_url: {place.url}",
             f"        model: {_quoted(rung.model)}",
+            *([f"        key_env: {place.key_env}"] if place.key_env else []),
+            *([f"        context: {context} # tokens of prompt and answer, as it says"] if context else []),
+            "        price: {input: 0, output: 0} # taken to be your own; else write US dollars per million tokens",
             "        max_in_flight: 16 # calls at a time, of all workers together",
             "        capabilities: [json] # add tools and vision if the model can call tools and see",
             "        watch_drafts: true # read drafts as they are written, and cancel a poor one early",
             "        # logprobs: false # if it gives no log-probabilities; escalate.judge or agreement then judge it",
         ]
+    if provider is None:
         return "\n".join(lines) + "\n\n"
     cost = "not known; write price: {input: ..., output: ...}"
     if price is not None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.cascade.draft_judge import ALTERNATIVES, judge_body, p_yes
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
@@ -229,7 +229,7 @@ class Comparer:
         most = _most_of(body, other) + most_of_judging(judge, drawn.body["messages"], known, limit)
         if (verifier := drawn.policy.escalate.judge) is not None and is_strong:
             most += verifier.max_usd_per_request
-        reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day)
+        reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day, among_others(drawn.tenant, judge))
         if reserved is None:
             return "no_budget", 0.0, 0.0
         spent = judge_usd = 0.0

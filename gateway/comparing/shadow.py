@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets, cost
 from gateway.cascade.attempt import JsonAnswer
-from gateway.cascade.daily_budget import DailyBudget
+from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
 from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer
@@ -183,7 +183,8 @@ class ShadowRunner:
         if judge is not None and text is not None:
             most += most_of_judging(judge, served.body["messages"], text, limit)
         rules = (policy.rollout and policy.rollout.shadow) or ShadowRules()
-        reserved = await self._budget.reserve(f"shadow:{policy.surface}", most, rules.max_usd_per_day)
+        tenant = among_others(served.tenant, self._tiers[policy.ladder[0]].endpoints[0])
+        reserved = await self._budget.reserve(f"shadow:{policy.surface}", most, rules.max_usd_per_day, tenant)
         if reserved is None:
             return "no_budget", 0.0
         request = _again(served, body, policy)

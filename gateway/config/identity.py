@@ -76,7 +76,9 @@ class IssuerConfig(Section):
     """Team by value of the team's claim; the first in this order that a token has is the one that pays. Empty: a value
     is the team's name."""
     limits: Terms = NO_TERMS
-    """Limits and budgets of each subject, as a key's."""
+    """Limits and budgets of each subject, as a key's; the keys that they make for themselves count against them too."""
+    longest_key_life: Annotated[Seconds, Field(gt=0)] = 90 * 86400.0
+    """Longest life of a key that a subject makes for themselves, where its team states none."""
 
 
 class IdentityConfig(Section):

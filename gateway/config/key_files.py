@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,10 +36,18 @@ class KeyFiles:
         self._hurry = asyncio.Event()
         self._has_signal = False
 
-    def watch(self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]) -> None:
-        """Call `take` with all keys of these files when one of them changes. It raises BadSecret to refuse them."""
-        if files:
-            self._watched.append(_WatchedFiles(tuple(files), least, take))
+    def watch(
+        self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Call `take` with all keys of these files when one of them changes. It raises BadSecret to refuse them.
+
+        Returns what looks at them now; None where there is no file.
+        """
+        if not files:
+            return None
+        watched = _WatchedFiles(tuple(files), least, take)
+        self._watched.append(watched)
+        return watched.look
 
     def start(self) -> None:
         """Look at the files from now on, if there are any, and at once at each SIGHUP of a process without a terminal.
@@ -78,8 +86,14 @@ class _WatchedFiles:
         self._least = least
         self._take = take
         self._seen = self._stamp()
+        self._lock = asyncio.Lock()
 
     async def look(self) -> None:
+        """Take the files' keys if one of them has changed. Who comes meanwhile waits until they are taken."""
+        async with self._lock:
+            await self._look()
+
+    async def _look(self) -> None:
         stamp = await asyncio.to_thread(self._stamp)
         if stamp == self._seen:
             return

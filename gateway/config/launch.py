@@ -52,16 +52,16 @@ class Launch:
         """The config file that is loaded."""
         return self.config or default_config()
 
-    def deployment(self, environ: Environ = os.environ) -> Deployment:
-        """Load the deployment, with `host` and `port` in place of the config's.
+    def deployment(self, environ: Environ = os.environ, *, reads: bool = False) -> Deployment:
+        """Load the deployment, with `host` and `port` in place of the config's; `reads` as in `load_deployment`.
 
         Raises ConfigError for an invalid config, and for an address that other machines reach if no key is required,
         unless the config has `access: {keyless: true}`.
         """
-        deployment = load_deployment(self.config, environ)
+        deployment = load_deployment(self.config, environ, reads=reads)
         given = {"host": self.host, "port": self.port}
         deployment = deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
-        if deployment.keyless and not deployment.access.keyless and not is_loopback(deployment.host):
+        if not reads and deployment.keyless and not deployment.access.keyless and not is_loopback(deployment.host):
             raise InvalidContent([read_yaml(self.config_file).problem(("host",), _open(deployment.host))])
         return deployment
 

@@ -27,6 +27,7 @@ from gateway.config.model_facts import (
     FactsFile,
     HostedModel,
     KnownModels,
+    is_hosted_alone,
     prior_of,
     prompt_lifetimes,
     read_facts,
@@ -35,6 +36,7 @@ from gateway.config.model_facts import (
 from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
 from gateway.config.schema import (
+    LOCAL_URL,
     Admin,
     BackendConfig,
     Deployment,
@@ -59,7 +61,6 @@ STORE_URL = "TIERLINE_STORE_URL"
 """Environment variable with the store's URL, used if the config has none."""
 POLICY_SOURCE = "TIERLINE_POLICY_SOURCE"
 """Environment variable with `files` or `store`, used in place of the config's `policies.source`."""
-LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
 LOCAL_KEY = "TIERLINE_LOCAL_KEY"
@@ -95,16 +96,18 @@ def default_config() -> Path:
     return _IN_CHECKOUT if _IN_CHECKOUT.is_file() else _IN_WHEEL
 
 
-def load_deployment(file: Path | None = None, environ: Environ = os.environ) -> Deployment:
+def load_deployment(file: Path | None = None, environ: Environ = os.environ, *, reads: bool = False) -> Deployment:
     """Load the deployment described by `file` (by default `default_config()`); raises ConfigError.
 
+    With `reads` a key of clients, of the admin API or of alerts that is not there is no mistake: for commands that read
+    what a gateway has recorded, in a shell that has none of the server's secrets.
     Paths in the file are relative to its folder, except `embedding.state`, which is relative to the working directory.
     """
     written = read_yaml(file or default_config())
     environ = with_hosted_tiers(environ) if file is None else environ
     filled = interpolate(written, environ)
     deployment = validate(Deployment, filled, lambda path, _: _refusal(path, written))
-    return _Resolver(written, environ).resolve(deployment)
+    return _Resolver(written, environ, reads=reads).resolve(deployment)
 
 
 def _refusal(path: KeyPath, written: Document) -> str | None:
@@ -119,8 +122,9 @@ def _refusal(path: KeyPath, written: Document) -> str | None:
 class _Resolver:
     """Fill secrets and absolute paths into a validated deployment; collect all problems and warnings."""
 
-    def __init__(self, written: Document, environ: Environ) -> None:
+    def __init__(self, written: Document, environ: Environ, *, reads: bool) -> None:
         self._written = written
+        self._reads = reads
         self._environ = environ
         self._folder = written.file.parent
         self._known = KnownModels()
@@ -209,7 +213,8 @@ class _Resolver:
             elif server.key_file:
                 key = self._keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
         except BadSecret as error:
-            self._refuse((*path, "key_env" if key_env else "key_file"), str(error))
+            reason = reason or str(error)
+            self._refuse_secret((*path, "key_env" if key_env else "key_file"), str(error))
         url = urlsplit(server.base_url)
         if (auth := server.auth) is not None and not _is_installed(package := _PACKAGES[auth.kind]):
             message = f"{auth.kind} needs {package}, which is not installed: pip install 'tierline[{auth.kind}]'"
@@ -310,7 +315,9 @@ class _Resolver:
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path
         names = variables_in(self._written.at(tuple(section)).get(key))
-        return f"{names[0]} is not set" if names else "no base_url"
+        if names:
+            return f"{names[0]} is not set"
+        return f"no base_url; ${{{LOCAL_URL}:-}} is the model that `tierline up` starts"
 
     def _tenant(self, path: KeyPath, tenant: TenantConfig) -> TenantConfig:
         keys = []
@@ -325,7 +332,7 @@ class _Resolver:
             if not keys:
                 raise BadSecret("a tenant needs key_env or key_file; without a key nobody could be it")
         except BadSecret as error:
-            self._refuse(path, str(error))
+            self._refuse_secret(path, str(error))
         return tenant.model_copy(
             update={
                 "key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys),
@@ -345,7 +352,7 @@ class _Resolver:
             self._refuse(path, str(error))
         else:
             if key is None:
-                self._refuse(path, f"{admin.key_env} is not set; without a key nobody could use the admin API")
+                self._refuse_secret(path, f"{admin.key_env} is not set; without a key nobody could use the admin API")
             elif any(key_digest(key.get_secret_value().encode()) in tenant.key_digests for tenant in tenants.values()):
                 self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
         return admin.model_copy(update={"key": key})
@@ -360,7 +367,7 @@ class _Resolver:
             self._refuse(path, str(error))
         else:
             if secret is None:
-                self._refuse(path, f"{alerts.secret_env} is not set; without it no alert could be signed")
+                self._refuse_secret(path, f"{alerts.secret_env} is not set; without it no alert could be signed")
         return alerts.model_copy(update={"secret": secret})
 
     def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None, least: int = 1) -> list[Any]:
@@ -388,6 +395,11 @@ class _Resolver:
     def _absolute(self, file: Path) -> Path:
         return self._folder / file.expanduser()
 
+    def _refuse_secret(self, path: KeyPath, message: str) -> None:
+        """Refuse a secret that is not there, or cannot be read here, unless the command only reads."""
+        if not self._reads:
+            self._refuse(path, message)
+
     def _refuse(self, path: KeyPath, message: str) -> None:
         self._problems.append(self._written.problem(path, message))
 
@@ -409,5 +421,5 @@ def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price |
         return ""
     if file is not None and "price" not in backend.model_fields_set:
         return file.name
-    free_here = price == Price() and (backend.kind == "scripted" or not (backend.key_env or backend.auth))
+    free_here = price == Price() and backend.is_here and not is_hosted_alone(backend.model)
     return "on this machine" if free_here else "config"

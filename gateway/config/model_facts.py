@@ -12,7 +12,7 @@ one that ships. A model that neither file has is unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import cache
@@ -67,6 +67,25 @@ class HostedModel(Section):
             return None
         priced = [name for name in SERVICE_TIERS if name in self.price.service_tiers]
         return (*priced, "other")
+
+
+_MAKERS_ALONE: Final = re.compile(
+    r"(?:.*[/.])?(?:gpt-[3-9]|chatgpt-|o[1-9](?![\w.])|text-embedding-(?:3|ada)|claude-|gemini-(?!gemma)|grok-[3-9]|grok-code"
+    r"|(?:mistral|codestral|devstral|magistral|ministral|pixtral|voxtral)-(?:[\w-]*-)?latest$|mistral-(?:medium|large)-"
+    r"|deepseek-(?:chat|reasoner)$)"
+)
+
+
+PROXIED: Final = "a hosted model behind an address of this machine, so a proxy's"
+"""Why a backend on this machine is not taken to be free."""
+
+
+def is_hosted_alone(model: str) -> bool:
+    """Return whether a model is served by its maker and its maker's partners alone, by its name, prefixes left out.
+
+    A server on one's own machine that offers one is a proxy, and somebody pays for its calls.
+    """
+    return _MAKERS_ALONE.match(model.lower()) is not None
 
 
 @cache
@@ -289,21 +308,23 @@ def _retire_with_snapshots(by_name: dict[str, dict[str, Any]]) -> None:
 
 def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     rates = _rates(entry, "")
-    if rates is None or not any(rates.values()):  # 0 for a hosted model means a trial, or that nobody knows
+    if rates is None or (entry.get("mode") != "embedding" and not rates.get("output")):
+        return None  # an answer that nobody states a price for is not free
+    if not any(rates.values()):  # 0 for a hosted model means a trial, or that nobody knows
         return None
     over = sorted({int(match[1]) for key in entry if (match := _ABOVE.search(key))})
-    if over:
-        rates |= _long(entry, over[0], "")
+    rates |= _long(entry, over, "")
     tiers = {}
     for tier in _TIERS:
         if (own := _rates(entry, f"_{tier}")) is not None:
-            tiers[tier] = own | (_long(entry, over[0], f"_{tier}") if over else {})
+            tiers[tier] = own | _long(entry, over, f"_{tier}")
     return rates | ({"service_tiers": tiers} if tiers else {})
 
 
-def _long(entry: Mapping[str, Any], thousands: int, suffix: str) -> dict[str, Any]:
-    rates = _rates(entry, f"_above_{thousands}k_tokens{suffix}")
-    return {} if rates is None else {"long": {"over": thousands * 1000, **rates}}
+def _long(entry: Mapping[str, Any], thousands: Iterable[int], suffix: str) -> dict[str, Any]:
+    found = [(over, _rates(entry, f"_above_{over}k_tokens{suffix}")) for over in thousands]
+    steps = [{"over": over * 1000, **rates} for over, rates in found if rates is not None]
+    return {"long": steps} if steps else {}
 
 
 def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any] | None:

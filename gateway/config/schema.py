@@ -27,6 +27,7 @@ from gateway.config.alerts import AlertsConfig
 from gateway.config.hooks import hook_of
 from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
 from gateway.config.keys import KeysConfig, OwnerTerms
+from gateway.config.model_facts import is_hosted_alone
 from gateway.config.prices import Dollars, Price
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.reasoning import Maker, maker_of
@@ -98,6 +99,8 @@ OptionalCount = Annotated[Count | None, BeforeValidator(_none_if_empty)]
 Port = Annotated[Whole, Field(ge=0, le=65535)]
 Positive = Annotated[Seconds, Field(gt=0)]
 Words = Annotated[str, Field(min_length=1)]
+LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
+"""Environment variable with the URL of the model that `tierline up` starts, which sets it."""
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
@@ -221,7 +224,7 @@ class BackendConfig(Keyed, SetFields):
     backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
     price: Price | None = None
-    """None if nobody states it: then what its calls cost is unknown. What runs on this machine is free."""
+    """None if nobody states it: then what its calls cost is unknown. A model that runs on this machine is free."""
     max_in_flight: Count = 64
     """Most concurrent calls, of all workers together."""
     adaptive: bool = True
@@ -286,13 +289,13 @@ class BackendConfig(Keyed, SetFields):
     @model_validator(mode="before")
     @classmethod
     def _known_of_its_kind(cls, data: Any) -> Any:
-        """Return the data with a scripted backend's name; what runs on this machine is free, in one service tier."""
+        """Return the data with a scripted backend's name; a model on this machine is free, in one service tier."""
         if not isinstance(data, Mapping):
             return data
         scripted, url = data.get("kind") == "scripted", data.get("base_url")
         known: dict[str, Any] = {"model": "scripted"} if scripted else {}
         here = isinstance(url, str) and is_loopback(urlsplit(url).hostname or "")
-        if scripted or here:
+        if scripted or (here and not is_hosted_alone(str(data.get("model")))):
             known["price"] = {}
         if here or data.get("kind") == "anthropic":
             known["service_tiers"] = ()
@@ -427,8 +430,12 @@ class BackendConfig(Keyed, SetFields):
 
     @property
     def wants_local_model(self) -> bool:
-        """Whether `tierline up` starts the local model for the backend, which has no URL yet."""
-        return self.kind == "openai" and self.lacks_url
+        """Whether `tierline up` starts the local model for the backend: its URL is a variable that only `up` sets.
+
+        A `base_url` that is left out, or is `""`, is a backend without a URL, to `up` as to `serve`.
+        """
+        unset = f"{LOCAL_URL} is not set"
+        return self.kind == "openai" and self.lacks_url and self.unconfigured_reason == unset
 
     @property
     def configured(self) -> bool:
@@ -654,6 +661,8 @@ class Limits(Section):
     """
     connections: Count = 8192
     """Most open connections per worker; one more closes the one that has been idle the longest."""
+    sockets: Count = 64
+    """Most WebSockets of one key per worker; of all keys they are at most half of `connections`."""
     stall: Positive = 60.0
     """How long a client may leave sent data unread; after that its request and the backend's call are ended."""
     silent: Positive = 10
@@ -896,10 +905,8 @@ class Deployment(Section):
 
     @property
     def teamless(self) -> tuple[str, ...]:
-        """Names of the tenants without a team; `default` if there are no tenants."""
-        return tuple(name for name, tenant in self.tenants.items() if tenant.team is None) or (
-            () if self.tenants else (DEFAULT_TENANT,)
-        )
+        """Names of the tenants without a team."""
+        return tuple(name for name, tenant in self.tenants.items() if tenant.team is None)
 
     @property
     def backends(self) -> tuple[BackendConfig, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.config.model_facts import PROXIED
 from gateway.config.schema import BackendConfig, Deployment
 from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
@@ -210,6 +211,7 @@ def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
 
     def finding(at: KeyPath, backend: BackendConfig, so: str) -> Finding:
         mend = "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free"
+        so = f" ({PROXIED}){so}" if backend.is_here else so
         return Finding(at, f"the price of backend {backend.name!r} ({backend.model}) is unknown{so}", "T713", mend)
 
     for backend in unknown:
@@ -217,9 +219,18 @@ def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
             at = ("cache", "semantic", "audit_judge", "backend")
             yield finding(at, backend, ", so nobody counts what it costs")
     so = "its calls are in no cost or saving, and no hedge, shadow or comparison calls it, as their limits could not be"
+    terms = deployment.keys.unknown_price
+    owners = (
+        "a request whose key has a budget of money is refused with 403 (price_unknown) if it may come to this tier; "
+        "keys.unknown_price.ceiling lets it in"
+        if terms == "refuse"
+        else f"of a budget of money each call takes ${terms.ceiling:g} (keys.unknown_price.ceiling)"
+    )
     for i, name in enumerate(policy.tiers):
         of_tier = [backend for tier in deployment.tiers if tier.name == name for backend in tier.backends]
-        yield from (finding(("tiers", i), backend, f": {so} kept") for backend in unknown if backend in of_tier)
+        yield from (
+            finding(("tiers", i), backend, f": {so} kept; {owners}") for backend in unknown if backend in of_tier
+        )
 
 
 def _of_set_fields(policy: Rules, deployment: Deployment) -> Iterator[Finding]:

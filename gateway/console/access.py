@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
@@ -50,7 +50,7 @@ class ConsoleAccess:
         self._sessions: OrderedDict[bytes, tuple[Person, float]] = OrderedDict()
         """By the digest of its cookie, the person of a session and the time at which it ends; the oldest first."""
         self.tries = KeyTries()
-        """Wrong keys, and sign-ins that failed, by address."""
+        """Wrong keys, by address."""
         self._hosts = hosts
         self._identities = identities
         self.has_keys = bool(keys)
@@ -75,7 +75,6 @@ class ConsoleAccess:
 
         Raises RateLimited if too many unknown ones came from the address, and Overloaded if no token can be verified.
         """
-        self.tries.check(address)
         digest = _digest(key)
         found = [person for person, known in self._digests.items() if hmac.compare_digest(known, digest)]
         if not found and self._identities and is_token(token := key.encode("utf-8", "replace")):
@@ -92,8 +91,14 @@ class ConsoleAccess:
         cookie = secrets.token_urlsafe(32)
         self._sessions[_digest(cookie)] = person, time.monotonic() + (LOGIN_S if person.id else SESSION_S)
         if len(self._sessions) > _MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+            self._make_room()
         return cookie
+
+    def _make_room(self) -> None:
+        """End the oldest session of whoever has the most, so that nobody's sign-ins end another's session."""
+        most, _ = Counter(person.id or person.name for person, _ in self._sessions.values()).most_common(1)[0]
+        held = self._sessions.items()
+        del self._sessions[next(digest for digest, (person, _) in held if (person.id or person.name) == most)]
 
     def end_session(self, cookie: str) -> None:
         """End the session of a cookie, whoever still has it."""

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Final
 
 STATIC: Final = Path(__file__).parent / "static"
-_SCRIPTS: Final = ("vendor/htmx.min.js", "vendor/hx-sse.min.js", "console.js", "drag.js")
+_SCRIPTS: Final = ("vendor/htmx.min.js", "vendor/hx-sse.min.js", "console.js")
 _BUNDLES: Final[Mapping[str, tuple[str, ...]]] = {
     "console.css": (
         "css/base.css",
         *sorted(f"css/{file.name}" for file in STATIC.glob("css/*.css") if file.stem != "base"),
         "vendor/uplot.min.css",
     ),
-    "console.js": _SCRIPTS,
+    "console.js": (*_SCRIPTS, "drag.js"),
     "charts.js": (*_SCRIPTS, "vendor/uplot.min.js", "charts.js"),
     "policy.js": (*_SCRIPTS, "vendor/codemirror.min.js", "policy.js"),
 }
-"""What each bundle is made of. A page loads one script alone, so a bundle with more begins with what all pages need."""
+"""What each bundle is made of. A page loads one script alone, so every bundle begins with what all pages need."""
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 

@@ -252,7 +252,14 @@ def served_call(row: Row) -> Mapping[str, Any] | None:
 def _usage(call: Mapping[str, Any], cached: int) -> Usage:
     """Return a call's usage as if so much of its prompt had been cached. What is cached need not be written."""
     written = min(call["tokens_cache_write"] or 0, call["tokens_in"] - cached)
-    return Usage(call["tokens_in"], call["tokens_out"], False, cached, written)
+    for_an_hour = min(call.get("tokens_hour_write") or 0, written)
+    return Usage(
+        call["tokens_in"],
+        call["tokens_out"],
+        tokens_cached=cached,
+        tokens_cache_write=written,
+        tokens_hour_write=for_an_hour,
+    )
 
 
 def _flip(

@@ -17,11 +17,11 @@ from gateway.console.key_forms import NotChanged, form_of_record, key_of, limits
 from gateway.console.page import PageError
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets
 from gateway.keys.known_keys import configured_owners
-from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
+from gateway.keys.made_keys import change_key, check_owner, make_key, rotate_key
 from gateway.keys.records import STATE_AFTER, KeyRecord, OwnerRecord, state_at
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.keys.roles import Person, may
-from gateway.keys.self_service import NotAllowed, may_with
+from gateway.keys.roles import Person
+from gateway.keys.self_service import NotAllowed, may_with, may_with_owner
 from gateway.quotas.terms import Terms
 from gateway.registry.registry import PolicyRegistry
 
@@ -146,7 +146,7 @@ class KeyDesk:
     async def owner(self, person: Person, kind: str, name: str) -> OwnerRecord:
         """Return a team or tenant that the person may see; of revision 0 where only the config has it, or nothing."""
         with _refusals_told(NoSuchKey):
-            check_name(kind, name)
+            check_owner(kind, name)
         if kind not in KINDS:
             raise NoSuchKey(f"{kind!r} has no limits; there are {' and '.join(KINDS)}")
         of: Literal["team", "tenant"] = "team" if kind == "team" else "tenant"
@@ -224,8 +224,8 @@ def _why(person: Person, form: Mapping[str, str], action: str = "") -> Why:
 
 
 def _may_see(person: Person, owner: OwnerRecord) -> bool:
-    return may(person, "teams.see", owner.name if owner.kind == "team" else "")
+    return may_with_owner(person, "teams.see", owner)
 
 
 def _may_set(person: Person, owner: OwnerRecord) -> bool:
-    return may(person, "teams.change", owner.name if owner.kind == "team" else "")
+    return may_with_owner(person, "teams.change", owner)

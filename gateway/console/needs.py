@@ -20,6 +20,7 @@ from gateway.console.surface_counts import BUCKETS
 from policies.model import Policy
 from policies.quantities import OF_STAGES, milliseconds, percent, write_share
 
+_IS: Final = {True: "is", False: "are"}
 _BEFORE_S: Final = 300.0
 """A change so long before a trouble began is named beside it."""
 
@@ -59,12 +60,14 @@ def verdict_of(needs: Sequence[Need], surfaces: Sequence[Mapping[str, Any]], spa
     few = [one["surface"] for one in surfaces if one["state"] == "few"]
     well = [one["surface"] for one in surfaces if one["state"] == "well"]
     over = [one["surface"] for one in surfaces if one["state"] == "over"]
+    changed = [one["surface"] for one in surfaces if one["state"] == "changed"]
     if not surfaces:
         text = f"No request in the last {span}"
-    elif not well and not over:
+    elif not well and not over and not changed:
         text = f"Too few requests to say whether limits are kept: {requests}"
-    elif few or over:
-        parts = [f"{', '.join(over)} missed a limit earlier, and not since"] if over else []
+    elif few or over or changed:
+        parts = [f"{', '.join(changed)} {_IS[len(changed) == 1]} not as in the hours before"] if changed else []
+        parts += [f"{', '.join(over)} missed a limit earlier, and not since"] if over else []
         parts += [f"{', '.join(well)} {'keeps its' if len(well) == 1 else 'keep their'} limits"] if well else []
         parts[-1] += f" ({requests})"
         parts += [f"too few requests to say of {', '.join(few)}"] if few else []
@@ -117,9 +120,11 @@ def _missed(
             per[row["objective"]] = per.get(row["objective"], 0) + row["missed"]
         worst = max(per, key=lambda one: per[one], default="")
         what = f"{name}: {percent(surface['goodput'])} of requests were good, where {GOODPUT_OBJECTIVE:.0%} shall be"
-        causes = [f"{worst.replace('_', '.')} was missed by {per[worst]:,}"] if per.get(worst) else []
-        causes += [f"{surface['failures']:,} failed"] if surface["failures"] else []
-        causes += [f"{surface['degraded']:,} were degraded"] if surface["degraded"] else []
+        ended = surface["ended"]
+        most_missed = f", {worst.replace('_', '.')} by {per[worst]:,}" if per.get(worst) else ""
+        causes = [f"{ended['failed']:,} failed"] if ended["failed"] else []
+        causes += [f"{ended['late']:,} came late{most_missed}"] if ended["late"] else []
+        causes += [f"{ended['poor']:,} were degraded or invalid"] if ended["poor"] else []
         what += f" ({limit.missed:,} of {limit.held:,} were not" + (f": {', '.join(causes)})" if causes else ")")
         held, missed = bad
     else:
@@ -145,7 +150,10 @@ def _missed(
     first = next((place for place, count in enumerate(held) if count), 0)
     new = time_of is None or time_of[0] <= first  # there is no time before it to differ from
     change = None if new else _change_before(name, marks, since, span_ms / BUCKETS / 1000)
-    todo = "See which requests, and where their time went."
+    # The first requests that there are were no better: it may have begun before them.
+    todo = (
+        "At least since then. " if new and since is not None else ""
+    ) + "See which requests, and where their time went."
     if change is not None:
         todo = f"Just before: {change.text}. {todo}"
     query = f"?limit={worst}" if worst and worst != GOODPUT else ""

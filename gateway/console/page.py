@@ -63,6 +63,8 @@ class PolicyPlaces:
     ledger: Path
     config: Path | None
     store_url: str
+    logs: Path | None = None
+    """The folder of the logs of `tierline up`; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -200,8 +200,21 @@ class PolicyDesk:
             raise NotApplied(errors or f"{what} ended with exit code {code} and no output") from None
         return report
 
-    async def apply(self, surface: str, text: str, *, how: str, author: str, message: str, base: str) -> dict[str, Any]:
-        """Apply a text to its surface, if the version `base` is still in force. Raises NotApplied."""
+    async def apply(
+        self,
+        surface: str,
+        text: str,
+        *,
+        how: str,
+        author: str,
+        message: str,
+        base: str,
+        may_change: Callable[[str], bool] = lambda _: True,
+    ) -> dict[str, Any]:
+        """Apply a text to its surface, if the version `base` is still in force. Raises NotApplied.
+
+        `may_change`: see `gateway.registry.apply.apply_file`.
+        """
         if not await self._from_store():
             file = self._places.source.directory / f"{surface}.yaml"
             raise NotApplied(
@@ -215,6 +228,7 @@ class PolicyDesk:
                 applied = await apply_file(
                     self._registry, self._places.source, file, how=_HOW[how], author=author or "console",
                     message=message.strip(), at=time.time(), base=base or None, surface=surface,
+                    may_change=may_change,
                 )  # fmt: skip
             except (ConfigError, RegistryError) as error:
                 raise NotApplied(str(error).replace(f"{file.parent}/", "")) from None

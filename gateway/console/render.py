@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.console.assets import Assets
+    from gateway.console.page import Page
     from gateway.keys.roles import Person
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -46,6 +47,8 @@ class Renderer:
         )
         environment.globals |= {"asset": assets.url, "utc": utc, "form_for": form_for, **shared}
         self._scripted = list(shared.get("scripted", ()))
+        self._needs_key = bool(shared.get("signed_in"))
+        self._views: Sequence[Page] = shared.get("views", ())
         said: dict[str, Callable[..., str]] = {
             "ms": milliseconds, "usd": dollars, "percent": percent, "count": "{:,.0f}".format, "unit": figure,
             "bytes": byte_size, "points": points, "as_written": write_share,
@@ -74,11 +77,18 @@ class Renderer:
         if request.url.path.endswith(".json"):
             return json_of({**data, "scripted": self._scripted} if self._scripted else data, status)
         person: Person | None = getattr(request.state, "person", None)
+        known = person is not None or not self._needs_key
+
+        def shown_to(view: Page) -> bool:
+            return known and (person is None or may_some(person, view.does))
+
         html = self._environment.get_template(template).render(
             request=request,
             path=request.url.path,
             script=script,
-            shown_to=lambda view: person is None or may_some(person, view.does),
+            shown_to=shown_to,
+            seen={view.path for view in self._views if shown_to(view)},
+            known=known,
             signed_by=person.name if person is not None and person.id else "",
             **data,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Final
@@ -20,6 +21,7 @@ from gateway.console.page import form_of
 from gateway.console.render import Renderer
 from gateway.errors import Headers, Overloaded, RateLimited
 from gateway.keys.roles import NOBODY, Person
+from gateway.request.key_tries import KeyTries
 
 log = logging.getLogger("tierline.console")
 
@@ -36,6 +38,8 @@ class SignIn:
         self._render = render
         self._trail = trail
         self._login = login
+        self._failed = KeyTries()
+        """Sign-ins by the provider that failed, by address: wrong keys keep nobody from these."""
 
     def routes(self) -> list[Route]:
         """Return the routes, which everybody may ask."""
@@ -67,7 +71,7 @@ class SignIn:
         assert self._login is not None  # noqa: S101  (else there is no route)
         to = _within(request.query_params.get("to", "/"))
         try:
-            self._access.tries.check(address_of(request))
+            self._failed.check(address_of(request))
             address, cookie = await self._login.begin(to)
         except RateLimited as refused:
             return self._page(request, to, refused.message, refused.status, refused.headers)
@@ -85,7 +89,8 @@ class SignIn:
         try:
             person, to = await self._login.finish(request.cookies.get(_TRY_COOKIE, ""), request.query_params)
         except LoginFailed as error:
-            self._access.tries.refused(address_of(request))
+            with contextlib.suppress(RateLimited):
+                self._failed.refused(address_of(request))
             log.warning("a sign-in of %s failed: %s", address_of(request), error)
             return self._page(request, "/", str(error), 401)
         # A page, and no redirect: the session's strict cookie comes along only from a page of this site.

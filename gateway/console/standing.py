@@ -372,7 +372,7 @@ def _degraded(standing: StoreStanding) -> Iterator[Need]:
 
 
 def version_marks(changes: Sequence[Mapping[str, Any]], standing: StoreStanding) -> Iterator[StandingMark]:
-    """Yield the policy versions that came into use, of surfaces of which the registry says nothing."""
+    """Yield the policy versions that came into use, again too, of surfaces of which the registry says nothing."""
     seen: set[str] = set()
     for change in changes:
         surface = change["surface"]

@@ -24,6 +24,8 @@ _BY_PATH: Final[Mapping[str, str]] = {
 """Sentences by path for requests without recorded hops."""
 _MUCH: Final = 0.2
 """Share of the total time from which a wait in a queue is told, where a limit was missed."""
+_LONG_MS: Final = 100.0
+"""A wait for limits and budgets from which it is told: a shorter one is the store's answer."""
 _ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
@@ -51,7 +53,7 @@ def summary_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> RequestSummary
     if not served:
         by = ledger["tier"] or ledger["backend"] or "the backend"
         return RequestSummary(_BY_PATH.get(ledger["path"], "{} answered").format(by), missed)
-    text, queued_ms = _answer(ledger, bars, attempts, served), served[-1].queue_ms
+    text, queued_ms = _answer(ledger, bars, attempts, served) + _waited(bars), served[-1].queue_ms
     if missed and queued_ms > _MUCH * (ledger["total_ms"] or 0.0):
         text += f"; {milliseconds(queued_ms)} of it in the queue"
     return RequestSummary(text, missed)
@@ -165,6 +167,15 @@ def _hit(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
     return f"{text}{who} to the same question{_spared(ledger)}"
 
 
+def _waited(bars: Sequence[Bar]) -> str:
+    """Return how long the request waited for its owners' limits and budgets, and whose; '' if hardly."""
+    waits = [bar for bar in _named(bars, names.QUOTA_WAIT) if bar.duration_ms >= _LONG_MS]
+    if not waits:
+        return ""
+    whose = str(waits[-1].attributes.get(names.LIMITED_BY) or "its owners").partition("/")[0]
+    return f", after {milliseconds(sum(bar.duration_ms for bar in waits))} of waiting for the budget of {whose}"
+
+
 def _spared(ledger: Mapping[str, Any]) -> str:
     full = ledger["counterfactual_usd"]
     return f"; the strongest tier would have cost {dollars(full)}" if full else ""
@@ -172,6 +183,8 @@ def _spared(ledger: Mapping[str, Any]) -> str:
 
 def _failure(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
     status, error = ledger["status"], ledger["error"] or "no reason recorded"
+    if told := [bar.attributes[names.LIMIT_SAID] for bar in bars if bar.attributes.get(names.LIMIT_SAID)]:
+        return f"Refused with {status}: {str(told[0]).rstrip('.')}{_waited(bars)}"
     if shed := _named(bars, names.HOP_SHED):
         return f"Refused with {status}: {shed[0].attributes.get(names.REASON) or error}"
     if error == "client_gone":

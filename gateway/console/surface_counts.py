@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from gateway.archive.summaries import LATENCY, Summary
+from gateway.archive.saving import ESTIMATED_COST, SAVING_SQL
+from gateway.archive.summaries import ENDED, HELD_ENDS, LATENCY, Summary
 
 if TYPE_CHECKING:
     from gateway.archive.live import LiveArchive
@@ -53,17 +54,19 @@ def counts(slot: int) -> Summary:
         "counts",
         slot,
         f"""SELECT surface, {slot_of_entry(slot)}, count(*) AS requests, max(entry_ms) AS latest_ms,
-    count(*) FILTER (good IS NOT NULL OR status >= 500) AS held, count(*) FILTER (good AND status < 500) AS good,
+    count(*) FILTER (ending IN {HELD_ENDS}) AS held, count(*) FILTER (ending = 'good') AS good,
+    count(*) FILTER (ending = 'failed') AS failed, count(*) FILTER (ending = 'refused') AS refused,
+    count(*) FILTER (ending = 'late') AS late,
     count(*) FILTER (path = 'escalated') AS escalated, count(*) FILTER (starts_with(path, 'cache')) AS hits,
     count(*) FILTER (path = 'direct') AS direct, count(*) FILTER (path = 'fallback' OR path = 'degraded') AS fallback,
     count(*) FILTER (path = 'degraded') AS degraded, count(*) FILTER (steered_from <> '') AS steered,
-    count(*) FILTER (status >= 500) AS failed, sum(cost_usd) AS cost, bool_or(cost_unknown) AS unknown,
-    count(*) FILTER (known) AS known, coalesce(sum(saved) FILTER (known), 0) AS saved,
-    coalesce(sum(saved * saved) FILTER (known), 0) AS squares, count(*) FILTER (arm = 'candidate') AS canary,
+    sum(cost_usd) AS cost, sum(cost_usd * cost_usd) AS cost_squares, bool_or(cost_unknown) AS unknown,
+    count(*) FILTER (list_bool_or(list_transform(calls, lambda one: one.basis <> ''))) AS drafts,
+    count(*) FILTER (list_bool_or(list_transform(calls, lambda one: one.basis = 'none'))) AS unjudged,
+    {SAVING_SQL}, count(*) FILTER (arm = 'candidate') AS canary,
     arg_max(basis, entry_ms) FILTER (basis IS NOT NULL AND arm IS DISTINCT FROM 'candidate') AS basis,
     arg_max({_GIVEN_HEALTH}, entry_ms) FILTER (given IS NOT NULL) AS unavailable
-FROM (SELECT *, coalesce(counterfactual_usd, 0) - cost_usd AS saved,
-        counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false) AS known FROM rows WHERE {CHAT})
+FROM (SELECT *, {ENDED} AS ending, {ESTIMATED_COST} AS estimated_cost FROM rows WHERE {CHAT})
 GROUP BY surface, slot_ms""",
     )
 
@@ -78,11 +81,23 @@ def first_bytes(slot: int) -> Summary:
     )
 
 
+CHANGES: Final = """
+SELECT surface, policy, live_s AS since_s FROM (
+    SELECT *, place - lag(place) OVER (PARTITION BY surface, policy ORDER BY place) AS apart FROM (
+        SELECT surface, policy, min(live_s) AS live_s,
+            dense_rank() OVER (PARTITION BY surface ORDER BY slot_ms) AS place
+        FROM {versions} WHERE live_s IS NOT NULL AND {where} GROUP BY surface, policy, slot_ms))
+WHERE coalesce(apart, 2) > 1 ORDER BY since_s
+"""
+"""SQL of when each version came into force, each time that it did: its first request after slots without one."""
+
+
 def versions(slot: int) -> Summary:
-    """Since when a surface's requests met a policy version, and how many did."""
+    """Since when a surface's requests met a policy version, and how many did; `live_s`: other than as a candidate."""
     return slotted(
         "versions",
         slot,
-        f"SELECT surface, policy, {slot_of_entry(slot)}, min(started_s) AS since_s, count(*) AS requests FROM rows "
+        f"SELECT surface, policy, {slot_of_entry(slot)}, min(started_s) AS since_s, count(*) AS requests, "
+        "min(started_s) FILTER (arm IS DISTINCT FROM 'candidate') AS live_s FROM rows "
         f"WHERE {CHAT} AND policy <> '' GROUP BY ALL",
     )

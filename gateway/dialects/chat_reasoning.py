@@ -4,11 +4,14 @@
     thinking_blocks              LiteLLM's proxy: a list of objects with `signature` or `data`
     tool_calls[].extra_content   Gemini's OpenAI endpoint: `google.thought_signature` of a tool call
 
-See `gateway.dialects.reasoning`. Readable reasoning (`reasoning_content`, `reasoning`) has no maker and is passed on.
+See `gateway.dialects.reasoning`. Readable reasoning (`reasoning_content`, `reasoning`) has no maker, and clients of
+chat completions get it as it is.
 
-Clients of other dialects know `reasoning_details` alone. They get the other two as such details, whose sealed text says
-how the server spells it (`blocks`, `call` and the call's id), so that it finds its place again. The dialect of
-responses has a place for `extra_content`.
+Clients of other dialects know `reasoning_details` alone, of which their APIs keep a text and a signature. They get all
+others as such details, whose sealed text says how the server spells it, so that it finds its place again: `blocks`,
+`call` and the call's id, `field` and the name of readable reasoning, `detail` and the members of a detail that their
+APIs have no place for. What has no signature of its own is sealed at its end: as soon as anything else comes. The
+dialect of responses has a place for `extra_content`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
+from gateway.dialects.readable_reasoning import NAMES, name_of_reasoning
 from gateway.dialects.reasoning import DETAILS, Maker, maker_name
 
 _LISTS: Final = ("reasoning_details", "thinking_blocks")
@@ -28,6 +34,13 @@ _PLAIN_MESSAGE: Final = 2
 """Keys of a message with a role and a content alone."""
 _AS_BLOCK: Final = "blocks\n"
 _OF_CALL: Final = "call\n"
+_AS_FIELD: Final = "field\n"
+_AS_DETAIL: Final = "detail\n"
+_OUTPUT: Final = ("content", "tool_calls", "refusal", "function_call")
+_MAY_BE_TRANSLATED: Final = MAY_HOLD_REASONING | set(NAMES)
+_MAY_END_REASONING: Final = _MAY_BE_TRANSLATED | set(_OUTPUT)
+_KEPT: Final = frozenset({"text", "summary", "signature", "data"})
+"""Members of a detail that clients keep."""
 _EXTRA: Final = "extra_content"
 _UNSIGNED: Final = "skip_thought_signature_validator"
 """What Google documents for calls that another model made, in place of a signature."""
@@ -61,20 +74,47 @@ def seal_reasoning(holder: Mapping[str, Any], maker: Maker) -> bool:
 class TranslatedReasoning:
     """Turn the reasoning of one reply into `reasoning_details`, for a client of another dialect; call it per delta."""
 
+    __slots__ = ("_begun", "_calls", "_detailed", "_field", "_index", "_maker", "_marks", "_of_server", "watched")
+
     def __init__(self, maker: Maker, *, calls: bool) -> None:
         """Take the maker. `calls`: whether the signatures of tool calls have no place of their own in the dialect."""
         self._maker = maker
         self._calls = calls
         self._index = 0
+        self._begun = False
+        """Whether reasoning has begun that is to be sealed at its end."""
+        self._field = ""
+        """What is sealed of readable reasoning."""
+        self._marks: dict[str, Any] = {}
+        """Members of the detail that has begun which clients do not keep."""
+        self._of_server: Any = None
+        """The index and the type of it."""
+        self._detailed = False
+        """Whether the server gives details, so that the plain text of its reasoning says the same."""
+        self.watched = _MAY_BE_TRANSLATED
+        """Members of which a delta must have one for `turn` to have anything to do."""
 
-    def turn(self, holder: dict[str, Any]) -> bool:
+    def turn(self, holder: dict[str, Any], *, ends: bool = False) -> bool:
         """Change a message or delta in place, before `seal_reasoning`; return whether there was anything to change.
 
-        What becomes a detail is sealed here, and `seal_reasoning` must leave it as it is.
+        What becomes a detail is sealed here, and `seal_reasoning` must leave it as it is. `ends`: nothing follows it.
         """
+        details: list[dict[str, Any]] = []
+        if isinstance(given := holder.get(DETAILS), list) and given:
+            self._detailed = True
+            for detail in given:
+                if isinstance(detail, dict):
+                    self._add_detail(detail, details)
         blocks = holder.pop("thinking_blocks", None)
-        given = blocks if isinstance(blocks, list) else ()
-        details = [self._detail(block) for block in given if isinstance(block, dict)]
+        for block in blocks if isinstance(blocks, list) else ():
+            if isinstance(block, dict):
+                self._detailed = True
+                details.append(self._block(block))
+        if not self._detailed and (name := name_of_reasoning(holder)):
+            self._begun, self._field = True, f"{_AS_FIELD}{name}"
+            details.append({**_piece(holder, holder[name]), "index": self._index})
+        if self._begun and (ends or any(holder.get(name) for name in _OUTPUT)):
+            self._end(details)
         for call in (holder.get("tool_calls") or ()) if self._calls else ():
             google = _google(call)
             if google is not None and isinstance(text := google.get("thought_signature"), str) and call.get("id"):
@@ -83,10 +123,42 @@ class TranslatedReasoning:
                 details.append({"type": "reasoning.encrypted", "data": sealed, "index": self._index})
                 self._index += 1
         if details:
-            holder[DETAILS] = [*(holder.get(DETAILS) or ()), *details]
+            holder[DETAILS] = details
+        self.watched = _MAY_END_REASONING if self._begun else _MAY_BE_TRANSLATED
         return blocks is not None or bool(details)
 
-    def _detail(self, block: Mapping[str, Any]) -> dict[str, Any]:
+    def _end(self, details: list[dict[str, Any]]) -> None:
+        """Seal the reasoning that has begun; what follows is the next block."""
+        details.append({**_piece(self._marks, ""), "signature": self._sealed(""), "index": self._index})
+        self._close()
+
+    def _sealed(self, own: str) -> str:
+        told = self._field or f"{_AS_DETAIL}{orjson.dumps(self._marks).decode()}\n{own}"
+        return self._maker.seal(told)
+
+    def _close(self) -> None:
+        self._begun, self._field, self._marks = False, "", {}
+        self._index += 1
+
+    def _add_detail(self, detail: dict[str, Any], details: list[dict[str, Any]]) -> None:
+        """Add a detail of the server's own, with what clients do not keep of it in its sealed text."""
+        if self._begun and (detail.get("index"), detail.get("type")) != self._of_server:
+            self._end(details)
+        self._of_server = detail.get("index"), detail.get("type")
+        self._marks |= {name: value for name, value in detail.items() if name not in _KEPT and value is not None}
+        if isinstance(data := detail.get("data"), str):
+            details.append({"type": "reasoning.encrypted", "data": self._sealed(data), "index": self._index})
+            self._close()
+            return
+        piece = {**_piece(detail, detail.get("text") or detail.get("summary") or ""), "index": self._index}
+        details.append(piece)
+        if isinstance(signature := detail.get("signature"), str) and signature:
+            piece["signature"] = self._sealed(signature)
+            self._close()
+        else:
+            self._begun = True
+
+    def _block(self, block: Mapping[str, Any]) -> dict[str, Any]:
         detail: dict[str, Any] = {"index": self._index}
         if isinstance(data := block.get("data"), str):
             detail |= {"type": "reasoning.encrypted", "data": self._maker.seal(_AS_BLOCK + data)}
@@ -97,6 +169,11 @@ class TranslatedReasoning:
         if "data" in detail or "signature" in detail:
             self._index += 1  # what follows is the next block
         return detail
+
+
+def is_name_of_field(sealed: object) -> bool:
+    """Return whether a seal holds no signature, but the name under which a server gave readable reasoning."""
+    return isinstance(sealed, str) and maker_name(sealed) is not None and f".{_AS_FIELD}" in sealed
 
 
 def last_maker(messages: Sequence[Any]) -> str | None:
@@ -183,7 +260,9 @@ def _of_maker(message: Mapping[str, Any], maker: Maker) -> tuple[dict[str, Any],
 
 
 def _put_back(message: dict[str, Any]) -> None:
-    """Move details that were not details when the server sent them to where they were."""
+    """Move details that were not details when the server sent them to where they were, and give all others their
+    own members back.
+    """
     kept: list[Any] = []
     for detail in message[DETAILS]:
         name = "signature" if isinstance(detail, dict) and "signature" in detail else "data"
@@ -196,6 +275,11 @@ def _put_back(message: dict[str, Any]) -> None:
             )
             block[name] = text.removeprefix(_AS_BLOCK)
             message.setdefault("thinking_blocks", []).append(block)
+        elif text.startswith(_AS_FIELD):
+            field = text.removeprefix(_AS_FIELD)
+            message[field] = (message.get(field) or "") + (detail.get("text") or "")
+        elif text.startswith(_AS_DETAIL):
+            kept.append(_own_detail(detail, name, text))
         elif text.startswith(_OF_CALL):
             call_id, _, signature = text.removeprefix(_OF_CALL).partition("\n")
             message["tool_calls"] = [
@@ -209,6 +293,26 @@ def _put_back(message: dict[str, Any]) -> None:
         del message[DETAILS]
     if not message.get("tool_calls", True):
         del message["tool_calls"]
+
+
+def _own_detail(detail: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
+    """Return a detail as its server gave it; `text` is its unsealed signature or data, the member of this `name`."""
+    marks, _, own = text.removeprefix(_AS_DETAIL).partition("\n")
+    made: dict[str, Any] = orjson.loads(marks)
+    if name == "data":
+        made["data"] = own
+    else:
+        made |= _piece(made, detail.get("text") or detail.get("summary") or "")
+        if own:
+            made["signature"] = own
+    return made
+
+
+def _piece(of: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return a piece of readable reasoning, a summary where it is one."""
+    if of.get("type") == "reasoning.summary":
+        return {"type": "reasoning.summary", "summary": text}
+    return {"type": "reasoning.text", "text": text}
 
 
 def with_signed_calls(messages: Sequence[Any]) -> list[Any] | None:
@@ -227,6 +331,30 @@ def with_signed_calls(messages: Sequence[Any]) -> list[Any] | None:
             first = {**calls[0], _EXTRA: {**extra, "google": google}}
             changed[position] = {**message, "tool_calls": [first, *calls[1:]]}
     return [changed.get(position, message) for position, message in enumerate(messages)] if changed else None
+
+
+def with_joined_calls(messages: Sequence[Any]) -> list[Any] | None:
+    """Return the messages with calls of neighbouring turns of the assistant in one turn; None if there are no such.
+
+    Their results follow the last of them, and each message with calls must have all of its results behind it.
+    """
+    made: list[Any] | None = None
+    before: Any = None
+    for at, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if calls and before is not None and before.get("tool_calls"):
+            if made is None:
+                made = list(messages[:at])
+            texts = [one["content"] for one in (before, message) if isinstance(one.get("content"), str)]
+            joined = {**before, **message, "tool_calls": [*before["tool_calls"], *calls]}
+            if "content" in joined:
+                joined["content"] = "".join(texts) or None
+            made[-1] = before = joined
+            continue
+        if made is not None:
+            made.append(message)
+        before = message if message.get("role") == "assistant" else None
+    return made
 
 
 def with_short_ids(messages: Sequence[Any]) -> list[Any] | None:

@@ -1,63 +1,82 @@
-"""Cut names of tools that are longer than OpenAI's APIs take, and write the client's own names into the replies.
+"""Give tools names that an API takes, and write the client's own names into the replies.
 
-Anthropic's API takes 128 characters, OpenAI's 64. A name is always cut to the same one, in the conversation too.
+Anthropic's API takes 128 letters, digits, `_` and `-`, OpenAI's 64; servers of tools have dots and slashes in names,
+too. A name always becomes the same one, in the conversation too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _LONGEST: Final = 64
 """Longest name of a tool that OpenAI's chat completions take."""
 
+_LONGEST_OF_ANTHROPIC: Final = 128
+_UNTAKEN: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
 ToolNames = dict[str, str]
-"""The client's names of tools, by those that were cut."""
+"""The client's names of tools, by those that were sent instead."""
 
 
 def short_name(name: str) -> str:
     """Return the name, cut to 64 characters if it is longer; the end of a cut one tells it from others."""
-    if len(name) <= _LONGEST:
+    return name if len(name) <= _LONGEST else _told_apart(name, name, _LONGEST)
+
+
+def plain_name(name: str) -> str:
+    """Return the name as Anthropic's API takes it; the end of a changed one tells it from others."""
+    plain = _UNTAKEN.sub("_", name)
+    if plain == name and len(name) <= _LONGEST_OF_ANTHROPIC:
         return name
+    return _told_apart(name, plain, _LONGEST_OF_ANTHROPIC)
+
+
+def _told_apart(name: str, plain: str, longest: int) -> str:
     told_apart = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{name[: _LONGEST - 9]}_{told_apart}"
+    return f"{plain[: longest - 9]}_{told_apart}"
 
 
-def with_short_names(body: Mapping[str, Any]) -> tuple[dict[str, Any], ToolNames]:
-    """Return the members of a chat-completions body that have long names of tools, with short ones, and those cut."""
+def with_names(body: Mapping[str, Any], fit: Callable[[str], str] = short_name) -> tuple[dict[str, Any], ToolNames]:
+    """Return the members of a chat-completions body that have names of tools which `fit` changes, and these names."""
     names: ToolNames = {}
     changed: dict[str, Any] = {}
     for field in ("tools", "tool_choice"):
-        if (given := body.get(field)) is not None and (cut := _cut(given, names)) is not given:
-            changed[field] = cut
+        if (given := body.get(field)) is not None and (made := _fitted(given, fit, names)) is not given:
+            changed[field] = made
     messages = body["messages"]
     for at, message in enumerate(messages):
         calls = message.get("tool_calls")
-        if calls and (cut := _cut(calls, names)) is not calls:
-            changed.setdefault("messages", list(messages))[at] = {**message, "tool_calls": cut}
+        if calls and (made := _fitted(calls, fit, names)) is not calls:
+            changed.setdefault("messages", list(messages))[at] = {**message, "tool_calls": made}
     return changed, names
 
 
-def _cut(value: Any, names: ToolNames) -> Any:
-    """Return tools, a choice of some or calls with short names; the value itself if none was long."""
+def _fitted(value: Any, fit: Callable[[str], str], names: ToolNames) -> Any:
+    """Return tools, a choice of some or calls with names that fit; the value itself if all do."""
     if isinstance(value, list):
-        items = [_cut(item, names) for item in value]
+        items = [_fitted(item, fit, names) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     if not isinstance(value, dict):
         return value
     if value.get("type") == "allowed_tools":
         allowed = value.get("allowed_tools")
-        if isinstance(allowed, dict) and (cut := _cut(allowed.get("tools"), names)) is not allowed.get("tools"):
-            return {**value, "allowed_tools": {**allowed, "tools": cut}}
+        if isinstance(allowed, dict) and (made := _fitted(allowed.get("tools"), fit, names)) is not allowed.get(
+            "tools"
+        ):
+            return {**value, "allowed_tools": {**allowed, "tools": made}}
         return value
     kind = "custom" if value.get("type") == "custom" else "function"
     named = value.get(kind)
-    if not isinstance(named, dict) or not isinstance(name := named.get("name"), str) or len(name) <= _LONGEST:
+    if not isinstance(named, dict) or not isinstance(name := named.get("name"), str) or not name:
         return value
-    short = short_name(name)
-    names[short] = name
-    return {**value, kind: {**named, "name": short}}
+    sent = fit(name)
+    if sent == name:
+        return value
+    names[sent] = name
+    return {**value, kind: {**named, "name": sent}}
 
 
 def restore_names(turn: Mapping[str, Any], names: ToolNames) -> bool:

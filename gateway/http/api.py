@@ -86,7 +86,6 @@ def gatekeeper(admin: Admin, identities: Identities) -> Callable[[Request], Awai
 
     async def admitted(request: Request) -> Person:
         address = request.client.host if request.client is not None else ""
-        tries.check(address)
         key = bearer_key(known_headers(request.scope["headers"]))
         if admin.key is not None and is_key(key, admin.key):
             return ADMIN
@@ -97,7 +96,7 @@ def gatekeeper(admin: Admin, identities: Identities) -> Callable[[Request], Awai
             raise Unauthorized(f"The admin API needs {wanted}. Send it as 'Authorization: Bearer KEY'.")
         except Unauthorized:
             if key:
-                tries.refused(address)
+                tries.refused(address)  # the right key is let in whatever else comes from its address
             raise
 
     return admitted

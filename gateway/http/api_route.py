@@ -22,6 +22,7 @@ from gateway.errors import Forbidden, InvalidRequest
 from gateway.http.messages import read_body
 from gateway.keys.records import Caller
 from gateway.keys.roles import ACTIONS, Person, may, may_some
+from gateway.request.body_room import ANYONE
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 from gateway.telemetry import names
@@ -63,6 +64,11 @@ async def _counted(request: Request) -> AsyncIterator[Caller]:
             hold.end()
 
 
+async def _owner(request: Request) -> str:
+    """Return the owner of what is kept for who asks. Raises Unauthorized."""
+    return (await _caller(request)).owner
+
+
 def needs(action: str) -> Any:
     """Return the dependency of a route of the admin port: the person who asks, if they may do the action.
 
@@ -96,6 +102,8 @@ CallerOf = Annotated[Caller, Depends(_caller)]
 """Who asks the public port."""
 Sender = Annotated[str, Depends(_sender)]
 """The tenant whose key a request has. What needs no more reads or changes what the gateway has itself, and is free."""
+Owner = Annotated[str, Depends(_owner)]
+"""The team, within its tenant, whose key a request has; the tenant where there is none: whose what is kept is."""
 CountedCaller = Annotated[Caller, Depends(_counted)]
 """Who sends a request that counts against the limits of its owners: what calls a backend does."""
 
@@ -157,12 +165,12 @@ class _BodyRequest(Request):
         state = self.app.state
         if self._most is None and state.sheds:
             state.steps.gate.check()
-        await state.admit(self)
+        asks: Caller | Person = await state.admit(self)
+        sender = asks.sender if isinstance(asks, Caller) else ANYONE
         steps: Steps = state.steps
         limit = steps.deployment.limits.body if self._most is None else self._most
-        raw = await read_body(
-            self.receive, known_headers(self.scope["headers"]), limit, steps.gate, typed=state.typed or self._typed
-        )
+        headers, typed = known_headers(self.scope["headers"]), state.typed or self._typed
+        raw = await read_body(self.receive, headers, limit, steps.gate, typed=typed, sender=sender)
         self._value, self.state.large = await state.bodies.read_object(raw)
         return raw
 

@@ -14,6 +14,7 @@ from gateway.cascade.conversations import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import Forbidden, InvalidRequest, NotFound, UpstreamTimeout
+from gateway.keys.open_models import OpenModels, check_fields, default_of, open_models
 from gateway.keys.records import ANYBODY, Caller
 from gateway.request.access import bearer_key, in_tenants_space
 from gateway.request.context import Client, RequestContext
@@ -56,14 +57,18 @@ def build_context(
     """
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
-    policies = steps.policies.current
-    policy = instead or policy_of(policies, body["model"], options, pinned, caller.record)
+    policies, key = steps.policies.current, caller.record
+    policy = instead or policy_of(policies, body["model"], options, pinned, key)
     ledger.session, ledger.conversation, named = session_of(ledger.tenant, headers, body)
     if policies.rolling and instead is None:
         policy = _assigned(policies.rolling, policy, headers, ledger)
     ledger.surface = policy.surface
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
+    models: OpenModels | None = None
+    if key is not None and key.models:
+        check_fields(key, body)
+        models = open_models(key, policy, policies, models_of(steps, policy))
     effective, own_limit = effective_body(body, policy.output)
     if not own_limit and (cap := policy.output.max_tokens) is not None:
         trace.root.attributes[names.OUTPUT_LIMIT] = cap
@@ -86,6 +91,8 @@ def build_context(
     if steps.deployment.telemetry.prompts and steps.deployment.telemetry.captures(policy.surface):
         trace.captures = True
         trace.root.attributes[names.PROMPT] = features.text
+    if steps.telemetry.exports:
+        trace.asked = names.asked_in(effective)
     trace.policy = policy
     trace.deadline_s = allowed_s = deadline_s(policy, options)
     first_due = ttft_deadline(policy, options, came) if features.stream else None
@@ -98,7 +105,7 @@ def build_context(
         body=effective,
         features=features,
         options=options,
-        clamp=clamp_of(policy, options, pinned, caller.record),
+        clamp=clamp_of(policy, options, pinned, key, models),
         own_limit=own_limit,
         deadline=came + allowed_s,
         trace=trace,
@@ -110,6 +117,7 @@ def build_context(
         caller=caller,
         hold=steps.admission.hold(caller, trace, ledger) if caller.is_limited else None,
         conversation=conversation,
+        models=models,
     )
 
 
@@ -117,7 +125,7 @@ def policy_of(
     policies: PolicySet, model: str, options: RequestOptions, pinned: str | None, key: KeyRecord | None
 ) -> Policy:
     """Return the policy in force that a request chooses. Raises NotFound, and Forbidden for one closed to its key."""
-    policy = chosen_policy(policies, model, AUTO if pinned is not None else model, options.surface, key)
+    policy = chosen_policy(policies, AUTO if pinned is not None else model, options.surface, key)
     if policy is None:
         name = options.surface or model
         raise NotFound(
@@ -128,20 +136,15 @@ def policy_of(
     return policy
 
 
-def chosen_policy(
-    policies: PolicySet, model: str, name: str, surface: str | None, key: KeyRecord | None
-) -> Policy | None:
+def chosen_policy(policies: PolicySet, name: str, surface: str | None, key: KeyRecord | None) -> Policy | None:
     """Return the policy of a surface, or of a name where that is None; None for no policy.
 
-    `model` is what the client wrote. A `key` may have a default surface of its own, for `auto` and for names that stand
-    for nothing here. Raises Forbidden for a model or a surface that it may not use.
+    A `key` may have a default surface of its own, for `auto` and for names that stand for nothing here. Raises
+    Forbidden for a surface that it may not use.
     """
     policy = policies.resolve(name, surface)
     if key is None:
         return policy
-    if key.models and model not in key.models:
-        message = f"This key may not use model {model!r}; it may use {', '.join(key.models)}."
-        raise Forbidden(message, code="model_not_allowed", param="model")
     if surface is None and (policy is None or name == AUTO) and (own := default_of(policies, key)):
         policy = policies.resolve(own)
     if policy is not None and key.surfaces and policy.surface not in key.surfaces:
@@ -150,11 +153,9 @@ def chosen_policy(
     return policy
 
 
-def default_of(policies: PolicySet, key: KeyRecord) -> str:
-    """Return the surface of a key's requests that name none; '' for the deployment's."""
-    if key.default_surface or not key.surfaces or policies.default.surface in key.surfaces:
-        return key.default_surface
-    return key.surfaces[0]
+def models_of(steps: Steps, policy: Policy) -> dict[str, frozenset[str]]:
+    """Return the models of the backends of each tier of a policy."""
+    return {name: steps.tiers[name].models for name in policy.tiers if name in steps.tiers}
 
 
 def _assigned(
@@ -171,8 +172,14 @@ def _assigned(
     return candidate.policy if ledger.arm == CANDIDATE else live
 
 
-def clamp_of(policy: Policy, options: RequestOptions, pinned: str | None, key: KeyRecord | None = None) -> Clamp | None:
-    """Return the tiers that a request and its key allow; None for all.
+def clamp_of(
+    policy: Policy,
+    options: RequestOptions,
+    pinned: str | None,
+    key: KeyRecord | None = None,
+    models: OpenModels | None = None,
+) -> Clamp | None:
+    """Return the tiers that a request and its key allow; None for all. `models` are those that the key's list opens.
 
     Of the tiers that a key may use, the first that are neighbours on the ladder count: what lies between must not be
     used. Raises ApiError for a tier that the surface lacks or that is closed to the key.
@@ -181,22 +188,24 @@ def clamp_of(policy: Policy, options: RequestOptions, pinned: str | None, key: K
     for name, header in ((least, "x-tierline-min-tier"), (most, "x-tierline-max-tier")):
         if name is not None:
             _check_tier(policy, name, "model" if pinned is not None else header)
-    if key is not None and key.tiers:
-        return _of_key(policy, least, most, key.tiers)
+    if key is not None and (key.tiers or models is not None):
+        return _of_key(policy, least, most, key, models)
     if least is None and most is None:
         return None
     _check_order(policy, least, most)
     return Clamp(least, most)
 
 
-def _of_key(policy: Policy, least: str | None, most: str | None, allowed: tuple[str, ...]) -> Clamp:
+def _of_key(policy: Policy, least: str | None, most: str | None, key: KeyRecord, models: OpenModels | None) -> Clamp:
     """Return the range from `least` to `most` within the first allowed tiers that are neighbours. Raises Forbidden."""
     _check_order(policy, least, most)
     tiers = policy.tiers
+    allowed = frozenset(key.tiers or tiers).intersection(tiers if models is None else models.tiers)
     wanted = tiers[tiers.index(least) if least else 0 : tiers.index(most) + 1 if most else None]
     open_to_it = list(takewhile(allowed.__contains__, dropwhile(lambda name: name not in allowed, wanted)))
     if not open_to_it:
-        message = f"This key may use {', '.join(allowed)} alone, and surface {policy.surface!r} has none of them"
+        names = [*key.tiers, *(key.models if models is not None else ())]
+        message = f"This key may use {', '.join(names)} alone, and surface {policy.surface!r} has none of them"
         limits = " within the tiers that the request allows" if least or most else ""
         raise Forbidden(f"{message}{limits}.", code="model_not_allowed", param="model")
     return Clamp(open_to_it[0], open_to_it[-1])

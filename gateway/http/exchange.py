@@ -71,7 +71,10 @@ class BaseExchange:
         self.client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
         parent = parse_parent(self.headers) if b"traceparent" in self.headers else NO_PARENT
         self.trace = Trace(names.REQUEST, parent, steps.telemetry.sampled_below)
+        self.trace.route = scope.get("path", "")
         self.ledger = Ledger(request_id_of(self.headers))
+        self.counted = False
+        """Whether the request was counted against its owners' limits with the handshake of its connection."""
         self.caller = ANYBODY
         """Who sends the request, once `admit` knows it."""
         self.hold: Holding | None = None
@@ -127,6 +130,13 @@ class BaseExchange:
         steps.guard.check(headers)
         self.caller = caller = steps.callers.known(headers) or await steps.callers.find(headers)
         ledger.tenant, ledger.team, ledger.key = caller.tenant, caller.team, caller.key
+
+    async def body(self, limit: int, *, typed: bool | None = None) -> bytes:
+        """Read the whole body, of `limit` bytes at most; see `read_body`. Raises ApiError and ClientGone."""
+        steps = self.steps
+        typed = steps.guard.active if typed is None else typed
+        sender = self.caller.sender
+        return await read_body(self.receive, self.headers, limit, steps.gate, typed=typed, sender=sender)
 
     def explained(self) -> list[Header]:
         """Return the headers that tell how the request was answered."""
@@ -185,6 +195,8 @@ class Exchange(BaseExchange):
         self._null_usage = False
         """Whether chunks get `usage: null`, as the client asked for its stream's usage."""
         self._early_head: EarlyHead | None = None
+        self._prepares = False
+        """Whether no model is to be called: the request only makes what a later one goes on from."""
 
     def deliver(self, reply: Reply) -> Coroutine[Any, Any, None]:
         """Return the coroutine that sends the reply, whole or as a stream."""
@@ -196,11 +208,11 @@ class Exchange(BaseExchange):
             self._early_head.abandon()
         super().close()
 
-    async def answer(self) -> Reply:
-        """Read the request, give it to the pipeline, and return the pipeline's reply."""
+    async def answer(self) -> Reply | None:
+        """Read the request, give it to the pipeline, and return the pipeline's reply; None if it needs no answer."""
         steps, headers = self.steps, self.headers
         await self.admit()
-        raw = await read_body(self.receive, headers, steps.deployment.limits.body, steps.gate, typed=steps.guard.active)
+        raw = await self.body(steps.deployment.limits.body)
         native = given = None
         if self._dialect is None:
             body, large = await self._bodies.read(raw)
@@ -229,7 +241,10 @@ class Exchange(BaseExchange):
         )
         if (hold := request.hold) is not None:
             self.hold, hold.renew = hold, partial(steps.callers.of, headers)
-            await hold.enter(request.features.approx_tokens + steps.cascade.expected.answer_tokens(request))
+            await hold.enter(steps.cascade.expected.tokens(request), counted=self.counted)
+        if self._prepares:
+            await self._prepare(request)
+            return None
         if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
             request = await steps.sessions.enter(request, caps)
         if (rules := request.policy.input) is not None:
@@ -252,6 +267,10 @@ class Exchange(BaseExchange):
 
     def _translated(self) -> None:
         """Do what a dialect's request asks for before its headers are read."""
+
+    async def _prepare(self, request: RequestContext) -> None:
+        """Answer a request that `_prepares`."""
+        raise NotImplementedError
 
     async def _accepted(self, request: RequestContext) -> None:
         """Do what is to be done once it is clear that the request will be answered, before it is."""
@@ -328,7 +347,7 @@ class Exchange(BaseExchange):
             self.client_left()
             return
         self.client.unwatch()  # a client that leaves now must not cancel the error reply
-        self.ledger.error = error.code or error.type
+        self.ledger.error, self.ledger.refused = error.code or error.type, error.refuses
         if self._events_open:
             self._events_open = False
             await self.send({"type": "http.response.body", "body": self._error_event(error)})

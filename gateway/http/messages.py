@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
+from gateway.request.body_room import ANYONE
 from gateway.request.context import ClientGone
 from gateway.request.load_shedding import SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
@@ -198,10 +199,16 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
 
 
 async def read_body(
-    receive: Any, headers: Mapping[bytes, bytes], limit: int, gate: LoadShedder, *, typed: bool = False
+    receive: Any,
+    headers: Mapping[bytes, bytes],
+    limit: int,
+    gate: LoadShedder,
+    *,
+    typed: bool = False,
+    sender: str = ANYONE,
 ) -> bytes:
     """Read the whole body. Raises ApiError, without reading on, if it exceeds `limit` bytes, is not declared as JSON,
-    or has no room beside the bodies that the gate holds.
+    or has no room beside the bodies that the gate holds, of all or of this `sender`.
 
     Raises ClientGone if the client disconnects. `typed`: refuse a body without a content type, instead of taking it for
     JSON.
@@ -215,7 +222,7 @@ async def read_body(
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
     if length.isdigit() and int(length) > SMALL_BODY:
-        gate.hold(int(length))
+        gate.hold(int(length), sender, announced=True)
     parts: list[bytes] = []
     left = limit
     more = True
@@ -228,7 +235,7 @@ async def read_body(
         if left < 0:
             raise _too_large(limit)
         if limit - left > SMALL_BODY:
-            gate.hold(limit - left)
+            gate.hold(limit - left, sender)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -7,14 +7,16 @@ of a surface's chats stay those of chats.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
-from gateway.http.build_context import chosen_policy
+from gateway.errors import ApiError, Forbidden, NotFound, RequestTimeout, RequestTooLarge
+from gateway.http.build_context import chosen_policy, models_of
 from gateway.http.error_replies import envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
+from gateway.keys.open_models import check_fields, check_model
 from gateway.quotas.terms import NANO
 from gateway.request.admission import Cost
 from gateway.request.options import RequestOptions, read_options
@@ -49,18 +51,38 @@ class SideExchange(BaseExchange):
         """
         policies = self.steps.policies.current
         name = model or AUTO
-        policy = chosen_policy(policies, name, name, self.options.surface, self.caller.record)
+        policy = chosen_policy(policies, name, self.options.surface, self.caller.record)
         if policy is None and self.options.surface is not None:
             raise NotFound(
                 f"There is no surface {self.options.surface!r} here. GET /v1/models lists what there is.",
                 code="model_not_found",
                 param="x-tierline-surface",
             )
-        policy = policy or chosen_policy(policies, name, name, policies.default.surface, self.caller.record)
+        policy = policy or chosen_policy(policies, name, policies.default.surface, self.caller.record)
         assert policy is not None  # noqa: S101  (the default is in force)
         self.ledger.surface = f"{policy.surface}/{self.endpoint}"
         self.ledger.policy = policy.label
         return policy
+
+    def check_model(self, policy: Policy, body: Mapping[str, Any], asked: str, answers: str) -> None:
+        """Raise Forbidden where the key's models do not open the model of a service, which the client calls `asked`."""
+        key = self.caller.record
+        if key is not None and key.models:
+            check_fields(key, body)
+            ladder = models_of(self.steps, policy)
+            check_model(key, policy, self.steps.policies.current, ladder, asked=asked, answers=answers)
+
+    def may_call(self, service: str) -> bool:
+        """Return whether the key may use a service: one of some tiers only where it is listed among these."""
+        key = self.caller.record
+        return key is None or not key.tiers or service in key.tiers
+
+    def check_service(self, service: str) -> None:
+        """Raise Forbidden for a service that the key's tiers do not have."""
+        if not self.may_call(service):
+            tiers = ", ".join(self.caller.record.tiers) if self.caller.record is not None else ""
+            message = f"This key may use {tiers} alone, and {self.endpoint} is answered by the service {service!r}."
+            raise Forbidden(message, code="model_not_allowed", param="model")
 
     async def let_in(self, tokens: int = 0) -> None:
         """Count the request, and these tokens, against the limits of its owners. Raises ApiError if one is reached."""
@@ -73,7 +95,7 @@ class SideExchange(BaseExchange):
         """Reserve what the request costs, once its calls are known; None for a price nobody states. Raises ApiError."""
         if self.hold is not None and self.hold.money:
             cost = self.hold.unknown(what) if usd is None else round(usd * NANO)
-            await self.hold.reserve(Cost(cost, cost))
+            await self.hold.reserve(Cost(cost, cost, cost))
 
     async def start(self, status: int, headers: list[Header], *, opaque: bool = False) -> None:
         """Send the head of the reply. The parts of an `opaque` body may be cut anywhere."""
@@ -97,7 +119,7 @@ class SideExchange(BaseExchange):
     async def fail(self, error: ApiError) -> None:
         """Send the error as the reply, or close the connection where a reply has begun."""
         self.client.unwatch()  # a client that leaves now must not cancel the error reply
-        self.ledger.error = error.code or error.type
+        self.ledger.error, self.ledger.refused = error.code or error.type, error.refuses
         if self._started:
             # What was sent is not an envelope, and its length may have been announced: only a break tells of the error.
             await self._break_off()

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 from urllib.parse import unquote
 
 from cache.store.base import Command, Store, fields_in
+from cache.store.settled_change import settled_change
 from gateway.audit.entries import APPEND, BUDGETS, TrailEntry
 from gateway.keys.known_keys import configured_owners
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.accounts import Account, OwnerAccounts, window_of
+from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, OwnerAccounts, window_of
 from gateway.quotas.alerts import MARK
-from gateway.quotas.leases import ACCOUNT_PREFIX
 from gateway.quotas.terms import NANO, NO_TERMS, Budget, OwnerKind, Per, Terms
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import ADJUSTMENT, TRACES, Ledger, encode
@@ -120,6 +120,16 @@ class OwnerBudgets:
         ]
         return sorted(found, key=lambda one: -(one.spent / one.account.limit if one.account.limit else 1.0))
 
+    async def every(self) -> list[BudgetStanding]:
+        """Return the budgets in use, and after them those of keys, teams and tenants that nobody spent from yet."""
+        used = await self.in_use()
+        names = {one.account.name for one in used}
+        owners = {(one.kind, one.name): one.terms for one in await self._registry.owners()}
+        terms: dict[Owned, Terms] = {**self._configured, **cast(dict[Owned, Terms], owners)}
+        terms |= {("key", key.id): key.terms async for key in self._registry.keys() if key.terms.budgets}  # noqa: SIM118
+        unused = [one for some in await self.of_terms(list(terms.items())) for one in some]
+        return used + [one for one in unused if one.account.name not in names]
+
     async def counters(self) -> dict[str, int]:
         """Return what is spent of every account of money that the store has, in nanodollars, past windows' too."""
         [keys] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
@@ -153,8 +163,7 @@ class OwnerBudgets:
             why.how.encode(), forget_ms.encode(), token.encode(),
         )  # fmt: skip
         keys = (TRACES, f"{ACCOUNT_PREFIX}{account.name}", f"{MARK}{account.name}", BUDGETS)
-        command = Command((b"EVAL", _ADJUST, b"5", *(key.encode() for key in keys), _IN_USE, *words))
-        [after] = await self._store.ask([command], _LIMIT_S)
+        after, _ = await settled_change(self._store, _ADJUST, (*map(str.encode, keys), _IN_USE), words)
         return one._replace(spent=int(after))
 
     async def _known(self, owner: Owned) -> tuple[Owned, Terms]:
@@ -165,8 +174,10 @@ class OwnerBudgets:
                 key = await self._registry.find(name)
                 return (kind, key.id), key.terms
         if kind in ("team", "tenant"):
-            record = await self._registry.owner(cast(Any, kind), name)
-            return owner, self._configured.get(owner, NO_TERMS) if record is None else record.terms
+            for one in (name, name.rpartition("/")[2]):  # what holds in every tenant holds in this one for itself
+                if (record := await self._registry.owner(cast(Any, kind), one)) is not None:
+                    return owner, record.terms
+            return owner, self._configured.get((kind, name.rpartition("/")[2]), NO_TERMS)
         return owner, NO_TERMS
 
     async def _fields(self, accounts: Sequence[Account]) -> list[Mapping[bytes, bytes]]:

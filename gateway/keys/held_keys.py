@@ -98,7 +98,10 @@ class HeldKeys:
     def drop_owners(self, teams: Collection[str], tenants: Collection[str]) -> None:
         """Forget the callers of these teams and tenants, whose terms have changed."""
         for digest, held in list(self._callers.items()):
-            if held.caller is not None and (held.caller.team in teams or held.caller.tenant in tenants):
+            if (caller := held.caller) is None:
+                continue
+            of_team = caller.team in teams or f"{caller.tenant}/{caller.team}" in teams
+            if of_team or caller.tenant in tenants:
                 del self._callers[digest]
 
     def reset(self, bits: bytes) -> None:

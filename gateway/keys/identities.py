@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.config.identity import NAME, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Overloaded, Unauthorized, retry_after
-from gateway.keys.records import Caller, KeyRecord
+from gateway.keys.records import NO_NAMES, Caller, KeyRecord
 from gateway.keys.roles import Grant, Person
 from gateway.keys.tokens import BadToken, claim, issuer_in, texts
 
@@ -95,7 +95,16 @@ class Identities:
         grants = tuple(
             Grant(role.role, role.surfaces or role.teams or ()) for role in self._roles if _has(role, issuer, claims)
         )
-        return Person(_called(issuer, claims), _id(issuer, claims), grants, tenant, tuple(_teams(issuer, claims)))
+        return Person(
+            _called(issuer, claims),
+            _id(issuer, claims),
+            grants,
+            tenant,
+            tuple(_teams(issuer, claims)),
+            _surfaces(issuer, claims) or (NO_NAMES if issuer.claims.surfaces is not None else ()),
+            issuer.limits,
+            issuer.longest_key_life,
+        )
 
     async def _remembered(self, digest: bytes, token: bytes) -> tuple[float, IssuerConfig, Mapping[str, Any]]:
         """Return until when a token holds, its issuer and its claims. Raises Unauthorized and Overloaded."""
@@ -132,11 +141,9 @@ def _record(digest: str, until: float, issuer: IssuerConfig, claims: Mapping[str
     team = next(_teams(issuer, claims), "")
     if issuer.claims.team is not None and not team:
         raise BadToken(f"its claim {issuer.claims.team} names no team")
-    surfaces: tuple[str, ...] = ()
-    if issuer.claims.surfaces is not None:
-        surfaces = tuple(filter(_NAME.fullmatch, texts(claim(claims, issuer.claims.surfaces), split=True)))
-        if not surfaces:
-            raise BadToken(f"its claim {issuer.claims.surfaces} names no surface")
+    surfaces = _surfaces(issuer, claims)
+    if issuer.claims.surfaces is not None and not surfaces:
+        raise BadToken(f"its claim {issuer.claims.surfaces} names no surface")
     called = _called(issuer, claims)
     return KeyRecord(
         id=_id(issuer, claims),
@@ -176,6 +183,12 @@ def _teams(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Iterator[str]:
         yield from dict.fromkeys(team for group, team in issuer.teams.items() if group in named)
     else:
         yield from filter(_NAME.fullmatch, named)
+
+
+def _surfaces(issuer: IssuerConfig, claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the surfaces that a subject's claim names; () for none, and where no claim says them."""
+    named = issuer.claims.surfaces
+    return () if named is None else tuple(filter(_NAME.fullmatch, texts(claim(claims, named), split=True)))
 
 
 def _called(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:

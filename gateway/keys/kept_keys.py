@@ -161,10 +161,11 @@ def _found(rows: sqlite3.Connection, digest: str) -> FoundKey | None:
         return None
     record = key_from(row[0])
     owners = []
-    for name in (f"team:{record.team}", f"tenant:{record.tenant}"):
+    for name in (f"team:{record.tenant}/{record.team}", f"team:{record.team}", f"tenant:{record.tenant}"):
         kept = rows.execute("SELECT record FROM owners WHERE name = ?", (name,)).fetchone()
         owners.append(None if kept is None else owner_from(kept[0]))
-    return FoundKey(record, *owners)
+    own, any_, tenant = owners
+    return FoundKey(record, own or any_, tenant)
 
 
 def _page(after: str, rows: sqlite3.Connection) -> list[KeyRecord]:

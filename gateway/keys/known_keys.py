@@ -19,6 +19,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from cache.store.base import StoreUnavailable
@@ -63,7 +64,9 @@ class KnownKeys:
         kept: KeptKeys | None = None,
         interval_s: float = INTERVAL_S,
         lookups: int = LOOKUPS,
+        team_of: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`team_of`: the teams of the config's tenants."""
         self.held = HeldKeys()
         self.imported = False
         """Whether keys that do not begin with `tl_` may be in the registry."""
@@ -72,6 +75,7 @@ class KnownKeys:
         self._registry = registry
         self._secret = secret
         self._configured = configured
+        self._team_of = team_of
         self._owners: dict[str, OwnerRecord] = {}
         """The store's records of teams and tenants that the config names or identities have."""
         self._asked_owners = set(configured)
@@ -145,7 +149,7 @@ class KnownKeys:
 
         Raises Overloaded where the store cannot say what these are.
         """
-        names = f"team:{record.team}", f"tenant:{record.tenant}"
+        names = (*_names_of(record), f"tenant:{record.tenant}")
         if not self._asked_owners.issuperset(names):
             async with self._lock:  # so that what changes meanwhile is not overwritten by what was read before
                 try:
@@ -156,7 +160,8 @@ class KnownKeys:
                         raise Overloaded(message, code="keys_unavailable", headers=retry_after(1)) from None
                 self._asked_owners.update(names)
                 self._in_use.set()
-        return caller_of(record, *map(self.owner, names))
+        own, any_, tenant = map(self.owner, names)
+        return caller_of(record, own or any_, tenant, own=self._is_own(record))
 
     def owner(self, name: str) -> OwnerRecord | None:
         """Return what holds of a team or a tenant, such as `team:web`: the store's record, else the config's."""
@@ -268,10 +273,14 @@ class KnownKeys:
         return True
 
     def _caller(self, found: FoundKey) -> Caller:
-        team, tenant = f"team:{found.record.team}", f"tenant:{found.record.tenant}"
-        return caller_of(
-            found.record, found.team or self._configured.get(team), found.tenant or self._configured.get(tenant)
-        )
+        record, configured = found.record, self._configured
+        team = found.team or configured.get(f"team:{record.team}")
+        tenant = found.tenant or configured.get(f"tenant:{record.tenant}")
+        return caller_of(record, team, tenant, own=self._is_own(record))
+
+    def _is_own(self, record: KeyRecord) -> bool:
+        """Return whether a key's team is one within its tenant, and not the config's, which may have several."""
+        return self._team_of.get(record.tenant) != record.team
 
     async def _take(self, changes: KeyChanges) -> None:
         self._drops += 1
@@ -344,6 +353,11 @@ class KnownKeys:
         if self._to_keep and self._kept is not None:
             found, self._to_keep = self._to_keep, []
             await self._kept.keep(found)
+
+
+def _names_of(record: KeyRecord) -> tuple[str, str]:
+    """Return the names of the records that may say a key's team's terms: its tenant's own, then any tenant's."""
+    return f"team:{record.tenant}/{record.team}", f"team:{record.team}"
 
 
 def configured_owners(teams: Mapping[str, OwnerTerms], tenants: Mapping[str, OwnerTerms]) -> dict[str, OwnerRecord]:

@@ -19,12 +19,13 @@ from pydantic import ValidationError
 
 from gateway.config.identity import NAME
 from gateway.keys.moving import MovedKeys
-from gateway.keys.records import KeyRecord
+from gateway.keys.records import NO_NAMES, KeyRecord
 from gateway.keys.registry import KeysRefused
 from gateway.quotas.terms import Terms
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_ALL: Final = frozenset({"all-team-models", "all-proxy-models", "*"})
+_ALL: Final = frozenset({"all-proxy-models", "*"})
+_OF_TEAM: Final = "all-team-models"
 _WINDOWS: Final = (("day", 86400), ("week", 7 * 86400), ("month", 31 * 86400))
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "mo": 30 * 86400}
 _UNTAKEN: Final = (
@@ -76,7 +77,6 @@ def _rows(text: str) -> Iterator[Mapping[str, Any]]:
 def _record(token: str, name: str, row: Mapping[str, Any], tenant: str, said: list[str]) -> KeyRecord:
     metadata = _object(row.get("metadata"))
     said += _untaken(row, metadata)
-    models = tuple(str(model) for model in _list(row.get("models")) if model not in _ALL)
     return KeyRecord(
         f"k_{base64.b32encode(bytes.fromhex(token)[:10]).decode().lower()}",
         token,
@@ -85,7 +85,7 @@ def _record(token: str, name: str, row: Mapping[str, Any], tenant: str, said: li
         name=name,
         owner=str(row.get("user_id") or ""),
         state="disabled" if str(row.get("blocked")).lower() in ("true", "t") else "active",
-        models=models,
+        models=_models(row, said),
         terms=_terms(row, said),
         expires=_time(row.get("expires"), said),
         created=_time(row.get("created_at"), []) or 0.0,
@@ -106,6 +106,24 @@ def _untaken(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[st
             yield f"{name} has no counterpart and does not hold here"
     if spend := float(row.get("spend") or 0):
         yield f"${spend:.2f} that it has spent there does not count here"
+
+
+def _models(row: Mapping[str, Any], said: list[str]) -> tuple[str, ...]:
+    """Return the models that a key and its team may both use; none where the list does not tell what they are."""
+    own, team = (tuple(str(one) for one in _list(row.get(name))) for name in ("models", "team_models"))
+    if _OF_TEAM in own and not team:
+        said.append(
+            "its models are those of its team, which this list does not tell, so these are closed to it; open them by "
+            "`tierline keys update KEY --model NAME`"
+        )
+        return tuple(one for one in own if one != _OF_TEAM) or NO_NAMES
+    if not team and (row.get("team_id") or row.get("team_alias")) and (not own or _ALL.intersection(own)):
+        said.append("what models its team may use is not in this list, and does not hold here")
+    if not own or not _ALL.union({_OF_TEAM}).isdisjoint(own):
+        own = ()
+    if not team or not _ALL.isdisjoint(team):
+        return own
+    return team if not own else tuple(one for one in own if one in team) or NO_NAMES
 
 
 def _team(row: Mapping[str, Any], said: list[str]) -> str:

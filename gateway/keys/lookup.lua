@@ -4,4 +4,5 @@ local found = redis.call('HGET', KEYS[1], ARGV[1])
 local record = found or ARGV[2]
 local key = cjson.decode(record)
 local team = redis.call('HGET', KEYS[2], 'team:' .. (key.team or ''))
-return {found and 1 or 0, record, team or '', redis.call('HGET', KEYS[2], 'tenant:' .. key.tenant) or ''}
+local own = redis.call('HGET', KEYS[2], 'team:' .. key.tenant .. '/' .. (key.team or ''))
+return {found and 1 or 0, record, own or team or '', redis.call('HGET', KEYS[2], 'tenant:' .. key.tenant) or ''}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.config.identity import NAME
+from gateway.config.schema import DEFAULT_TENANT
 from gateway.keys.minting import digest_of, new_id, new_key, secret_of
 from gateway.keys.records import LATEST, KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
@@ -38,11 +39,9 @@ async def rotate_key(
     _permit(person, "keys.rotate", before)
     after = allowed_key(person, replace(before, replaces=before.digest), await _team_of(registry, before), time.time())
     key, digest = await _new_key(registry)
-    made = await registry.rotate(before, digest, grace_s, why)
-    if (after.expires, after.surfaces, after.tiers) != (made.expires, made.surfaces, made.tiers):
-        limits = {"expires": after.expires, "surfaces": after.surfaces, "tiers": after.tiers}
-        made = await registry.update(made, Why("tierline", "what its team allows", why.how), **limits)
-    return made, key
+    # With what its team allows, in one change: where a second one failed, the new secret would be lost.
+    limits = {"expires": after.expires, "surfaces": after.surfaces, "tiers": after.tiers}
+    return await registry.rotate(before, digest, grace_s, why, **limits), key
 
 
 async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, after: KeyRecord, why: Why) -> KeyRecord:
@@ -58,6 +57,8 @@ async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, a
     names = [name for name in KeyRecord.__slots__ if name not in _OWN]
     pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
     changed: dict[str, Any] = {name: new for name, (old, new) in pairs.items() if old != new}
+    if set(changed) == {"state"}:  # a key is revoked although it is rotated or changed at this moment
+        return await registry.set_state(before, after.state, why)
     return await registry.update(before, why, **changed) if changed else before
 
 
@@ -67,6 +68,15 @@ def check_key(key: KeyRecord) -> None:
     check_name("tenant", key.tenant or "?")
     if not 0 <= (key.expires or 0) <= LATEST:
         raise KeysRefused("its end is no date before the year 10000; leave it out for a key that does not end")
+
+
+def check_owner(kind: str, name: str) -> None:
+    """Raise KeysRefused for a text that names no team or tenant with terms: a team may be one of a tenant's."""
+    tenant, slash, team = name.rpartition("/")
+    if slash and (kind != "team" or not tenant or tenant == DEFAULT_TENANT):
+        raise KeysRefused(f"{name!r} is no team; write TENANT/TEAM, and only TEAM for one of tenant {DEFAULT_TENANT!r}")
+    check_name("tenant", tenant)
+    check_name(kind, team or "?")
 
 
 def check_name(what: str, name: str) -> None:
@@ -82,7 +92,9 @@ def _permit(person: Person, action: str, key: KeyRecord) -> None:
 
 
 async def _team_of(registry: KeyRegistry, key: KeyRecord) -> OwnerRecord | None:
-    return await registry.owner("team", key.team) if key.team else None
+    if not key.team:
+        return None
+    return await registry.owner("team", f"{key.tenant}/{key.team}") or await registry.owner("team", key.team)
 
 
 async def _new_key(registry: KeyRegistry) -> tuple[str, str]:

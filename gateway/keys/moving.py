@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.keys.made_keys import check_key, check_name
+from gateway.keys.made_keys import check_key, check_owner
 from gateway.keys.minting import hashed_by, secret_of
 from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, shown
 from gateway.keys.registry import KeyRegistry, KeysRefused
@@ -70,7 +70,7 @@ def _checked(values: Any) -> KeyRecord | OwnerRecord:
     """Return a record that every worker can take over: another would stop them from following changes."""
     record = (_KEY if values["kind"] == "key" else _OWNER).validate_python(values)
     if isinstance(record, OwnerRecord):
-        check_name(record.kind, record.name or "?")
+        check_owner(record.kind, record.name)
     else:
         check_key(record)
         if not re.fullmatch("[0-9a-f]{64}", record.digest) or not re.fullmatch("k_[a-z0-9]{1,40}", record.id):

@@ -40,12 +40,16 @@ class KeyRecord:
     """What people call it."""
     owner: str = ""
     """The person whose key it is, as an identity provider names them; empty for a program's."""
+    maker: str = ""
+    """Id of the identity that made it for itself, and whose limits it counts against; empty where a role made it."""
+    maker_terms: Terms = NO_TERMS
+    """The limits of that identity, for its own token and all keys that it made together."""
     state: State = "active"
     surfaces: tuple[str, ...] = ()
     """Surfaces that it may use; empty for all. So with `tiers` and `models`."""
     tiers: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
-    """Names that its requests may have as `model`; empty for all."""
+    """What may answer it: models of backends, and names that lead there (`gateway.keys.open_models`); empty for all."""
     default_surface: str = ""
     """Surface of requests whose model is `auto` or unknown; empty for the deployment's."""
     terms: Terms = NO_TERMS
@@ -71,6 +75,8 @@ class OwnerRecord:
 
     kind: Literal["team", "tenant"]
     name: str
+    """Of a team of one tenant `TENANT/TEAM`; without a tenant those of the default one, and what holds in every other
+    tenant that says nothing of its own, in each for itself."""
     terms: Terms = NO_TERMS
     per_user: Terms = NO_TERMS
     per_session: Terms = NO_TERMS
@@ -101,12 +107,25 @@ class Caller:
     """Id of the key in the store, or of the identity; empty for a tenant's static key and without keys."""
     record: KeyRecord | None = None
     limited: tuple[Limited, ...] = ()
-    """The key, its team and its tenant, those of them that have terms."""
+    """The key, its team, its tenant and the identity that made it for itself, those of them that have terms."""
     per_user: tuple[Limited, ...] = ()
     """Terms of each end user of the key, of its team and of its tenant, by who has them; empty where there are none."""
     per_session: tuple[Limited, ...] = ()
     is_limited: bool = False
     """Whether there are any terms among these."""
+
+    @property
+    def owner(self) -> str:
+        """Whose kept answers its requests may see: `TENANT/TEAM` for a team within a tenant, else the tenant.
+
+        Neither name has a slash. A team of the config is one of tenants, so that it divides none.
+        """
+        return f"{self.tenant}/{self.team}" if self.team and self.key else self.tenant
+
+    @property
+    def sender(self) -> str:
+        """Who shares what a worker has room for: the key, else the tenant; empty where nobody needs a key."""
+        return self.key or ("" if self is ANYBODY else f"tenant:{self.tenant}")
 
 
 ANYBODY: Final = Caller()
@@ -146,9 +165,9 @@ def owner_from(blob: bytes) -> OwnerRecord:
 
 
 _ALWAYS: Final = frozenset({"id", "digest", "kind", "name", "tenant", "state", "revision"})
-_TERMS: Final = frozenset({"terms", "per_user", "per_session"})
+_TERMS: Final = frozenset({"terms", "per_user", "per_session", "maker_terms"})
 _LISTS: Final = frozenset({"surfaces", "tiers", "models"})
-_NOTHING: Final = ("-",)
+NO_NAMES: Final = ("-",)
 """Names of which there is none, in a list that would stand for all if it were empty."""
 _SHARED: Final = frozenset({"tenant", "team", "state", "default_surface", "created_by", "kind"})
 """Texts that many records have in common: a worker holds each once."""
@@ -171,8 +190,18 @@ def _terms(blob: bytes) -> Terms:
     return Terms.model_validate(orjson.loads(blob))
 
 
-def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerRecord | None = None) -> Caller:
+def team_of(tenant: str, team: str) -> str:
+    """Return the name of a team of a tenant as an owner: two tenants may call theirs the same."""
+    return team if tenant == DEFAULT_TENANT else f"{tenant}/{team}"
+
+
+def caller_of(
+    record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerRecord | None = None, *, own: bool = True
+) -> Caller:
     """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms.
+
+    Whatever record says them, a team's terms hold in each tenant for itself; unless the team is not its tenant's `own`
+    but one of several tenants, as the config has them.
 
     What the key may use is what its owners' keys may use, too, whatever it was when the key was made.
     """
@@ -180,11 +209,14 @@ def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerR
     for one in (team, tenant):
         if one is None:
             continue
-        owners.append((one.kind, one.name, one))
+        is_team = one.kind == "team" and own
+        owners.append((one.kind, team_of(record.tenant, record.team) if is_team else one.name, one))
         if one.surfaces or one.tiers:
             surfaces, tiers = _both(record.surfaces, one.surfaces), _both(record.tiers, one.tiers)
             record = replace(record, surfaces=surfaces, tiers=tiers)
     limited = tuple(Limited(kind, name, one.terms) for kind, name, one in owners if one.terms)
+    if record.maker_terms:
+        limited += (Limited("key", record.maker, record.maker_terms),)
     per_user = tuple(Limited(kind, name, one.per_user) for kind, name, one in owners if one.per_user)
     per_session = tuple(Limited(kind, name, one.per_session) for kind, name, one in owners if one.per_session)
     is_limited = bool(limited or per_user or per_session)
@@ -192,7 +224,7 @@ def caller_of(record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerR
 
 
 def _both(own: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that both lists have, of which an empty one has all; _NOTHING for none."""
+    """Return the names that both lists have, of which an empty one has all; NO_NAMES for none."""
     if not own or not allowed:
         return own or allowed
-    return tuple(name for name in own if name in allowed) or _NOTHING
+    return tuple(name for name in own if name in allowed) or NO_NAMES

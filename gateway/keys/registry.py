@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
+from cache.store.settled_change import settled_change
 from gateway.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
 from gateway.keys.minting import SECRET, hashed_by
-from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, key_from, owner_from, shown, to_json
-from gateway.quotas.terms import Budget, Terms
+from gateway.keys.records import LATEST, KeyRecord, OwnerRecord, State, key_from, owner_from, shown, to_json
+from gateway.quotas.terms import NO_TERMS, Budget, Terms
 
 T = TypeVar("T")
 
@@ -54,8 +55,8 @@ _NOT_ONE: Final = to_json(
 """Like the record of a key with usual terms."""
 
 _LIMIT_S: Final = 1.0
-_DURABLE_S: Final = 3.0
-"""How long a change may wait until the store has it on disk; one that syncs once a second takes up to two."""
+_TRIES: Final = 5
+"""How often a state is given to a key that somebody else changes meanwhile."""
 _PAGE: Final = 500
 MOST_LOOKED_AT: Final = 20_000
 """Keys that one search reads: about a second."""
@@ -117,15 +118,15 @@ Change = tuple[KeyRecord | OwnerRecord | None, KeyRecord | OwnerRecord | None]
 class KeyRegistry:
     """Operations on the registry. Each raises StoreUnavailable; those that change it KeysRefused or KeysConflict too.
 
-    With `durable`, a change waits until the store has it on disk, if that has an append-only file; `on_disk` says
-    afterwards whether it has. It holds up the connection meanwhile, so a worker's own store is not to be used so.
+    With `durable`, a change waits until the store has it on disk, if that has an append-only file. It holds up the
+    connection meanwhile, so a worker's own store is not to be used so.
     """
 
     def __init__(self, store: Store, *, durable: bool = False) -> None:
         self._store = store
         self._durable = durable
         self.on_disk: bool | None = None
-        """Whether the latest change is on the store's disk; None where nobody waited for that."""
+        """Whether the latest change is on the store's disk; None if nobody waited for that, or the store cannot say."""
 
     async def create(self, record: KeyRecord, why: Why) -> KeyRecord:
         """Store a new key."""
@@ -133,13 +134,17 @@ class KeyRegistry:
         await self._change([(None, record)], "create", why)
         return record
 
-    async def rotate(self, key: KeyRecord, digest: str, grace_s: float, why: Why) -> KeyRecord:
-        """Give a key a new digest under the same id; the old one is valid for `grace_s` more. Return the new record."""
+    async def rotate(self, key: KeyRecord, digest: str, grace_s: float, why: Why, **limits: Any) -> KeyRecord:
+        """Give a key a new digest under the same id; the old one is valid for `grace_s` more. Return the new record.
+
+        `limits` are fields that the new one has in place of the old one's.
+        """
         if key.state != "active":
             raise KeysRefused(f"{key.id} is {key.state}; only an active key can be rotated")
         now = time.time()
         ends = min(LATEST if key.expires is None else key.expires, now + grace_s)
         new = replace(key, digest=digest, created=now, created_by=why.by, replaces=key.digest, revision=1)
+        new = replace(new, **limits)
         if new.expires is not None and new.expires <= now:
             raise KeysRefused(f"{key.id} has expired; give it another end first (`tierline keys update --expires`)")
         old = replace(key, expires=ends, revision=key.revision + 1)
@@ -160,6 +165,17 @@ class KeyRegistry:
                 changes.append((before, replace(before, **shared, revision=before.revision + 1)))
         await self._change(changes[::-1], "update", why)
         return after
+
+    async def set_state(self, key: KeyRecord, state: State, why: Why) -> KeyRecord:
+        """Give a key a state, also one that is changed or rotated meanwhile. Return the key as it is now."""
+        for _ in range(_TRIES):
+            try:
+                return await self.update(key, why, state=state)
+            except KeysConflict:
+                key = await self.find(key.id)
+                if key.state == state:
+                    return key
+        return await self.update(key, why, state=state)
 
     async def put_owner(self, before: OwnerRecord | None, owner: OwnerRecord, why: Why) -> OwnerRecord:
         """Store the terms of a team or a tenant in place of those `before`."""
@@ -218,11 +234,15 @@ class KeyRegistry:
 
     async def names(self, ids: Sequence[str]) -> dict[str, str]:
         """Return what people call the keys with these ids, those that have a name."""
+        return {key.id: key.name for key in (await self.of_ids(ids)).values() if key.name}
+
+    async def of_ids(self, ids: Sequence[str]) -> dict[str, KeyRecord]:
+        """Return the keys with these ids that are there, by id: of a rotated one its latest record."""
         if not ids:
             return {}
         (digests,) = await self._ask(Command((b"HMGET", _IDS, *map(str.encode, ids))))
         found = await self.by_digests([digest.decode() for digest in digests if digest])
-        return {key.id: key.name for key in found.values() if key.name}
+        return {key.id: key for key in found.values()}
 
     async def page(
         self, after: str = "", most: int = 100, *, team: str = "", wanted: Callable[[KeyRecord], bool] | None = None
@@ -370,25 +390,13 @@ class KeyRegistry:
             was = earlier.get(after.id) if isinstance(after, KeyRecord) else before
             words += _words((before, after), was, why.action or action, why, told=told)
         keys = (_RECORDS, _IDS, _ORDER, _OWNERS, _REVISION, _CHANGES, _FILTER, KEYS.encode(), _IMPORTED)
-        commands = [Command((b"EVAL", _CHANGE, b"9", *keys, *words))]
-        if self._durable and await self._appends():
-            commands.append(Command((b"WAITAOF", b"1", b"0", b"%d" % (_DURABLE_S * 1000))))
-        reply, *waited = await self._store.ask(commands, _LIMIT_S + _DURABLE_S * len(commands[1:]))
-        self.on_disk = waited[0][0] > 0 if waited else False if self._durable else None
+        reply, self.on_disk = await settled_change(self._store, _CHANGE, keys, words, durable=self._durable)
         if not isinstance(reply, int):
             number, now = reply
             subject = changes[number][0] or changes[number][1]
             what = subject.id if isinstance(subject, KeyRecord) else f"{subject.kind} {subject.name}" if subject else ""
             is_now = "it is there already" if not changes[number][0] and now else "look at it again"
             raise KeysConflict(f"{what} was changed meanwhile: {is_now if now else 'it is gone'}")
-
-    async def _appends(self) -> bool:
-        """Return whether the store keeps an append-only file."""
-        try:
-            (text,) = await self._ask(Command((b"INFO", b"persistence")))
-        except StoreUnavailable:
-            return False
-        return b"aof_enabled:1" in text and self._store.state().nodes <= 1
 
     async def _ask(self, *commands: Command) -> list[Any]:
         return await self._store.ask(commands, _LIMIT_S)
@@ -430,8 +438,8 @@ def _audited(record: KeyRecord | OwnerRecord | None) -> dict[str, Any]:
         return {}
     left_out = ("digest", "replaces", "revision", "created", "created_by", "kind", "id")
     said = {name: value for name, value in shown(record).items() if name not in left_out}
-    for name in ("terms", "per_user", "per_session"):
-        if budgets := getattr(record, name).budgets:
+    for name in ("terms", "per_user", "per_session", "maker_terms"):
+        if budgets := getattr(record, name, NO_TERMS).budgets:
             said[name] = {**said[name], "budgets": [budget.text for budget in budgets]}
     if isinstance(record, KeyRecord) and record.expires is not None:
         said["expires"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.expires))

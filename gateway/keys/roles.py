@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from gateway.config.identity import Role
 from gateway.config.schema import DEFAULT_TENANT
+from gateway.quotas.terms import NO_TERMS, Terms
 
 Within = Literal["", "surface", "team"]
 
@@ -57,6 +58,12 @@ class Person:
     tenant: str = DEFAULT_TENANT
     teams: tuple[str, ...] = ()
     """Teams that they belong to."""
+    surfaces: tuple[str, ...] = ()
+    """Surfaces that requests with their own token may use; empty for all."""
+    terms: Terms = NO_TERMS
+    """Limits and budgets of their own token."""
+    longest_life_s: float | None = None
+    """Longest life of a key that they make for themselves, where its team states none, in seconds; None for any."""
 
     @property
     def is_admin(self) -> bool:

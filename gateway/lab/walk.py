@@ -22,6 +22,7 @@ from policies.value_type import value_type
 from routing.attempt import AttemptMachine, AttemptStep, Commit, GiveUp, Judge, LookAgain, Reject
 from routing.cascade import (
     MIN_ATTEMPT_S,
+    NO_WORK,
     Attempt,
     AttemptOutcome,
     Cascade,
@@ -579,7 +580,7 @@ class _Course:
         hedges = self.policy.escalate.hedge is not None
         if hedges and first is not None and not any(call.attempt.role for call in self.made.values()):
             self._note(("escalate", "hedge"), False, "")
-        counted = len(self.made) - len(self._faults("too_long"))
+        counted = len(self.made) - len(self._faults(*NO_WORK))
         enough = counted >= self.policy.escalate.max_attempts and not accepted
         if enough or len(self.made) > 1:
             self._note(("escalate", "max_attempts"), enough, f"{len(called)} attempts were made")

@@ -22,6 +22,8 @@ from gateway.quotas.terms import Budget, OwnerKind, Per, Terms
 
 Unit = Literal["requests", "tokens", "concurrent", "usd"]
 ENDLESS: Final = float("inf")
+ACCOUNT_PREFIX: Final = "{tierline:traces}:quota:"
+"""Prefix of the key of an account in the store, in the slot of the stream of records."""
 _PLAIN: Final = ":@._+-"
 """What of an owner's name stands as it is, besides letters and digits; a slash ends the name."""
 

@@ -21,6 +21,7 @@ import contextlib
 import hmac
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -30,8 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.accounts import Account
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.accounts import ACCOUNT_PREFIX, Account
 from gateway.quotas.terms import NANO
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class BudgetAlerts:
         import httpx2  # 20 MB, for workers with a webhook alone
 
         if self._client is None:
-            self._client = httpx2.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+            self._client = httpx2.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, verify=ssl.create_default_context())
         headers = signed(alert, text, self._secret, time.time())
         try:
             async with self._client.stream("POST", self._webhook, content=text, headers=headers) as reply:

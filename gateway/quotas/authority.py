@@ -18,6 +18,7 @@ and grants so:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +33,8 @@ GAP_MS: Final = 2500
 """Longer than workers that use anything are silent: the store was away, or its clock was set forward."""
 TURN_MS: Final = 500
 """A worker that has not asked again for so long no longer waits."""
+NAMES_AT_MOST: Final = 100_000
+"""Most accounts of money of the end users, or sessions, of one key, team or tenant: clients choose their names."""
 _BACK: Final = 4
 """Slots by which the clock may go back before the minute is counted anew from now."""
 LIFE_MS: Final[dict[Unit, int]] = {unit: round(life_s * 1000) for unit, life_s in LIFE_S.items()}
@@ -96,6 +99,14 @@ class Authority:
             leased = any(lease.until > now for lease in account.leases.values())
             gone = 0 < self.may_go.get(name, 0) <= wall_now
             if gone or not (leased or account.spent or _used(account, now)):
+                del self.accounts[name]
+                self.may_go.pop(name, None)
+        names = defaultdict[str, list[str]](list)
+        for name in self.accounts:
+            if name.startswith(("user:", "session:")):
+                names[name.partition("/")[0].rpartition(":")[0]].append(name)
+        for owners in names.values():
+            for name in owners[: max(0, len(owners) - NAMES_AT_MOST)]:
                 del self.accounts[name]
                 self.may_go.pop(name, None)
 

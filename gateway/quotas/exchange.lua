@@ -4,6 +4,7 @@
 -- unit, limit, kept, held, expected, need, need_expected, least, least_expected, comfort, used, reported (those of LeaseRequest),
 -- lifetime of the lease, lifetime of the keys, and when the account may go (0: never), in milliseconds.
 local SLOT, SLOTS, PRESSED, TURN, GAP, BACK, WORDS = 250, 240, 1000, 500, 2500, 4, 15
+local NAMES, NAMES_KEPT = 100000, 90 * 86400000
 local worker, number = 'w:' .. ARGV[1], tonumber(ARGV[2])
 local now = tonumber(ARGV[3])
 if not now then
@@ -143,13 +144,26 @@ for i = 1, (#ARGV - 3) / WORDS do
     else
       redis.call('HSET', key, 'limit', whole(limit))
       redis.call('ZADD', KEYS[1], may_go > 0 and may_go or '+inf', key)
+      if may_go > now and (string.find(key, ':quota:user:', 1, true) or string.find(key, ':quota:session:', 1, true)) then
+        redis.call('PEXPIRE', key, whole(may_go - now))
+        -- Of the names that clients of one key, team or tenant choose, those that were used longest ago go first.
+        local names = string.match(key, '^([^/]*):[^:/]*/') .. ':names'
+        redis.call('ZADD', names, whole(now), key)
+        redis.call('PEXPIRE', names, NAMES_KEPT)
+        for _ = NAMES + 1, redis.call('ZCARD', names) do
+          local oldest = redis.call('ZPOPMIN', names)[1]
+          redis.call('DEL', oldest)
+          redis.call('ZREM', KEYS[1], oldest)
+        end
+      end
     end
   end
   for _, figure in ipairs({amount, spent, others, others_held, others_expected, pressed and 1 or 0, denied, retry, reset}) do
     replies[#replies + 1] = figure
   end
 end
--- Counters of money have no expiry, so that a full store does not evict them.
+-- Counters of money have no expiry, so that a full store does not evict them; but for those of end users and sessions,
+-- whose names clients choose: else whoever makes up names fills the store for everybody. The key's own budget holds.
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(now), 'LIMIT', 0, 8)) do
   redis.call('DEL', key)
   redis.call('ZREM', KEYS[1], key)

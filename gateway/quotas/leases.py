@@ -16,37 +16,57 @@ moved by `exchange.lua` and by nothing else. What a worker has settled stays in 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
+import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cache.store.base import Command, NoStore, Store, StoreUnavailable
-from gateway.quotas.accounts import ENDLESS, Account
+from gateway.quotas.accounts import ACCOUNT_PREFIX, ENDLESS, Account
 from gateway.quotas.authority import LIFE_MS, Authority
-from gateway.quotas.machine import DRY, EXHAUSTED, FULL, GRANTED, HELD, RETRY_S, AccountLease, LeaseReply, LeaseRequest
+from gateway.quotas.machine import (
+    DRY,
+    EXHAUSTED,
+    FULL,
+    GRANTED,
+    HELD,
+    RETRY_S,
+    AccountLease,
+    LeaseReply,
+    LeaseRequest,
+    WaitingRequest,
+)
+from gateway.quotas.own_count import MINUTE_S, OwnCount
+from gateway.quotas.spent_copies import SpentCopies
 
-ACCOUNT_PREFIX: Final = "{tierline:traces}:quota:"
-"""Prefix of the key of an account in the store, in the slot of the stream of records."""
 EXCHANGE_S: Final = 0.2
 """Time between two exchanges of what changed, where no request waits for one."""
-PATIENCE_S: Final = 60.0
-"""Longest wait for money that other requests hold, most of which cost far less than the most they can."""
+PATIENCE_S: Final = 10.0
+"""Longest wait for the last of a budget, of which other requests hold what they can cost at most."""
 _ENDS: Final = b"{tierline:traces}:quotas"
 _CLOCK: Final = b"{tierline:traces}:quotas:clock"
 SCRIPT: Final = Path(__file__).with_name("exchange.lua").read_bytes()
 _LIMIT_S: Final = 0.25
+_ALONE_AFTER_S: Final = 2 * _LIMIT_S
+"""How long the store does not answer before this worker lets requests in by its own count."""
 _MOST: Final = 64
 """Accounts in one script call: it keeps the store from others for 2 ms at most."""
 _MINUTE_MS: Final = 120_000
 _KEPT_MS: Final = 7 * 86_400_000
 """How long a counter of money stays after its window: records of requests that began in it may be late."""
+_CLIENTS_KEPT_MS: Final = 3_600_000
+"""The same of end users and sessions: clients choose how many there are."""
 _UNSEEN_MS: Final = 90 * 86_400_000
 """How long the counter of an end user or a session without a window stays after its latest exchange."""
 _FORGET_S: Final = 60.0
+_SOON_S: Final = 0.5
+"""Longest wait for money that requests hold which have just ended, before others know that."""
 _OTHERS_PATIENCE_S: Final = 1.5
 """Longest wait for what other workers have leased and do not use; of money it is the caller's."""
 WhenDown = Literal["open", "closed"]
@@ -58,9 +78,11 @@ class Demand(NamedTuple):
     tokens: int = 0
     """Tokens of the prompt and those expected of the answer."""
     expected: int = 0
-    """Nanodollars that the request will probably cost: what must fit into a budget."""
+    """Nanodollars that the request costs on average: what must fit into a budget."""
+    reserved: int = 0
+    """Nanodollars that nine of ten such requests do not exceed: what its lease must cover. At least `expected`."""
     worst: int = 0
-    """Nanodollars that it costs at most: what its lease must cover. At least `expected`."""
+    """Nanodollars that it costs at most: what its lease must cover where a budget is nearly spent."""
 
 
 class Standing(NamedTuple):
@@ -87,7 +109,7 @@ class Refusal(NamedTuple):
 
 Renewed = Callable[[], Awaitable[Sequence[Account]]]
 _Held = tuple[AccountLease, int, int]
-"""The lease of an account, what a request probably uses of it, and what it needs at most."""
+"""The lease of an account, what a request probably uses of it, and what its lease must cover."""
 
 
 @dataclass(slots=True)
@@ -112,19 +134,28 @@ class QuotaLeases:
         store: Store,
         *,
         when_down: WhenDown = "open",
+        copies: SpentCopies | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Exchange with `store`; without one (`NoStore`) this process counts alone, and all is known at once.
 
-        While the store does not answer, requests and tokens go on beyond their leases if `when_down` is `open`, and
-        money up to what is leased, beyond the lease's deadline too; if it is `closed`, all ends with the leases.
+        While the store does not answer, requests and tokens go on beyond their leases if `when_down` is `open`, by this
+        worker's own count (`OwnCount`), and money up to what is leased, beyond the lease's deadline too; if it is
+        `closed`, all ends with the leases.
         """
         self.down = ""
         """Why the store did not answer the last exchange; '' if it did."""
         self.on_spent: Callable[[Account, int], None] = lambda account, spent: None
         """Called with what is spent of a budget, whenever the store has said so."""
+        self._down_since = 0.0
+        self._own_counts: dict[str, OwnCount] = {}
+        """What is counted here alone, by account, until the store answers again."""
+        self._used_lately: dict[str, AccountLease] = {}
+        """Of accounts that nothing is leased of any more: what the store said last, for a minute."""
         self._store = store
+        self.copies = copies
+        """What is given back to a store that has lost its data; None where nothing is."""
         self._alone = Authority() if isinstance(store, NoStore) else None
         self._open = when_down == "open"
         self._clock = clock
@@ -135,6 +166,7 @@ class QuotaLeases:
         self._leases: dict[str, AccountLease] = {}
         self._accounts: dict[str, Account] = {}
         self._wakes: dict[asyncio.Future[None], None] = {}
+        self._turns = itertools.count(1)
         self._urgent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._forget_at = 0.0
@@ -143,11 +175,13 @@ class QuotaLeases:
         """Let a request in if what is leased suffices for all of its accounts, without waiting; else return None."""
         now = self._clock()
         entries = [self._entry(account, demand) for account in accounts]
-        for lease, expected, worst in entries:
-            if (lease.waiting and lease.money) or lease.check(expected, worst, now) != GRANTED:
-                if self._alone is None or not self._let_in_alone(self._alone, accounts, entries, now):
-                    return None
-                break
+        short = False
+        for lease, expected, needed in entries:
+            if lease.money and lease.waiting:
+                return None  # those that wait come first
+            short = short or lease.check(expected, needed, now) != GRANTED
+        if short and (self._alone is None or not self._let_in_alone(self._alone, accounts, entries, now)):
+            return None
         return self._take(accounts, entries, now)
 
     async def wait(
@@ -159,34 +193,64 @@ class QuotaLeases:
     ) -> Entered | Refusal:
         """Let a request in after as many exchanges as it takes, at most `patience_s` where others hold the money.
 
-        `renewed` returns the accounts by the limits of now, and may raise: a limit may change while a request waits.
+        Requests that wait for money are let in in the order in which they came. `renewed` returns the accounts by the
+        limits of now, and may raise: a limit may change while a request waits.
         """
-        began, first = self._clock(), True
-        while True:
-            now = self._clock()
-            entries = [self._entry(account, demand) for account in accounts]
-            if self._alone is not None:
-                self._let_in_alone(self._alone, accounts, entries, now)
-            waiting, pause_s = [], EXCHANGE_S
-            for account, (lease, expected, worst) in zip(accounts, entries, strict=True):
-                verdict = lease.check(expected, worst, now)
-                if verdict == GRANTED and lease.money and lease.waiting and first:
-                    verdict = HELD  # those that waited before it come first
-                if verdict == GRANTED or (self.down and self._open and not lease.money and verdict == DRY):
+        began, turn = self._clock(), next(self._turns)
+        joined: list[tuple[AccountLease, WaitingRequest]] = []
+        try:
+            while True:
+                now = self._clock()
+                entries = [self._entry(account, demand) for account in accounts]
+                if self._alone is not None and not any(_is_behind(lease, turn) for lease, _, _ in entries):
+                    self._let_in_alone(self._alone, accounts, entries, now)
+                obstacles = self._obstacles(accounts, entries, turn, began, patience_s)
+                if isinstance(obstacles, Refusal):
+                    return obstacles
+                waiting, pause_s = obstacles
+                if not waiting:
+                    return self._take(accounts, entries, now)
+                _leave(joined)
+                joined = _join(waiting)
+                until = began + (_SOON_S if now < began + _SOON_S else patience_s)
+                await self._changed(min(pause_s, max(until - now, 0.001)))
+                if renewed is not None:
+                    accounts = await renewed()
+        finally:
+            _leave(joined)
+            if joined:
+                for lease, _ in joined:
+                    lease.dirty = True  # the store is to know that nobody waits
+                self._urgent.set()
+                self._wake()
+
+    def _obstacles(
+        self, accounts: Sequence[Account], entries: Sequence[_Held], turn: int, began: float, patience_s: float
+    ) -> Refusal | tuple[list[tuple[AccountLease, WaitingRequest]], float]:
+        """Return where a request that came at `began` has to wait, and for how long; or why it is not let in."""
+        now, pause_s = self._clock(), EXCHANGE_S
+        waiting: list[tuple[AccountLease, WaitingRequest]] = []
+        for account, (lease, expected, needed) in zip(accounts, entries, strict=True):
+            verdict = lease.check(expected, needed, now)
+            if verdict == GRANTED and not (lease.waiting and _is_behind(lease, turn)):
+                continue
+            one = WaitingRequest(expected, needed, turn)
+            if verdict == GRANTED:
+                waiting.append((lease, one))
+                continue
+            if verdict == DRY and not lease.money and self._counts_alone(now):
+                if self._own_count(account.name, lease).fits(lease, needed, now):
                     continue
-                if refusal := self._refusal(account, lease, verdict, now - began, patience_s):
-                    return refusal
-                if verdict == DRY and not self.down:
-                    self._urgent.set()
-                else:
-                    pause_s = RETRY_S
-                waiting.append((lease, (expected, worst)))
-            if not waiting:
-                return self._take(accounts, entries, now)
-            first = False
-            await self._changed(waiting, min(pause_s, max(began + patience_s - now, 0.001)))
-            if renewed is not None:
-                accounts = await renewed()
+                verdict = FULL
+            is_old = verdict == HELD and lease.heard_at < began and not self.down  # what it says is of before
+            if not is_old and (refusal := self._refusal(account, lease, one, verdict, now - began, patience_s)):
+                return refusal
+            if (verdict == DRY and not self.down) or is_old:
+                self._urgent.set()
+            else:
+                pause_s = RETRY_S
+            waiting.append((lease, one))
+        return waiting, pause_s
 
     def settle(self, entered: Entered, tokens: int = 0, charged: int = 0) -> None:
         """Replace what a request held by what it used; a second call does nothing.
@@ -203,7 +267,7 @@ class QuotaLeases:
             if lease.money and self._alone is not None:
                 self._alone.charge(account.name, charged)
                 lease.written(charged)
-            if lease.pressed:
+            if lease.pressed or (lease.money and lease.is_tight):
                 self._urgent.set()
             if lease.waiting:
                 self._wake()
@@ -249,8 +313,15 @@ class QuotaLeases:
             if isinstance(taken, Entered):
                 self.settle(taken)
 
+    async def start(self) -> None:
+        """Start to keep copies of what is spent."""
+        if self.copies is not None and self._alone is None:
+            await self.copies.start()
+
     async def aclose(self) -> None:
         """Return all leases."""
+        if self.copies is not None:
+            await self.copies.aclose()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -262,11 +333,13 @@ class QuotaLeases:
         lease = self._leases.get(account.name)
         if lease is None:
             lease = self._leases[account.name] = AccountLease(account.unit, account.limit)
+            if (before := self._used_lately.pop(account.name, None)) is not None:
+                lease.recall(before)
             self._accounts[account.name] = account
         elif lease.limit != account.limit:
             lease.change_limit(account.limit)
         if lease.money:
-            return lease, demand.expected, demand.worst
+            return lease, demand.expected, demand.worst if lease.is_nearly_spent else demand.reserved
         if account.unit == "tokens":  # a request of more than a minute's tokens gets in when the minute is free
             tokens = min(demand.tokens, account.limit)
             return lease, tokens, tokens
@@ -281,7 +354,13 @@ class QuotaLeases:
         return Entered(tuple(accounts), tuple(held))
 
     def _refusal(
-        self, account: Account, lease: AccountLease, verdict: int, waited_s: float, patience_s: float
+        self,
+        account: Account,
+        lease: AccountLease,
+        one: WaitingRequest,
+        verdict: int,
+        waited_s: float,
+        patience_s: float,
     ) -> Refusal | None:
         """Return why a request that is not let in need not wait any longer; None if it should."""
         standing = self.standing(account)
@@ -289,26 +368,39 @@ class QuotaLeases:
             return Refusal(account, "exhausted", standing.reset_s, standing._replace(used=lease.known))
         if verdict == FULL:
             return Refusal(account, "limit", max(lease.retry_at - self._clock(), RETRY_S), standing)
-        if verdict == HELD and waited_s >= (patience_s if lease.money else min(patience_s, _OTHERS_PATIENCE_S)):
-            return Refusal(account, "held" if lease.money else "limit", 1.0, standing)
-        least_s = 2 * _LIMIT_S  # a store that was slow for once is asked again
+        if verdict == HELD and lease.money:
+            ahead = [other for other in lease.waiting if other.turn < one.turn]
+            if lease.known >= lease.limit and waited_s >= min(patience_s, _OTHERS_PATIENCE_S):
+                return Refusal(account, "exhausted", standing.reset_s, standing._replace(used=lease.known))
+            is_over = waited_s >= _SOON_S and not lease.is_worth_waiting(one.needed, ahead)
+            if is_over or waited_s >= patience_s:
+                return Refusal(account, "held", 1.0, standing)
+        elif verdict == HELD and waited_s >= min(patience_s, _OTHERS_PATIENCE_S):
+            return Refusal(account, "limit", 1.0, standing)
+        # A store that was slow for once is asked again, before this worker counts alone too.
+        least_s = 2 * _LIMIT_S if lease.money or not self._open else 2 * _ALONE_AFTER_S
         if verdict == DRY and waited_s >= (min(patience_s, least_s) if self.down else max(patience_s, least_s)):
             return Refusal(account, "held" if lease.money and not self.down else "store", 1.0, standing)
         return None
 
-    async def _changed(self, waiting: Sequence[tuple[AccountLease, tuple[int, int]]], pause_s: float) -> None:
+    def _counts_alone(self, now: float) -> bool:
+        """Return whether requests are let in by this worker's own count: not because one exchange was slow."""
+        return bool(self.down) and self._open and now >= self._down_since + _ALONE_AFTER_S
+
+    def _own_count(self, name: str, lease: AccountLease) -> OwnCount:
+        if (count := self._own_counts.get(name)) is None:
+            count = self._own_counts[name] = OwnCount(lease)
+        return count
+
+    async def _changed(self, pause_s: float) -> None:
         """Wait until an exchange or a settlement may have made room, `pause_s` at most."""
         wake = asyncio.get_running_loop().create_future()
         self._wakes[wake] = None
-        for lease, demand in waiting:
-            lease.waiting.append(demand)
         self._tend()
         try:
             await asyncio.wait((wake,), timeout=pause_s)
         finally:
             del self._wakes[wake]
-            for lease, demand in waiting:
-                lease.waiting.remove(demand)
 
     def _wake(self) -> None:
         for wake in self._wakes:
@@ -330,7 +422,11 @@ class QuotaLeases:
                 due = [(name, lease) for name, lease in self._leases.items() if lease.waiting or lease.is_due(now)]
                 await self._exchange_all(due)
                 for name in [name for name, lease in self._leases.items() if lease.is_done]:
-                    del self._leases[name], self._accounts[name]
+                    if (lease := self._leases.pop(name)).spent and not lease.money:
+                        self._used_lately[name] = lease
+                    del self._accounts[name]
+                while (name := next(iter(self._used_lately), "")) and self._used_lately[name].heard_at < now - MINUTE_S:
+                    del self._used_lately[name]
                 if self._alone is not None and now >= self._forget_at:
                     self._alone.forget(self._now_ms(), int(self._wall_clock() * 1000))
                     self._forget_at = now + _FORGET_S
@@ -339,11 +435,11 @@ class QuotaLeases:
 
     def _let_in_alone(self, alone: Authority, accounts: Sequence[Account], held: Sequence[_Held], now: float) -> bool:
         """Exchange with this process's own authority for what is not let in; return whether all is, then."""
-        for account, (lease, expected, worst) in zip(accounts, held, strict=True):
-            if lease.check(expected, worst, now) == DRY:
-                lease.waiting.append((expected, worst))
+        for account, (lease, expected, needed) in zip(accounts, held, strict=True):
+            if lease.check(expected, needed, now) == DRY:
+                joined = _join([(lease, WaitingRequest(expected, needed, 0))])
                 self._exchange_alone(alone, [(account.name, lease)])
-                lease.waiting.remove((expected, worst))
+                _leave(joined)
         return all(lease.check(expected, worst, now) == GRANTED for lease, expected, worst in held)
 
     async def _exchange_all(self, due: Sequence[tuple[str, AccountLease]]) -> None:
@@ -360,16 +456,33 @@ class QuotaLeases:
             try:
                 replies = await self._asked(self.worker, self._number, requests, self._accounts)
             except StoreUnavailable as error:
+                if not self.down:
+                    self._down_since = self._clock()
                 self.down = error.reason
                 for _, lease in due:
                     lease.failed(lasting=self._open)
             else:
                 self.down = ""
+                self._own_counts.clear()
+                back = await self._given_back(due, replies)
                 for (name, lease), reply in zip(due, replies, strict=True):
-                    lease.heard(reply, self._clock())
+                    lease.heard(reply._replace(spent=back[name]) if name in back else reply, self._clock())
                     if lease.money:
                         self.on_spent(self._accounts[name], lease.spent)
         self._wake()
+
+    async def _given_back(
+        self, due: Sequence[tuple[str, AccountLease]], replies: Sequence[LeaseReply]
+    ) -> dict[str, int]:
+        """Return what is spent of accounts of which the store had lost that."""
+        if self.copies is None:
+            return {}
+        said = {
+            name: (reply.spent, lease.spent + lease.written_since, self._may_go_ms(self._accounts[name]))
+            for (name, lease), reply in zip(due, replies, strict=True)
+            if lease.money
+        }
+        return await self.copies.compared(said) if said else {}
 
     async def _asked(
         self, worker: str, number: int, requests: Sequence[tuple[str, LeaseRequest]], accounts: Mapping[str, Account]
@@ -398,8 +511,29 @@ class QuotaLeases:
     def _may_go_ms(self, account: Account) -> int:
         """Return when the counter of an account may go, in Unix milliseconds; 0 for never."""
         if account.window is not None and account.window.ends != ENDLESS:
-            return int(account.window.ends * 1000) + _KEPT_MS
+            named_by_client = account.kind in ("user", "session")
+            return int(account.window.ends * 1000) + (_CLIENTS_KEPT_MS if named_by_client else _KEPT_MS)
         return int(self._wall_clock() * 1000) + _UNSEEN_MS if account.kind in ("user", "session") else 0
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+_BY_TURN: Final = attrgetter("turn")
+
+
+def _join(waiting: Sequence[tuple[AccountLease, WaitingRequest]]) -> list[tuple[AccountLease, WaitingRequest]]:
+    """Have a request wait for these leases, each in its turn."""
+    for lease, one in waiting:
+        bisect.insort(lease.waiting, one, key=_BY_TURN)
+    return list(waiting)
+
+
+def _leave(joined: Sequence[tuple[AccountLease, WaitingRequest]]) -> None:
+    for lease, one in joined:
+        lease.waiting.remove(one)
+
+
+def _is_behind(lease: AccountLease, turn: int) -> bool:
+    """Return whether a request that came before the one of this turn waits for the money of this lease."""
+    return lease.money and bool(lease.waiting) and lease.waiting[0].turn < turn

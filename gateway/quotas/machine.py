@@ -1,7 +1,7 @@
 """Decide, for one worker and one account, which requests get in: a state machine without I/O or clock.
 
     lease       what the store has set aside for this worker, until a deadline; the sum of four parts
-    under       what requests under way hold of it: of money the most they can cost, otherwise what they are expected to
+    under       what requests under way hold of it: of money what is reserved for them, else what they are expected to
     unwritten   what ended requests used and the store does not know yet: of money until its records are written, of
                 requests and tokens until the next exchange
     returned    what is given back with the exchange that is under way
@@ -17,7 +17,7 @@
     check, spent    | nothing                                                  | EXHAUSTED: refuse; the money is spent
     take            | idle -> under                                            | an exchange soon
     settle          | under -> unwritten (what was used) and idle (the rest),  | of money, `written`
-                    | which is returned if others wait for it                  |
+                    | which is returned if others wait for it or may need it   |
     send            | idle -> returned, if unused for long, if others wait for | `heard` or `failed`
                     | it, or if requests here need more than it                |
     heard           | the lease is what the store says; what was reported is   | nothing
@@ -28,14 +28,26 @@
     limit changes   | what was refused is checked again; of a lower one, idle  | an exchange
                     | is returned                                              |
 
-Rules of money: a lease covers the most that the requests under way can cost, so that what is spent and all leases stay
-within the limit and one lease (a tenth of the limit, or one request's most). Besides, what is spent and what requests
-under way are expected to cost must leave something of the limit: whatever is left lets one more request in, however
-much it may cost. Only when all is spent is a budget exhausted.
+Rules of money
+
+    spent so far | reserved for a request                   | one that does not fit
+    -------------+------------------------------------------+------------------------------------------------------
+    under 80%    | what nine of ten such requests cost      | is refused, as those under way may need the rest: at
+                 |                                          | once, unless other workers have what it needs idle
+    80 to 90%    | the same                                 | waits, unless what is under way and those that wait
+                 |                                          | before it are expected to need the rest
+    over 90%     | the most that it can cost                | so too
+
+A lease covers what is reserved for the requests under way, so that what is spent and all leases stay within the limit
+and one lease (a tenth of the limit, or what one request needs). Besides, what is spent and what requests under way are
+expected to cost must leave something of the limit: whatever is left lets one more request in, however much it may cost.
+Only when all is spent is a budget exhausted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from gateway.quotas.accounts import Unit
@@ -54,8 +66,22 @@ RETRY_S: Final = 0.1
 """Shortest time between two exchanges for the same refusal."""
 RECHECK_S: Final = 0.25
 """How long what was heard of a full or exhausted account is good for."""
+_WAITS_FROM: Final = 0.8
+"""Share of a budget that is spent from which on requests wait for the rest of it."""
+_WORST_FROM: Final = 0.9
+"""Share of a budget that is spent from which on the most that a request can cost is reserved for it."""
 _IDLE_S: Final = 1.0
 """What nobody took for so long is returned."""
+
+
+class WaitingRequest(NamedTuple):
+    """A request that waits for an account."""
+
+    expected: int
+    needed: int
+    """What its lease must cover."""
+    turn: int = 0
+    """Its place among all requests of the worker that ever waited: who came first has the lowest."""
 
 
 class LeaseRequest(NamedTuple):
@@ -74,7 +100,7 @@ class LeaseRequest(NamedTuple):
     need_expected: int
     """What those requests will probably come to."""
     least: int
-    """What the one that needs least needs beyond `kept`: less is of no use."""
+    """What the next of them needs beyond `kept`, of money the first and else the smallest: less is of no use."""
     least_expected: int
     comfort: int
     """What is welcome beyond, so that the next requests need not ask."""
@@ -148,8 +174,8 @@ class AccountLease:
         self.heard_at = self.free_at = self.denied_until = self.retry_at = self._until = self._sent_at = (
             self._taken_at
         ) = _NEVER
-        self.waiting: list[tuple[int, int]] = []
-        """What requests that wait for this account expect to use, and need at most."""
+        self.waiting: list[WaitingRequest] = []
+        """The requests that wait for this account, in their turn."""
         self.dirty = False
         """Whether the store is to be told something soon."""
         self._denied = GRANTED
@@ -157,8 +183,12 @@ class AccountLease:
         self._reported = self._reporting = self._asked_least = 0
         self._written = self._before = 0
 
-    def check(self, expected: int, worst: int, now: float) -> int:
-        """Return whether a request gets in: GRANTED, or why not. `worst` is `expected` of all units but money."""
+    def recall(self, before: AccountLease) -> None:
+        """Go on from an earlier lease of this worker's: the store may know it still, and compare with what it said."""
+        self.heard_at, self.spent, self._reported = before.heard_at, before.spent, before._reported
+
+    def check(self, expected: int, needed: int, now: float) -> int:
+        """Return whether a request gets in: GRANTED, or why not. `needed` is `expected` of all units but money."""
         if self.money:
             if self.spent >= self.limit:
                 return EXHAUSTED if now < self.heard_at + RECHECK_S else DRY
@@ -166,28 +196,50 @@ class AccountLease:
             under_way = self.under or self.others_held
             if known >= self.limit or (under_way and known + self.others_expected + self.expected >= self.limit):
                 return HELD if now < self.heard_at + RETRY_S else DRY
-        if worst <= self.lease - self.under - self.unwritten and now < self._until:
+        if needed <= self.lease - self.under - self.unwritten and now < self._until:
             return GRANTED
-        return self._denied if now < self.denied_until and worst >= self._denied_least else DRY
+        return self._denied if now < self.denied_until and needed >= self._denied_least else DRY
 
-    def take(self, expected: int, worst: int, now: float) -> None:
+    @property
+    def is_nearly_spent(self) -> bool:
+        """Whether so much of the money is spent that a request must be covered to the most that it can cost."""
+        return self.known > _WORST_FROM * self.limit
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether so much of the money is spent or leased that nothing of it is to be kept idle."""
+        return self.money and 2 * (self.spent + self._written + self.others + self.lease) > self.limit
+
+    def is_worth_waiting(self, needed: int, ahead: Sequence[WaitingRequest]) -> bool:
+        """Return whether a request that does not fit may yet get in if it waits behind those `ahead`."""
+        known = self.known
+        if known >= self.limit:
+            return self.spent < self.limit  # a record may be counted twice until its writer hears that it is written
+        if known + self.expected + self.others_expected + sum(one.expected for one in ahead) >= self.limit:
+            return False
+        held = known + self.under + self.others_held + sum(one.needed for one in ahead)
+        return known >= _WAITS_FROM * self.limit or held + needed <= self.limit  # then others will return what is idle
+
+    def take(self, expected: int, needed: int, now: float) -> None:
         """Hold what a request needs, whether or not `check` grants it."""
-        self.under += worst
+        self.under += needed
         self.expected += expected
-        self._taken += worst
+        self._taken += needed
         self._taken_at = now
         self.free_at = now + 60.0
         self.dirty = True
 
-    def settle(self, expected: int, worst: int, used: int) -> None:
+    def settle(self, expected: int, needed: int, used: int) -> None:
         """Replace what a request held by what it used."""
-        self.under -= worst
+        self.under -= needed
         self.expected -= expected
         self.dirty = True
-        if self.pressed and used < worst:  # others wait for it: whose turn it is, the store knows
-            self.lease -= worst - used
+        if used < needed and (self.pressed or self.is_tight):  # whose turn it is, the store knows
+            self.lease -= needed - used
         if self.unit != "concurrent":
             self.unwritten += used
+        if self.unit == "tokens" and used > needed:  # the next requests will probably use more than is expected, too
+            self._taken += used - needed
 
     def written(self, amount: int) -> None:
         """Note that records of this worker were written that add `amount` to what is spent."""
@@ -215,6 +267,16 @@ class AccountLease:
         return self.spent + self._written + self.unwritten
 
     @property
+    def written_since(self) -> int:
+        """Nanodollars of this worker's records that were written since the store was heard last."""
+        return self._written
+
+    @property
+    def confirmed(self) -> int:
+        """Requests or tokens that this worker used since it began, as far as the store has confirmed them."""
+        return self._reported
+
+    @property
     def used(self) -> int:
         """What is used, and what requests under way hold: of money what they probably cost."""
         if self.money:
@@ -232,23 +294,24 @@ class AccountLease:
 
     def send(self, now: float) -> LeaseRequest:
         """Return what to tell the store. `heard` or `failed` must follow before the next `send`."""
-        over = self.spent + self.others + self.lease > self.limit + (self.limit // 10 if self.money else 0)
+        over = self.is_tight if self.money else self.spent + self.others + self.lease > self.limit
         lapsed, unused = now >= self._until, now >= self._taken_at + _IDLE_S
-        least = min(self.waiting, key=_worst, default=(0, 0))
-        short = self.lease - self.under - self.unwritten < least[1]  # else those that wait are about to take it
-        if short or (not self.waiting and (self.pressed or over or unused)) or lapsed:
+        waiting = self.waiting
+        least = (waiting[0] if self.money else min(waiting, key=_NEEDED)) if waiting else _NOBODY
+        short = self.lease - self.under - self.unwritten < least.needed  # else those that wait are about to take it
+        if short or (not waiting and (self.pressed or over or unused)) or lapsed:
             self.lease = min(self.lease, self.under + self.unwritten)
         self._reporting = 0 if self.money else self.unwritten
         held = self.under + self.unwritten - self._reporting
         kept = max(self.lease - self._reporting, held)
-        spare, worst = kept - held, sum(worst for _, worst in self.waiting)
-        self._sent_at, self._before, self._asked_least, self.dirty = now, self._written, least[1], False
-        comfort = max(2 * self._taken - spare, 0)
+        spare, needed = kept - held, sum(one.needed for one in waiting)
+        self._sent_at, self._before, self._asked_least, self.dirty = now, self._written, least.needed, False
+        comfort = 0 if self.money and over else max(2 * self._taken - spare, 0)
         self._taken = 0
         return LeaseRequest(
             self.unit, self.limit, kept, held, self.expected + (self.unwritten if self.money else 0),
-            max(worst - spare, 0), sum(expected for expected, _ in self.waiting),
-            max(least[1] - spare, 0), least[0], comfort,
+            max(needed - spare, 0), sum(one.expected for one in waiting),
+            max(least.needed - spare, 0), least.expected, comfort,
             self._reported + self._reporting, self._reported,
         )  # fmt: skip
 
@@ -282,7 +345,5 @@ class AccountLease:
 
 _NEVER: Final = float("-inf")
 _EVER: Final = float("inf")
-
-
-def _worst(waiting: tuple[int, int]) -> int:
-    return waiting[1]
+_NEEDED: Final = attrgetter("needed")
+_NOBODY: Final = WaitingRequest(0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from gateway.registry.checks import checked
 from gateway.registry.records import InForce, Mode, Version
 from gateway.registry.registry import PolicyRegistry, RegistryError
+from gateway.registry.taken_names import taken_names
 from policies.diff import difference, unguarded_quality
 from policies.loader import PolicySource
 from policies.model import Policy
@@ -42,11 +44,13 @@ async def apply_file(
     at: float,
     base: str | None = None,
     surface: str | None = None,
+    may_change: Callable[[str], bool] = lambda _: True,
 ) -> Applied:
     """Apply the policy in `file`. Raises ConfigError for a policy that is refused, RegistryError, StoreUnavailable.
 
     `how` None is canary for other rules with a `rollout` section, else now. `share` is that of a shadow. `base` is the
     version that must be in force, if any was reviewed. `surface` is the only one that the file may be of.
+    `may_change` says whether the author may change a surface: from others no names are taken.
     """
     everything = await registry.states()
     states = {name: state for name, state in everything.items() if not state.removed}
@@ -65,6 +69,11 @@ async def apply_file(
     if base is not None and (state is None or state.live != base):
         now = "not in the registry" if state is None else f"at {version.surface}@{state.live[:7]}"
         raise RegistryError(f"stale: this was made from {version.surface}@{base[:7]}, but the surface is {now} by now")
+    before_it = None if state is None or state.document not in others else others[state.document].policy()
+    taken = taken_names(policy, before_it, [one.policy() for one in live], may_change)
+    if taken:
+        names = ", ".join(f"{name!r} of {other}" for name, other in taken.items())
+        raise RegistryError(f"it takes names that lead to surfaces which you may not change: {names}")
     others_rules = state is not None and state.live != version.version
     chosen: How = how or ("canary" if policy.rollout is not None and others_rules else "now")
     if state is None and chosen != "now":

@@ -26,6 +26,7 @@ from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
+from cache.store.settled_change import settled_change
 from gateway.audit.entries import APPEND, POLICIES, How
 from gateway.registry.records import (
     JUDGE,
@@ -413,7 +414,7 @@ class PolicyRegistry:
         blob = b"" if version is None else to_json(version)
         keys = (_STATE, _REVISION, _AUDIT, _DOCUMENTS)
         words = (after.surface.encode(), b"%d" % revision, to_json(after), to_json(entry), name, blob, self._how)
-        (reply,) = await self._ask(Command((b"EVAL", _CHANGE, b"4", *keys, *words)))
+        reply, _ = await settled_change(self._store, _CHANGE, keys, words)
         if reply != 1:
             raise RegistryConflict(after.surface, _read(in_force_from, reply) if reply else None)
         return after

@@ -8,13 +8,15 @@ The sender is found in one place for all routes: a tenant of the config, a key o
     anything else                    a tenant's key in the config, else one that was imported into the store
 
 What a worker knows already is found with no `await`; the rest is looked up (`find`), once for all who wait for it.
+Of two credentials, a bearer token and an `x-api-key`, the one that is a key here counts: clients that are signed in to
+a provider send its token beside our key. One that looks like ours and is refused is never made up for by no key.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -43,11 +45,16 @@ _NOBODY: Final = (bytes(32), ANYBODY)
 
 
 def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return the key of a request, as a bearer token or in `x-api-key`; empty if there is none."""
+    """Return the key of a request, as a bearer token or else in `x-api-key`; empty if there is none."""
     value = headers.get(b"authorization", b"")
-    if value[: len(_BEARER)].lower() == _BEARER:
-        return value[len(_BEARER) :].strip()
-    return headers.get(b"x-api-key", b"").strip()
+    key = value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
+    return key or headers.get(b"x-api-key", b"").strip()
+
+
+def credentials(headers: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
+    """Return the bearer token and the `x-api-key` of a request, without those that are empty, each once."""
+    first, second = bearer_key(headers), headers.get(b"x-api-key", b"").strip()
+    return (first, second) if second and second != first else (first,)
 
 
 def in_tenants_space(tenant: str, name: str) -> str:
@@ -103,6 +110,7 @@ class Callers:
                     KeyRecord("", "", name, one.team or "", may_try=one.may_try),
                     owner(f"team:{one.team}"),
                     owner(f"tenant:{name}"),
+                    own=False,
                 )
             ]
             for digest in one.key_digests
@@ -110,7 +118,29 @@ class Callers:
 
     def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Return the caller of a request; None if it has to be found. Raises Unauthorized for a key that is none."""
-        key, keys = bearer_key(headers), self._keys
+        if b"x-api-key" in headers and b"authorization" in headers:
+            return self._known_of(credentials(headers))
+        return self._known(bearer_key(headers))
+
+    def _known_of(self, keys: Sequence[bytes]) -> Caller | None:
+        """Return the caller of the first of several credentials that is a key here, as `known` does."""
+        refused: Unauthorized | None = None
+        nobodys: Caller | None = None
+        for key in keys:
+            try:
+                caller = self._known(key)
+            except Unauthorized as error:
+                refused = refused or error
+                continue
+            if caller is not ANYBODY:
+                return caller
+            nobodys = caller
+        if refused is not None:
+            raise refused
+        return nobodys
+
+    def _known(self, key: bytes) -> Caller | None:
+        keys = self._keys
         if key[:3] == PREFIX and keys is not None:
             return keys.known(key)
         if self._identities is not None and is_token(key):
@@ -128,7 +158,21 @@ class Callers:
 
     async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Return the caller of a request that is not known yet. Raises Unauthorized, and Overloaded in trouble."""
-        key, keys = bearer_key(headers), self._keys
+        refused: Unauthorized | Overloaded | None = None
+        for key in credentials(headers):
+            try:
+                caller = self._known(key) or await self._find(key)
+            except (Unauthorized, Overloaded) as error:
+                refused = refused or error
+                continue
+            if caller is not ANYBODY:
+                return caller
+        if refused is not None:
+            raise refused
+        return ANYBODY
+
+    async def _find(self, key: bytes) -> Caller:
+        keys = self._keys
         if self._identities is not None and is_token(key):
             record = await self._identities.record(key)
             caller = caller_of(record) if keys is None else await keys.of_record(record)

@@ -59,10 +59,13 @@ _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 
 
 class Cost(NamedTuple):
-    """What a request will probably cost, and at most, in nanodollars."""
+    """What a request costs on average, what is reserved for it, and what it costs at most, in nanodollars."""
 
     expected: int
+    reserved: int
+    """At least `expected`."""
     worst: int
+    """At least `reserved`."""
 
 
 class Admission:
@@ -123,23 +126,25 @@ class Admission:
         named: Header = (b"x-tierline-limited-by", account.name.encode())
         if refused.why == "exhausted":
             message = f"{_owner_shown(account)} has spent {_budget_shown(account, refused)}."
+            trace.root.attributes[names.LIMIT_SAID] = message
             return OutOfBudget(message, headers=(named, *_NO_RETRY))
         headers = (named, *retry_after(refused.retry_after_s))
         if refused.why == "store":
             message = "The limits of this request cannot be counted now: the store does not answer."
+            trace.root.attributes[names.LIMIT_SAID] = message
             return Overloaded(message, code="limits_unavailable", headers=headers)
         if refused.why == "held":
             message = (
                 f"What {_owner_shown(account)} has left of {_budget_shown(account, refused)} is held by requests under "
                 "way. Send the request again when some of them have ended."
             )
+            trace.root.attributes[names.LIMIT_SAID] = message
             return LimitReached(message, code="budget_in_use", headers=headers)
         allowed = {"requests": "requests a minute", "tokens": "tokens a minute", "concurrent": "requests at once"}
-        return LimitReached(
-            f"{_owner_shown(account)} is at its limit of {account.limit} {allowed[account.unit]}. Send the request "
-            f"again in {max(1.0, refused.retry_after_s):.0f} s.",
-            headers=headers,
-        )
+        limit = f"{_owner_shown(account)} is at its limit of {account.limit} {allowed[account.unit]}."
+        trace.root.attributes[names.LIMIT_SAID] = limit
+        again = f"Send the request again in {max(1.0, refused.retry_after_s):.0f} s."
+        return LimitReached(f"{limit} {again}", headers=headers)
 
     def _accounts(self, kind: OwnerKind, name: str, limited: Limited) -> OwnerAccounts:
         found = self._owners.get((kind, name))
@@ -179,8 +184,18 @@ class Holding:
         self._entered: Entered | None = None
         self._reserved: Entered | None = None
 
-    async def enter(self, tokens: int) -> None:
-        """Count the request and the tokens that it will probably take. Raises ApiError if it is not let in."""
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether tokens a minute are limited, so that what its surface's answers have is worth knowing."""
+        return any(account.unit == "tokens" for account in self._rates)
+
+    async def enter(self, tokens: int, *, counted: bool = False) -> None:
+        """Count the request and the tokens that it will probably take. Raises ApiError if it is not let in.
+
+        `counted`: the request itself was counted before, with the handshake of its connection.
+        """
+        if counted:
+            self._rates = tuple([account for account in self._rates if account.unit != "requests"])
         if self._rates:
             demand = Demand(tokens)
             self._entered = self._admission.leases.enter(self._rates, demand) or await self._waited(self._rates, demand)
@@ -198,7 +213,7 @@ class Holding:
     def reserve_now(self, cost: Cost) -> bool:
         """Reserve money if that needs no waiting; return whether it is reserved."""
         if self._reserved is None and self.money:
-            self._reserved = self._admission.leases.enter(self.money, Demand(expected=cost.expected, worst=cost.worst))
+            self._reserved = self._admission.leases.enter(self.money, Demand(0, *cost))
             if self._reserved is not None:
                 self._note(cost)
         return self._reserved is not None or not self.money
@@ -214,11 +229,20 @@ class Holding:
 
     def _note(self, cost: Cost) -> None:
         if (journal := self._admission.journal) is not None:
-            self._ledger.entry = journal.begin(self._ledger, [account.name for account in self.money], cost.expected)
+            self._ledger.entry = journal.begin(self._ledger, [account.name for account in self.money], cost.reserved)
 
     async def _waited(self, accounts: tuple[Account, ...], demand: Demand, patience_s: float = PATIENCE_S) -> Entered:
         renewed = self._renewed if accounts is self.money else None
-        taken = await self._admission.leases.wait(accounts, demand, patience_s, renewed)
+        hop = self._trace.begin(names.QUOTA_WAIT)
+        taken = None
+        try:
+            taken = await self._admission.leases.wait(accounts, demand, patience_s, renewed)
+        finally:
+            hop.attributes[names.OUTCOME] = "let_in" if isinstance(taken, Entered) else "refused" if taken else "gone"
+            if taken is not None:
+                tightest = taken.account if isinstance(taken, Refusal) else accounts[0]
+                hop.attributes[names.LIMITED_BY] = tightest.name
+            hop.end()
         if isinstance(taken, Refusal):
             error = self._admission.refusal(taken, self._trace)
             error.of_owner = True
@@ -254,7 +278,7 @@ class Holding:
             ledger.accounts = tuple([account.name for account in self.money])
         if ledger.entry is not None:
             ledger.entry.settle(charged)
-        self.end(ledger.tokens_in + ledger.tokens_out, charged)
+        self.end(ledger.tokens_in + ledger.tokens_out - ledger.tokens_exempt, charged)
 
     def end(self, tokens: int = 0, charged: int = 0) -> None:
         """Give back what is held, but so many tokens and nanodollars."""

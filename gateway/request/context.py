@@ -20,6 +20,7 @@ from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
+    from gateway.keys.open_models import OpenModels
     from gateway.request.admission import Holding
     from gateway.request.options import RequestOptions
     from gateway.telemetry.ledger import Ledger
@@ -61,6 +62,8 @@ class RequestContext:
     caller: Caller = ANYBODY
     hold: Holding | None = None
     """What it holds of its owners' limits; None where nothing limits it."""
+    models: OpenModels | None = None
+    """The models that may answer, where the key's `models` close some; None for all."""
     conversation: KnownConversation | None = None
     """What is remembered of its conversation's turns before; None if that is nothing, or would change nothing."""
 
@@ -70,7 +73,9 @@ class RequestContext:
 
     def allowed_tiers(self) -> frozenset[str] | None:
         """Return the tiers whose stored answers may serve the request; None for any tier's."""
-        return None if self.clamp is None else frozenset(self.ladder())
+        if self.clamp is None:
+            return None
+        return frozenset(self.ladder()).difference(() if self.models is None else self.models.partly)
 
     def is_classified(self) -> bool:
         """Return whether the classifier's result can change where the request is sent."""

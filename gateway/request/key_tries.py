@@ -1,4 +1,7 @@
-"""Limit how often one address may send a wrong key to the console or the admin API."""
+"""Limit how often one address may send a wrong key to the console or the admin API.
+
+A right one is let in at any time: many people and programs may share an address, and nobody can lock the others out.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class KeyTries:
         """Time at which the wrong keys of an address are forgotten, by address."""
 
     def check(self, address: str) -> None:
-        """Raise RateLimited, with Retry-After, if the address has sent too many wrong keys: then look at none of it."""
+        """Raise RateLimited, with Retry-After, if the address has sent too many wrong keys."""
         wait_s = self._due.get(_network(address), 0.0) - self._now() - (_AT_ONCE - 1) * _EVERY_S
         if wait_s > 0:
             raise RateLimited(
@@ -35,7 +38,8 @@ class KeyTries:
             )
 
     def refused(self, address: str) -> None:
-        """Count a wrong key."""
+        """Count a wrong key, unless there were too many: then raise RateLimited."""
+        self.check(address)
         network = _network(address)
         self._due[network] = max(self._due.get(network, 0.0), self._now()) + _EVERY_S
         self._due.move_to_end(network)

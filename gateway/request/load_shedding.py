@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import Overloaded, retry_after
+from gateway.request.body_room import ANYONE, BodyClaim, BodyRoom
 
 if TYPE_CHECKING:
     from gateway.config.schema import Limits
@@ -60,10 +61,9 @@ class LoadShedder:
     def __init__(self, most: int, memory: Callable[[], float] | None = None, room: int = sys.maxsize) -> None:
         self.in_hand = 0
         """Requests in progress: each adds one when it enters, and takes it off even if it is then rejected."""
-        self.held = 0
-        """Bytes of bodies of requests in progress that are larger than SMALL_BODY, and of unfinished heads."""
-        self._room = room
-        self._bodies: dict[asyncio.Task[Any], int] = {}
+        self.bodies = BodyRoom(room)
+        """Counts bodies of requests in progress that are larger than SMALL_BODY, and what WebSockets hold."""
+        self._claims: dict[asyncio.Task[Any], BodyClaim] = {}
         self.draining = False
         self.keeps_alive = True
         """Whether a connection may stay open for another request."""
@@ -116,33 +116,31 @@ class LoadShedder:
         if self.in_hand > FEW and self.lag_s > MOST_LAG_S:
             raise Overloaded("This gateway is overloaded: its event loop is late.", headers=retry_after(1))
 
-    def hold(self, size: int) -> None:
-        """Count `size` bytes as those of the current request's body, until its task ends. Raises Overloaded.
+    def hold(self, size: int, sender: str = ANYONE, *, announced: bool = False) -> None:
+        """Count `size` bytes as those of the current request's body, until its task ends or `let_go`.
 
-        To be called before they are read; again with more as a body of unknown length grows.
+        Raises Overloaded, and LimitReached for more than `sender` may hold. To be called again with more as the body
+        grows. Bytes that are only `announced` are checked, not counted.
         """
         task = asyncio.current_task()
         if task is None:
             return
-        own = self._bodies.get(task, 0)
-        if size <= own:
+        claim = self._claims.get(task)
+        if announced:
+            own = 0 if claim is None else claim.size
+            self.bodies.check(sender, max(size - own, 0), own)
             return
-        if self.held - own + size > self._room:
-            message = "This gateway holds as many bytes of request bodies as it may (limits.bodies)."
-            # Closing the connection is the only way not to read the body.
-            raise Overloaded(message, headers=(*retry_after(1), (b"connection", b"close")))
-        if not own:
-            task.add_done_callback(self._drop)
-        self._bodies[task] = size
-        self.held += size - own
+        if claim is None:
+            claim = self._claims[task] = BodyClaim(self.bodies, sender)
+            task.add_done_callback(self.let_go)
+        if size > claim.size:
+            claim.resize(size)
 
-    def hold_head(self, more: int) -> bool:
-        """Count `more` bytes, fewer if negative, of a request's unfinished head. Return whether they fit."""
-        self.held += more
-        return self.held <= self._room
-
-    def _drop(self, task: asyncio.Task[Any]) -> None:
-        self.held -= self._bodies.pop(task, 0)
+    def let_go(self, task: asyncio.Task[Any]) -> None:
+        """Count the body of a task's request no more: the task has ended, or goes on with another request."""
+        if (claim := self._claims.pop(task, None)) is not None:
+            claim.release()
+            task.remove_done_callback(self.let_go)
 
     def _look(self) -> None:
         if (loop := self._loop) is None:

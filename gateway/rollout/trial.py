@@ -4,8 +4,9 @@ A `Trial` is told every finished request of the surface, and every rating, since
 as often as one likes. It knows no store and no clock. Each guard compares candidate minus control over the requests of
 the same time:
 
-    goodput    good requests (`gateway.telemetry.ledger`: within every limit, neither degraded nor with a fault in
-               their structure); not those that the client broke off or that were wrong themselves
+    goodput    good requests (`gateway.telemetry.goodput`: within every limit, neither degraded nor with a fault in
+               their structure); not those that the client broke off, that were wrong themselves or over a limit of
+               their owners
     quality    people's ratings and a judge's labels of the answers, 0 to 1, as `gateway.rollout.arm_opinions` has it
     ttft_p95   first tokens that came later than the control's 95th percentile, for the candidate plus what is allowed:
                crossed when they are more than the control's own, within when they are fewer. Until the step has some
@@ -29,7 +30,7 @@ from gateway.measures.quality import common_word
 from gateway.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.sequential import COST, FEWEST_COSTS, FEWEST_UNITS, QUALITY, SLOW, GuardTest, Sums, split_capital
-from gateway.telemetry.ledger import was_good
+from gateway.telemetry.goodput import was_good
 from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:

@@ -152,6 +152,7 @@ async def _lifespan(steps: Steps, config: Path | None, scope: Any, receive: Any,
         limits=limits,
         connections=connections,
         first_bytes=steps.metrics.first_bytes,
+        probes=frozenset(route.path.encode() for route in health.ROUTES),
         admin_port=None if steps.deployment.admin is None else steps.deployment.admin.port,
     )
     await receive()

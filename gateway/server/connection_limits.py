@@ -1,9 +1,16 @@
 """Limit the open connections of one process, and close those that are idle or too slow.
 
-A connection is busy with a request, silent (has sent nothing yet), idle (between two requests) or slow (its request has
-not arrived completely). At the limit, a new connection replaces the silent or idle one that has waited the longest.
-Silent and idle ones are closed after a time; a slow one has 10 s for the head of its request, and 10 s for each 64 KiB
-of its body.
+    silent     has sent nothing yet: closed after `limits.silent`
+    idle       between two requests: closed after 75 s
+    unfinished the head of its request has not arrived completely: refused after 10 s
+    slow       the same of its body: refused after 10 s for each 64 KiB
+    resting    a WebSocket that waits for its client's next message; it closes itself in time
+    busy       any other: its request is answered
+
+At the limit, a new connection replaces the silent or idle one that has waited the longest, else the oldest unfinished
+one, else the WebSocket that rests the longest. Where all are busy it takes a place that is kept back: of those of the
+admin port, or of those for probes, where it is refused after its head unless it is a probe. Unfinished heads have a
+room of their own, in which the oldest makes room, so that they keep nobody else's head or body out.
 """
 
 from __future__ import annotations
@@ -19,6 +26,10 @@ SLOW_S: Final = 10.0
 IDLE_S: Final = 75.0
 PROGRESS: Final = 64 << 10
 """Bytes of a request body that must arrive within SLOW_S seconds."""
+KEPT_BACK: Final = 16
+"""Connections beyond the limit for the admin port, and as many for probes of the public one."""
+HEADS: Final = 8 << 20
+"""Most bytes of unfinished heads: of those that are sent in good faith one comes in milliseconds."""
 
 _SWEEP_EVERY_S: Final = 0.5
 _MOST_LEAVING: Final = 64
@@ -27,6 +38,9 @@ _SAY_EVERY_S: Final = 10.0
 
 class Connection(Protocol):
     """Methods of a connection that ConnectionLimits calls."""
+
+    kept_back: bool
+    """Whether it has a place that is kept back; set here, before its first request."""
 
     def give_way(self) -> None:
         """Close the connection: it was idle or silent, and too long so or in the way of a new one."""
@@ -37,6 +51,9 @@ class Connection(Protocol):
     def too_slow(self) -> None:
         """Reject the request that did not arrive in time, and close the connection."""
 
+    def no_room(self) -> None:
+        """Reject the request whose head is in the way of others', and close the connection."""
+
 
 class ConnectionLimits:
     """Track the open connections and close those beyond the limits. Times are seconds of the event loop's clock.
@@ -44,44 +61,74 @@ class ConnectionLimits:
     Not thread-safe: use it from one event loop.
     """
 
-    __slots__ = ("_idle", "_leaving", "_most", "_open", "_say_at", "_silent", "_silent_s", "_slow", "_turned_away")
+    __slots__ = (
+        "_heads", "_heads_held", "_heads_room", "_idle", "_kept", "_leaving", "_most", "_open", "_resting", "_say_at",
+        "_silent", "_silent_s", "_slow", "_turned_away",
+    )  # fmt: skip
 
-    def __init__(self, most: int, silent_s: float) -> None:
-        """Allow `most` connections; close one that has sent nothing after `silent_s` seconds."""
+    def __init__(self, most: int, silent_s: float, heads: int = HEADS) -> None:
+        """Allow `most` connections; close one that has sent nothing after `silent_s` seconds.
+
+        `heads` is the most bytes of unfinished heads.
+        """
         self._most = most
         self._silent_s = silent_s
         self._silent: OrderedDict[Connection, float] = OrderedDict()
         self._open: set[Connection] = set()
+        self._kept: tuple[dict[Connection, None], dict[Connection, None]] = {}, {}
+        """Connections beyond the limit, oldest first: for probes, and of the admin port."""
         self._leaving: set[Connection] = set()
         """Rejected connections that are not closed yet."""
         self._turned_away = 0
         """Number of connections rejected since the last log line about them."""
         self._say_at = 0.0
         self._idle: OrderedDict[Connection, float] = OrderedDict()
+        self._resting: OrderedDict[Connection, float] = OrderedDict()
         self._slow: OrderedDict[Connection, float] = OrderedDict()
+        self._heads: dict[Connection, int] = {}
+        """Bytes of unfinished heads, the oldest first."""
+        self._heads_held = 0
+        self._heads_room = heads
 
-    def opened(self, connection: Connection, now: float, *, room: bool = True) -> None:
-        """Add a new connection. At the limit it replaces the silent or idle one that has waited the longest.
+    def opened(self, connection: Connection, now: float, *, room: bool = True, admin: bool = False) -> None:
+        """Add a new connection, of the `admin` port or of the public one; see the module for what it replaces.
 
-        If there is none of these, the new one is rejected. `room` says whether the process has file descriptors left
-        for it; without, it is treated as at the limit.
+        If it has no place it is rejected. `room` says whether the process has file descriptors left for it; without,
+        it is treated as at the limit, and only one of the admin port has a place that is kept back.
         """
         if len(self._open) >= self._most or not room:
             waiting = [next(iter(some.items())) for some in (self._silent, self._idle) if some]
-            if not waiting:
-                self._turn_away(connection, now, room=room)
+            if waiting:
+                self._dismiss(min(waiting, key=lambda item: item[1])[0])
+            elif (oldest := next((one for one in self._heads if one in self._open), None)) is not None:
+                self._refuse_head(oldest)
+            elif self._resting:
+                self._dismiss(next(iter(self._resting)))
+            else:
+                if room or admin:
+                    self._keep_back(connection, now, admin=admin)
+                else:
+                    self._turn_away(connection, now, room=room)
                 return
-            self._dismiss(min(waiting, key=lambda item: item[1])[0])
         self._open.add(connection)
         self._silent[connection] = now
 
     def closed(self, connection: Connection) -> None:
         """Remove a connection that was closed."""
         self._open.discard(connection)
+        for kept in self._kept:
+            kept.pop(connection, None)
         self._leaving.discard(connection)
         self._silent.pop(connection, None)
         self._idle.pop(connection, None)
+        self._resting.pop(connection, None)
         self._slow.pop(connection, None)
+        self.head_came(connection)
+
+    def becomes(self, connection: Connection, socket: Connection) -> None:
+        """Record that the connection is one of WebSockets from now on, which `socket` handles."""
+        self.closed(connection)
+        self._open.add(socket)
 
     def begins(self, connection: Connection) -> None:
         """Record that a request has begun on the connection."""
@@ -94,6 +141,12 @@ class ConnectionLimits:
             self._idle[connection] = now
             self._idle.move_to_end(connection)
 
+    def socket_rests(self, socket: Connection, now: float | None) -> None:
+        """Record that a WebSocket waits for a message since `now`; None while one is answered."""
+        self._resting.pop(socket, None)
+        if now is not None and socket in self._open:
+            self._resting[socket] = now
+
     def waits(self, connection: Connection, now: float) -> None:
         """Record that the rest of the connection's request is awaited, from `now` unless recorded earlier."""
         self._slow.setdefault(connection, now)
@@ -101,6 +154,17 @@ class ConnectionLimits:
     def goes_on(self, connection: Connection) -> None:
         """Record that, after `waits`, the request arrived completely or made enough progress."""
         self._slow.pop(connection, None)
+
+    def head_grows(self, connection: Connection, more: int) -> None:
+        """Count `more` bytes of the connection's unfinished head; the oldest heads are refused until all fit."""
+        self._heads[connection] = self._heads.get(connection, 0) + more
+        self._heads_held += more
+        while self._heads_held > self._heads_room:
+            self._refuse_head(next(iter(self._heads)))
+
+    def head_came(self, connection: Connection) -> None:
+        """Count the connection's head no more: it is complete, or given up."""
+        self._heads_held -= self._heads.pop(connection, 0)
 
     async def keep_sweeping(self) -> None:
         """Sweep twice a second, until cancelled."""
@@ -118,6 +182,21 @@ class ConnectionLimits:
             while waiting and now - next(iter(waiting.values())) >= limit_s:
                 self._dismiss(next(iter(waiting)))
 
+    def _keep_back(self, connection: Connection, now: float, *, admin: bool) -> None:
+        """Give the connection a place that is kept back. The oldest there whose head has not come is rejected for it;
+        without such a one, this is.
+        """
+        kept = self._kept[admin]
+        if len(kept) >= KEPT_BACK:
+            rejected = next((one for one in kept if one in self._slow), connection)
+            self.closed(rejected)
+            self._turn_away(rejected, now, room=True)
+            if rejected is connection:
+                return
+        connection.kept_back = True
+        kept[connection] = None
+        self._slow[connection] = now
+
     def _turn_away(self, connection: Connection, now: float, *, room: bool) -> None:
         self._turned_away += 1
         if now >= self._say_at:
@@ -130,6 +209,10 @@ class ConnectionLimits:
         if patient:
             self._leaving.add(connection)
         connection.turn_away(patient=patient)
+
+    def _refuse_head(self, connection: Connection) -> None:
+        self.closed(connection)
+        connection.no_room()
 
     def _dismiss(self, connection: Connection) -> None:
         # connection_lost comes in a later turn of the loop; until then it must not be counted or dismissed again.

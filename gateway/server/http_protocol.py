@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from bisect import bisect_left
-from functools import partial
 from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -214,15 +213,18 @@ class HttpProtocol(HttpToolsProtocol):
         self._connections: ConnectionLimits = self.app_state["connections"]
         self._admin_port: int | None = self.app_state.get("admin_port")
         self._first_bytes, self._later_first_bytes = self.app_state.get("first_bytes", _UNTIMED)
+        self._probes: frozenset[bytes] = self.app_state.get("probes", frozenset())
         self._waited_for = False
+        self.kept_back = False
+        """See `connection_limits.Connection`."""
         self._progress = 0
         """Bytes of the body received since progress was last reported."""
         self._in_head = False
         self._read = 0
         self._late = 0
         """Bytes of the request head that arrived after the read in which it began."""
-        self._held = 0
-        """Bytes of an unfinished head that the gate counts."""
+        self._head_held = False
+        """Whether the bytes of its unfinished head are counted."""
         self._refusal = _INVALID
         self._refused = False
 
@@ -237,12 +239,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._note_pace(len(data))
         if self._in_head and not self._refused:
             self._late = 0 if began else self._late + len(data)
-            self._held += len(data)
-            fault = None if self._gate.hold_head(len(data)) else _FULL
-            if (fault := self._fault(self._late) or fault) is not None:
-                self._release_head()
+            self._head_held = True
+            if (fault := self._fault(self._late)) is not None:
+                self._connections.head_came(self)
                 self._refusal = fault
                 self.send_400_response(fault[1])
+            else:
+                self._connections.head_grows(self, len(data))
 
     # `on_response_complete` starts no timer, so there is none to stop: `bool()` spares a call for all that comes.
     _unset_keepalive_if_required = staticmethod(bool)  # type: ignore[assignment]
@@ -250,16 +253,14 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         room = not few_left(transport.get_extra_info("socket").fileno())
-        self._connections.opened(self, self.loop.time(), room=room)
+        self._connections.opened(self, self.loop.time(), room=room, admin=self._is_admin())
+        self._waited_for = self.kept_back
 
-    def _release_head(self) -> None:
-        self._gate.hold_head(-self._held)
-        self._held = 0
+    def _is_admin(self) -> bool:
+        return self._admin_port is not None and self.server is not None and self.server[1] == self._admin_port
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.closed(self)
-        if self._held:
-            self._release_head()
         super().connection_lost(exc)
         if self.cycle is not None:
             self.cycle.gone()
@@ -330,6 +331,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._refusal = _SLOW
         self.send_400_response(_SLOW[1])
 
+    def no_room(self) -> None:
+        """Reject the request with 503; see `connection_limits.Connection`."""
+        self._refusal = _FULL
+        self.send_400_response(_FULL[1])
+
     def _note_pace(self, size: int) -> None:
         """Report to the connection limits whether the rest of a request is awaited: not while an earlier one is
         answered.
@@ -350,13 +356,14 @@ class HttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Give the connection to the protocol of WebSockets; it counts among those that are open until its end."""
+        self._connections.goes_on(self)
         super().handle_websocket_upgrade()
-        self.transport.get_protocol().when_lost = partial(self._connections.closed, self)  # type: ignore[attr-defined]
+        socket_: Any = self.transport.get_protocol()
+        self._connections.becomes(self, socket_)
 
     def _takes_sockets(self) -> bool:
         """Return whether the request is for the API that WebSockets speak too; others are answered without."""
-        public = self.server is None or self.server[1] != self._admin_port
-        return public and self.url.partition(b"?")[0] in _SOCKETS and self.parser.get_method() == b"GET"
+        return not self._is_admin() and self.url.partition(b"?")[0] in _SOCKETS and self.parser.get_method() == b"GET"
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: the application answers the request, and refuses a WebSocket by 426."""
@@ -368,8 +375,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if self._held:
-            self._release_head()
+        if self._head_held:
+            self._connections.head_came(self)
+            self._head_held = False
         # The exact size is computed only if the limit may be exceeded: a head is rarely larger than one read.
         size = self._late + self._read
         if size > _MAX_HEAD:
@@ -377,6 +385,9 @@ class HttpProtocol(HttpToolsProtocol):
         if (fault := self._fault(size, whole=True)) is not None:
             self._refusal = fault
             raise ValueError(fault)  # makes the parser fail, and uvicorn then calls send_400_response
+        if self.kept_back and not self._is_admin() and self.url.partition(b"?")[0] not in self._probes:
+            self._refusal = _CROWDED
+            raise ValueError(_CROWDED)
         before = self.cycle
         if self.parser.should_upgrade():
             self.ws_protocol_class = self.config.ws_protocol_class if self._takes_sockets() else None
@@ -392,7 +403,7 @@ class HttpProtocol(HttpToolsProtocol):
                 cycle.arrived -= _RECEIVED.unpack(info)[0] / 1000
             except OSError:  # closed
                 pass
-        if not self._gate.keeps_alive:
+        if not self._gate.keeps_alive or self.kept_back:
             cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:

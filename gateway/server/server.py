@@ -301,6 +301,7 @@ def _config(app: Any, limits: Limits, **more: Any) -> uvicorn.Config:
         http=HttpProtocol,
         ws=_web_socket,  # type: ignore[arg-type]
         ws_max_size=limits.body,
+        ws_ping_timeout=limits.stall,
         ws_per_message_deflate=False,
         lifespan="on",
         interface="asgi3",

@@ -4,6 +4,8 @@
      "at": 1767225600.123456}
 
 `score` is from 0 (useless) to 1 (right); `at` is in Unix seconds. Of several ratings of one request the last counts.
+The stream retains about its latest entries, of all tenants together: once it is full, a tenant that has half of them
+makes room by its own oldest, so that nobody rates away what others have said.
 """
 
 from __future__ import annotations
@@ -14,8 +16,22 @@ from typing import Any, Final
 
 import orjson
 
+from cache.store.base import Command
+
 STREAM: Final = "tierline:feedback"
 """Key of the store's stream of feedback, oldest first."""
+_IDS: Final = f"{{{STREAM}}}:of:"
+"""Prefix of the keys of tenants' lists of the ids of their entries, in the slot of the stream."""
+_APPEND: Final = b"""
+local keep = tonumber(ARGV[1])
+redis.call('RPUSH', KEYS[2], redis.call('XADD', KEYS[1], '*', 'v', ARGV[2]))
+if redis.call('XLEN', KEYS[1]) <= keep then return 1 end
+while redis.call('LLEN', KEYS[2]) > keep / 2 do
+  if redis.call('XDEL', KEYS[1], redis.call('LPOP', KEYS[2])) == 1 then return 1 end
+end
+redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', keep)
+return 1
+"""
 
 _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
@@ -47,6 +63,12 @@ class Feedback:
     def shown(self) -> dict[str, Any]:
         """Return all fields as a dict."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def append(feedback: Feedback, keep: int) -> Command:
+    """Return the command that stores feedback in a stream that retains about its latest `keep` entries."""
+    keys = STREAM.encode(), (_IDS + feedback.tenant).encode()
+    return Command((b"EVAL", _APPEND, b"2", *keys, b"%d" % keep, feedback.encode()))
 
 
 def decode(blob: bytes) -> Feedback | None:

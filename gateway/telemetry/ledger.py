@@ -17,7 +17,7 @@ the stored answer, and one that a rule of `cache.never` kept out. `telemetry.nam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,6 @@ import orjson
 
 from gateway.telemetry import names
 from gateway.telemetry.trace import SPAN_ID_MASK
-from policies.quantities import OF_STAGES
 
 if TYPE_CHECKING:
     from gateway.telemetry.charge_journal import ChargeEntry
@@ -67,6 +66,8 @@ class CallAccount:
     """Of `tokens_in`, those that the provider read from its prompt cache; 0 also where it does not say."""
     tokens_cache_write: int = 0
     """Of `tokens_in`, those that the provider wrote to its prompt cache, where it says so."""
+    tokens_hour_write: int = 0
+    """Of `tokens_cache_write`, those that are kept for an hour."""
     verifier: str = ""
     """Who said how sure the draft is, where its log-probabilities did not: `judge`, `scorer`, `agreement`, or empty.
     Of a call beside an attempt (a sample, a judge), what it was for."""
@@ -106,6 +107,8 @@ class Ledger:
     model: str = ""
     attempts: int = 0
     tokens_in: int = 0
+    """Prompt tokens of the calls that its key pays for: not those of the operator's judge, which `calls` has. So with
+    `tokens_out`."""
     tokens_out: int = 0
     usage_estimated: bool = False
     cost_usd: float = 0.0
@@ -183,6 +186,8 @@ class Ledger:
     """Name that the turns of a chat share (`gateway.request.session`); empty for what is not a chat."""
     session: str = ""
     """Name that the chats of a session share, sub-agents' included; that of the conversation if no id is told."""
+    refused: bool = False
+    """Whether a limit of its owners, or its own wish to be answered from the cache alone, turned it away."""
     kept: str = "head"
     """Why its hops are recorded: `head`, or what tail sampling keeps them for (see `telemetry.sampling`); empty if they
     are not. Set when the request is recorded."""
@@ -191,6 +196,8 @@ class Ledger:
     """Its entry in the journal of charges; None without one. No part of the record."""
     _discount_usd: float | None = 0.0
     """What prompt caches saved and the client is not told of; None if not known. No part of the record."""
+    _tokens_exempt: int = 0
+    """Of `tokens_in`, those that do not count against tokens a minute. No part of the record."""
 
     @property
     def entry(self) -> ChargeEntry | None:
@@ -200,6 +207,15 @@ class Ledger:
     @entry.setter
     def entry(self, entry: ChargeEntry | None) -> None:
         self._entry = entry
+
+    @property
+    def tokens_exempt(self) -> int:
+        """Of `tokens_in`, those that do not count against tokens a minute: read from a prompt cache, and told."""
+        return self._tokens_exempt
+
+    def exempt(self, tokens: int) -> None:
+        """Have so many of `tokens_in` not count against tokens a minute."""
+        self._tokens_exempt += tokens
 
     def hide_discount(self, usd: float | None) -> None:
         """Add to what `cost_shown` does not take off; None if it is not known, and the cost is not to be shown."""
@@ -295,33 +311,3 @@ def without_hops(blob: bytes) -> tuple[dict[str, Any], bytes]:
         raise ValueError("it has no hops, or nothing behind them")
     record: dict[str, Any] = orjson.loads(blob[:first] + blob[last:])
     return record, blob[first + len(_HOPS) : last]
-
-
-_OF_MANY: Final = ("_p50", "_p95")
-"""How the names of objectives end that must hold for many requests, not for each."""
-_DEGRADED: Final = "degraded"
-
-
-def is_good(missed: Collection[str], path: str, fault: str) -> bool:
-    """Return whether a request met every limit of its surface, was not degraded, and its answer had no fault.
-
-    `missed` are the objectives it missed; those that count are the p99 objectives and the deadline, but none of a
-    stage, which is no wait of its own. `fault` is the one
-    that the judge found in the structure of what was served, such as JSON that does not fit the schema, or empty.
-    """
-    if fault or path == _DEGRADED:
-        return False
-    return not missed or not [name for name in missed if not name.endswith(_OF_MANY) and not name.startswith(OF_STAGES)]
-
-
-def was_good(ledger: Mapping[str, Any]) -> bool | None:
-    """Return whether a recorded request was good; None where it was held against no limits."""
-    met = ledger.get("slo")
-    if not met:
-        return None
-    return is_good([name for name, kept in met.items() if not kept], ledger["path"], _served_fault(ledger))
-
-
-def _served_fault(ledger: Mapping[str, Any]) -> str:
-    """Return the structural fault of the answer that a recorded request got; empty if it had none."""
-    return next((call["fault"] for call in ledger.get("calls", ()) if call.get("fault") and not call["wasted"]), "")

@@ -13,6 +13,7 @@ LineWriter is used, by `tierline up` for its terminal too.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 import os
@@ -85,11 +86,13 @@ class LineWriter(Generic[T]):
                 self._failed += 1
             else:
                 self._report()
+        with contextlib.suppress(OSError):
+            self._report(last=True)
 
-    def _report(self) -> None:
-        """Write a notice of the dropped lines now that writing works again; at most once a second."""
+    def _report(self, *, last: bool = False) -> None:
+        """Write a notice of the dropped lines now that writing works again; at most once a second, and at the end."""
         missing, now = self.dropped - self._noticed, time.monotonic()
-        if missing and (now >= self._notice_at or self._queue.empty()):
+        if missing and (last or now >= self._notice_at or self._queue.empty()):
             self._noticed, self._notice_at = self.dropped, now + _NOTICE_EVERY_S
             self._write(self._notice(missing))
 

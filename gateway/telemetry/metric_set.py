@@ -25,8 +25,8 @@ DURATION_BUCKETS: Final = (
 FIRST_BYTE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
 _CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
-_GAP: Final = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
-_TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
+GAP_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
+TPOT_BUCKETS: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.038, 0.039, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
 OVERHEAD_BUCKETS: Final = (
     0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05,
     0.1, 0.25,
@@ -93,8 +93,10 @@ class MetricSet:
             "request_duration", "Time from request to last byte.", DURATION_BUCKETS, *_REQUEST
         )
         self.ttft = self._histogram("ttft", "Time from request to first byte of content.", TTFT_BUCKETS, *_REQUEST)
-        self.tpot = self._histogram("tpot", "Time per output token of a stream, as sent.", _TPOT, *_REQUEST)
-        self.gap = self._histogram("gap", "Longest time between two chunks of a stream, as sent.", _GAP, *_REQUEST)
+        self.tpot = self._histogram("tpot", "Time per output token of a stream, as sent.", TPOT_BUCKETS, *_REQUEST)
+        self.gap = self._histogram(
+            "gap", "Longest time between two chunks of a stream, as sent.", GAP_BUCKETS, *_REQUEST
+        )
         self.overhead = self._histogram(
             "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
         )
@@ -119,6 +121,12 @@ class MetricSet:
         self.goodput_good = self._counter(
             "goodput_good", "Requests within all their limits, neither degraded nor structurally invalid.", *_REQUEST
         )
+        self.not_good = self._counter(
+            "not_good",
+            "Requests that were not good: failed, late or poor (degraded, invalid), and refused or left by the client.",
+            "surface",
+            "outcome",
+        )
         self.slo_requests = self._counter(
             "slo_requests", "Requests checked against an objective.", "surface", "objective"
         )
@@ -130,11 +138,15 @@ class MetricSet:
 
     def _define_money(self) -> None:
         """Define tokens and dollars, and the sums from which a saving and its interval are computed."""
-        self.tokens = self._counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
+        self.tokens = self._counter(
+            "tokens", "Tokens of the calls of each backend, by direction.", "surface", *_BACKEND, "direction"
+        )
         self.wasted_tokens = self._counter(
             "wasted_tokens", "Tokens of calls whose text was not served.", "surface", "tier"
         )
-        self.cost = self._counter("cost_usd", "Cost of backend calls in US dollars, wasted or not.", "surface", "tier")
+        self.cost = self._counter(
+            "cost_usd", "Cost of each backend's calls in US dollars, wasted or not.", "surface", *_BACKEND
+        )
         self.wasted = self._counter("wasted_usd", "Cost in US dollars of calls whose text was not served.", "surface")
         self.counterfactual = self._counter(
             "counterfactual_usd", "Cost in US dollars of the same answers from the strongest tier.", "surface"

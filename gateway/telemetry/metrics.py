@@ -45,7 +45,8 @@ from prometheus_client.values import MultiProcessValue
 from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
-from gateway.telemetry.ledger import PLAYGROUND, is_good
+from gateway.telemetry.goodput import HELD, answered, no_answer
+from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metric_set import ALL, CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
 from gateway.version import version
 from routing.cascade import REJECTED
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from cache.store.base import StoreState
     from gateway.config.policy_reload import Policies
     from gateway.quotas.alerts import BudgetState
-    from gateway.telemetry.ledger import CallAccount, Ledger
+    from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop, Trace
     from policies.loader import PolicySet
 
@@ -72,7 +73,7 @@ _GROUPS: Final = {None: "undrawn", False: "routed", True: "held_out"}
 _TIMES: Final = (
     ("duration", "total_ms"), ("overhead", "overhead_ms"), ("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("gap", "gap_ms"),
 )  # fmt: skip
-_AMOUNTS: Final = ("tokens_in", "tokens_out", "cost_usd", "wasted_usd", "counterfactual_usd")
+_AMOUNTS: Final = ("wasted_usd", "counterfactual_usd")
 _times_of: Final = attrgetter(*(field for _, field in _TIMES))
 _amounts_of: Final = attrgetter(*_AMOUNTS)
 
@@ -91,8 +92,8 @@ _MARKS: Final = frozenset(
 """Attributes of those hops that are counted by themselves."""
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
+_OK: Final = 200
 _TOO_MANY: Final = 429
-_SERVER_ERROR: Final = 500
 _OVERLOADED: Final = "server_is_overloaded"
 _UNKNOWN: Final = "unknown"
 _MOST_CACHED: Final = 5000
@@ -126,6 +127,7 @@ class Metrics(MetricSet):
         super().__init__()
         self._process: CollectorRegistry | None = None
         self._series: dict[_Key, _Series] = {}
+        self._calls: dict[_Key, tuple[Any, ...]] = {}
         self._hops: dict[_Key, Counter] = {}
         self._labelled: dict[tuple[Metric, _Key], Any] = {}
         self._tally: defaultdict[Counter, float] = defaultdict(float)
@@ -160,17 +162,13 @@ class Metrics(MetricSet):
         for counter, amount in zip(series.amounts, amounts := _amounts_of(ledger), strict=True):
             if amount and amount > 0:
                 tally[counter] += amount
-        estimated, fault = ledger.answer_estimated or ledger.cost_unknown, ""
-        for call in ledger.calls:
-            self._called(series.surface, call)
-            estimated = estimated or (call.estimated and call.cost_usd > 0)
-            fault = fault or ("" if call.wasted else call.fault)
-        *_, cost, _, alone = amounts
-        if alone is not None and not estimated and cost >= 0 and alone >= 0:
+        fault = self._count_calls(series, ledger)
+        cost, alone = ledger.cost_usd, amounts[1]
+        if alone is not None and not ledger.cost_unknown and cost >= 0 and alone >= 0:
             saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
             for counter, amount in zip(saving, (1, cost, alone, cost * cost, alone * alone, cost * alone), strict=True):
                 tally[counter] += amount
-        if ledger.slo or (ledger.status >= _SERVER_ERROR and ledger.arm != PLAYGROUND):
+        if ledger.slo or (ledger.arm != PLAYGROUND and not (ledger.status == _OK and ledger.error is None)):
             self._check(series, ledger, fault)
         for hop in trace.hops:
             if (counted := _COUNTED.get(hop.name)) is None:
@@ -423,6 +421,18 @@ class Metrics(MetricSet):
         series.times[place] = histogram
         return histogram
 
+    def _call_series_of(self, labels: _Key) -> tuple[Any, ...]:
+        """Return what one backend's calls for a surface are counted in: queue, tokens in and out, dollars."""
+        made = (
+            self._child(self.queue, labels),
+            self._child(self.tokens, (*labels, "in")),
+            self._child(self.tokens, (*labels, "out")),
+            self._child(self.cost, labels),
+        )
+        if len(self._calls) < _MOST_CACHED:
+            self._calls[labels] = made
+        return made
+
     def _requests_of(self, series: _Series, status: int) -> Counter:
         counter: Counter = self._child(self.requests, (series.surface, series.path, series.tier, str(status)))
         if len(series.requests) < MOST[Counter]:
@@ -438,15 +448,9 @@ class Metrics(MetricSet):
         self._tally[self._labelled.get((counter, labels)) or self._child(counter, labels)] += amount
 
     def _check(self, series: _Series, ledger: Ledger, fault: str) -> None:
-        """Count which objectives a request met, and whether it was good. `fault`: the structural one of its answer.
-
-        One without objectives was rejected before they were known.
-        """
+        """Count which objectives a request met, and how it ended. `fault`: the structural one of its answer."""
         tally, missed = self._tally, []
-        tally[series.goodput_requests] += 1
-        if not ledger.slo:
-            return
-        for objective, met in ledger.slo.items():
+        for objective, met in (ledger.slo or {}).items():
             pair = series.objectives.get(objective)
             if pair is None:
                 labels = series.surface, objective
@@ -456,18 +460,36 @@ class Metrics(MetricSet):
             if not met:
                 tally[pair[1]] += 1
                 missed.append(objective)
-        if is_good(missed, series.path, fault):
+        ending = no_answer(ledger.status, ledger.error, refused=ledger.refused) or answered(missed, series.path, fault)
+        if ending in HELD:
+            tally[series.goodput_requests] += 1
+        if ending == "good":
             tally[series.goodput_good] += 1
+        else:
+            self._count(self.not_good, (series.surface, ending))
 
-    def _called(self, surface: str, call: CallAccount) -> None:
-        labels = surface, call.tier, call.backend
-        self._observed[self._labelled.get((self.queue, labels)) or self._child(self.queue, labels)].append(
-            call.queue_ms / 1000
-        )
-        if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
-            self._count(self.wasted_tokens, (surface, call.tier), tokens)
-        if call.outcome in REJECTED:
-            self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
+    def _count_calls(self, series: _Series, ledger: Ledger) -> str:
+        """Count the calls, each by the backend that was called, whoever answered in the end: what its provider is owed.
+
+        Return the structural fault of the answer, empty if it had none.
+        """
+        surface, tally, fault = series.surface, self._tally, ""
+        for call in ledger.calls:
+            labels = surface, call.tier, call.backend
+            queue, *counters = self._calls.get(labels) or self._call_series_of(labels)
+            self._observed[queue].append(call.queue_ms / 1000)
+            for counter, amount in zip(counters, (call.tokens_in, call.tokens_out, call.cost_usd), strict=True):
+                if amount > 0:
+                    tally[counter] += amount
+            if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
+                self._count(self.wasted_tokens, (surface, call.tier), tokens)
+            if call.outcome in REJECTED:
+                self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
+            fault = fault or ("" if call.wasted else call.fault)
+        if not ledger.calls and ledger.tokens_in:  # by the gateway's own encoder
+            _, counter, *_ = self._call_series_of((surface, ledger.tier, ledger.backend))
+            tally[counter] += ledger.tokens_in
+        return fault
 
     def _count_hindered(self, trace: Trace, ledger: Ledger, surface: str) -> None:
         """Count why a request was rejected, tiers that a rate limit ruled out, and whether a budget steered it."""
@@ -536,9 +558,6 @@ class _Series:
         self.goodput_requests: Counter = child(metrics.goodput_requests, key)
         self.goodput_good: Counter = child(metrics.goodput_good, key)
         self.amounts: tuple[Counter, ...] = (
-            child(metrics.tokens, (surface, tier, "in")),
-            child(metrics.tokens, (surface, tier, "out")),
-            child(metrics.cost, (surface, tier)),
             child(metrics.wasted, (surface,)),
             child(metrics.counterfactual, (surface,)),
         )

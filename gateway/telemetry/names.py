@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -50,6 +51,7 @@ HOLDOUT: Final = "tierline.holdout"  # sent to the strongest tier at random, as 
 
 LIMITED_BY: Final = "tierline.limit.account"  # of a request that was not let in: the account of its owner
 LIMIT_REASON: Final = "tierline.limit.reason"  # exhausted, limit, held (others hold what is left), store
+LIMIT_SAID: Final = "tierline.limit.said"  # whose budget or limit it is, and of how much, as the client is told
 KEPT: Final = "tierline.kept"  # why the hops were recorded: head, or what tail sampling keeps them for
 DEADLINE: Final = "tierline.deadline_ms"  # from the start of the request
 TTFT_TARGET: Final = "tierline.ttft_target_ms"  # from the start of the request until a stream's first token is due
@@ -74,6 +76,7 @@ BUDGET_CAP: Final = "tierline.budget.cap"  # the strongest tier that it may star
 BUDGET_EASE: Final = "tierline.budget.ease"  # factor of the thresholds of confidence below the cap
 STEERED_FROM: Final = "tierline.steered_from"  # the tier at which it would have started
 STEERED_USD: Final = "tierline.steered_usd"  # what its answer would have cost there
+QUOTA_WAIT: Final = "quota.wait"  # hop: the request waited for its owners' limits and budgets, or was refused by them
 BUDGET_WAIT: Final = "budget.wait"  # hop: the request was held back so that others of the same owner go first
 
 # Caches.
@@ -182,6 +185,7 @@ PROMPT_CACHE: Final = "tierline.prompt_cache"  # what was added to the request f
 PROMPT_CACHE_USD: Final = "tierline.prompt_cache.saved_usd"  # less than without it; below 0 where writing cost more
 DROPPED: Final = "tierline.dropped"  # paths of the client's fields that the backend was not sent
 BLAME: Final = "tierline.upstream.blame"  # whose fault an error reply is, see `gateway.backends.blame`
+UPSTREAM_WORDS: Final = "tierline.upstream.words"  # of an error reply, without what they may quote of the request
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
 USAGE_ESTIMATED: Final = "tierline.usage.estimated"
 GEN_AI_OPERATION: Final = "gen_ai.operation.name"
@@ -193,7 +197,15 @@ GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
 GEN_AI_TOKENS_CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
 GEN_AI_TOKENS_CACHE_WRITE: Final = "gen_ai.usage.cache_write.input_tokens"
+TOKENS_HOUR_WRITE: Final = "tierline.usage.cache_write_1h.input_tokens"  # a part of the above, kept for an hour
 GEN_AI_TOKENS_REASONING: Final = "gen_ai.usage.reasoning.output_tokens"  # a part of the output tokens
+GEN_AI_CACHE_CREATION: Final = "gen_ai.usage.cache_creation.input_tokens"  # what the collector is sent for the above
+GEN_AI_INPUT: Final = "gen_ai.input.messages"  # JSON, made of PROMPT for the collector, where texts are captured
+GEN_AI_OUTPUT: Final = "gen_ai.output.messages"  # likewise of ANSWER
+GEN_AI_STREAM: Final = "gen_ai.request.stream"  # made of the ledger for the collector
+GEN_AI_STOP: Final = "gen_ai.request.stop_sequences"
+HTTP_METHOD: Final = "http.request.method"
+HTTP_ROUTE: Final = "http.route"
 GEN_AI_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"  # seconds; of streams, made of TTFT for the collector
 GEN_AI_CONVERSATION: Final = "gen_ai.conversation.id"  # made of the ledger for the collector
 ERROR_TYPE: Final = "error.type"
@@ -234,6 +246,19 @@ OF_LEDGER: Final = {
     KEPT: "kept",
 }
 
+_ASKED: Final = {
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "n": "gen_ai.request.choice.count",
+}
+"""Numbers of a request of chat completions, by key, which spans of models have by the conventions' names."""
+
 _PROVIDERS: Final = {
     "responses": "openai",
     "aws": "aws.bedrock",
@@ -271,3 +296,15 @@ def of_call(backend: str, provider: str, model: str, url: str | None = None) -> 
         GEN_AI_PROVIDER: _PROVIDERS.get(provider, provider),
         GEN_AI_REQUEST_MODEL: model,
     }
+
+
+def asked_in(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a request of chat completions asks of models, as `gen_ai.request.*`."""
+    asked: dict[str, Any] = {}
+    for key, name in _ASKED.items():
+        if type(value := body.get(key)) in (int, float) and not (key == "n" and value == 1):
+            asked[name] = value
+    stop = body.get("stop")
+    if stop := [stop] if isinstance(stop, str) else stop:
+        asked[GEN_AI_STOP] = [one for one in stop if isinstance(one, str)]
+    return asked

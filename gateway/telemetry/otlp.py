@@ -6,8 +6,10 @@ telemetry records (`telemetry.sampling`), OTEL_TRACES_SAMPLER may leave out more
 slow affects no request: the number of unsent spans is bounded, lost traces are counted, and `aclose` gives up after a
 few seconds.
 
-A span has the name of its hop, but for the call of a model, which the GenAI conventions name by operation and model;
-`tierline.hop` has the hop's name on every span.
+A span has the name of its hop, but for the request, which the HTTP conventions name by method and route, and the call
+of a model, which the GenAI conventions name by operation and model; `tierline.hop` has the hop's name on every span.
+Where texts are captured, the request and the calls that answered it have them as `gen_ai.input.messages` and
+`gen_ai.output.messages`, in the JSON of the GenAI conventions: of the input, the question that was asked last.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+import orjson
 from opentelemetry.sdk.environment_variables import (
     OTEL_BSP_MAX_QUEUE_SIZE,
     OTEL_EXPORTER_OTLP_PROTOCOL,
@@ -157,14 +160,15 @@ class OtlpSpans:
         offset = trace.started_unix_ns - root.start_ns
         state = TraceState.from_header([trace.tracestate]) if trace.tracestate else None
         contexts = [SpanContext(trace.trace_id, trace.span_id(hop), False, _SAMPLED, state) for hop in trace.hops]
+        texts = _texts(trace, ledger)
         caller = SpanContext(trace.trace_id, trace.parent_id, True, _SAMPLED) if trace.parent_id else None
         return [
             ReadableSpan(
-                name=_name(hop),
+                name=_name(hop, trace, is_root=hop is root),
                 context=context,
                 parent=contexts[0] if hop is not root else caller,
                 resource=self._resource,
-                attributes=_attributes(hop, ledger, is_root=hop is root),
+                attributes=_attributes(hop, trace, ledger, texts, is_root=hop is root),
                 kind=_KINDS.get(hop.name, SpanKind.INTERNAL),
                 # By convention a server span is in error for 5xx only, not for a caller's mistake.
                 status=_ERROR if (ledger.status >= 500 if hop is root else hop.error) else _UNSET,
@@ -176,9 +180,33 @@ class OtlpSpans:
         ]
 
 
-def _name(hop: Hop) -> str:
+def _name(hop: Hop, trace: Trace, *, is_root: bool) -> str:
+    if is_root and trace.route:
+        return f"POST {_route(trace.route)}"
     operation = hop.attributes.get(names.GEN_AI_OPERATION)
     return f"{operation} {hop.attributes.get(names.GEN_AI_REQUEST_MODEL, '')}".rstrip() if operation else hop.name
+
+
+def _route(path: str) -> str:
+    """Return the path of an endpoint with a placeholder for each part that tells requests apart."""
+    parts = path.split("/")
+    return "/".join("{id}" if any(map(str.isdigit, part)) and part != "v1" else part[:64] for part in parts[:8])
+
+
+def _texts(trace: Trace, ledger: Ledger) -> dict[str, str]:
+    """Return the messages in and out, as JSON by the GenAI conventions; those alone that are captured."""
+    said = trace.root.attributes
+    texts: dict[str, str] = {}
+    if (prompt := said.get(names.PROMPT)) is not None:
+        texts[names.GEN_AI_INPUT] = _message("user", prompt)
+    if answer := said.get(names.ANSWER):
+        finish = next((call.finish for call in reversed(ledger.calls) if call.finish), "stop")
+        texts[names.GEN_AI_OUTPUT] = _message("assistant", answer, finish_reason=finish)
+    return texts
+
+
+def _message(role: str, text: str, **more: str) -> str:
+    return orjson.dumps([{"role": role, "parts": [{"type": "text", "content": text}], **more}]).decode()
 
 
 def resource_with(more: Mapping[str, str] = MappingProxyType({})) -> Resource:
@@ -187,10 +215,10 @@ def resource_with(more: Mapping[str, str] = MappingProxyType({})) -> Resource:
     return Resource.create({"service.name": "tierline", "service.version": version(), **more, **configured})
 
 
-def _attributes(hop: Hop, ledger: Ledger, *, is_root: bool) -> dict[str, Any]:
+def _attributes(hop: Hop, trace: Trace, ledger: Ledger, texts: Mapping[str, str], *, is_root: bool) -> dict[str, Any]:
     """Return the hop's attributes that have a value, its error, and, for the root span, the ledger's fields.
 
-    The call of a model has its conversation, too, and of a stream the time to the first chunk.
+    The call of a model has its conversation, too, what was asked of it, and of a stream the time to the first chunk.
     """
     attributes = {name: value for name, value in hop.attributes.items() if value is not None and value != []}
     attributes[names.HOP] = hop.name
@@ -200,7 +228,21 @@ def _attributes(hop: Hop, ledger: Ledger, *, is_root: bool) -> dict[str, Any]:
         attributes[names.GEN_AI_CONVERSATION] = ledger.conversation
     if (ttft_ms := hop.attributes.get(names.TTFT)) is not None and names.GEN_AI_OPERATION in attributes:
         attributes[names.GEN_AI_FIRST_CHUNK] = ttft_ms / 1000
+    if hop.name == names.ATTEMPT and names.GEN_AI_OPERATION in attributes:
+        attributes |= trace.asked
+        if not trace.captures:
+            attributes.pop(names.GEN_AI_STOP, None)  # texts of the client
+        attributes[names.GEN_AI_STREAM] = ledger.stream
+        if attributes.get(names.ATTEMPT_NUMBER) in (ledger.served or ()):
+            attributes |= texts
+        elif names.GEN_AI_INPUT in texts:
+            attributes[names.GEN_AI_INPUT] = texts[names.GEN_AI_INPUT]
+    if (written := attributes.get(names.GEN_AI_TOKENS_CACHE_WRITE)) is not None:
+        attributes[names.GEN_AI_CACHE_CREATION] = written
     if is_root:
+        attributes |= texts
+        if trace.route:
+            attributes |= {names.HTTP_METHOD: "POST", names.HTTP_ROUTE: _route(trace.route)}
         for name, field in names.OF_LEDGER.items():
             value = getattr(ledger, field)
             if value is not None and value != "":

@@ -283,6 +283,7 @@ def _tokens(a: Attributes) -> str:
     parts += (
         [f"{written} written to it" if read else f"{written} of them written to the prompt cache"] if written else []
     )
+    parts += [f"{for_an_hour} of these for an hour"] if (for_an_hour := a.get(names.TOKENS_HOUR_WRITE)) else []
     cached = f" ({', '.join(parts)})" if parts else ""
     return f"tokens {tokens_in or 0} in{cached}, {tokens_out or 0} out{counted}"
 
@@ -292,6 +293,12 @@ def _prompt_cache(usd: float | None) -> str:
     if not usd:
         return ""
     return f"the prompt cache saved {dollars(usd)}" if usd > 0 else f"writing to the prompt cache cost {dollars(-usd)}"
+
+
+def _quota_wait(a: Attributes) -> Iterable[str]:
+    of = f"the limits and budgets of its owners, {a.get(names.LIMITED_BY, '')} first"
+    said = {"let_in": f"waited for {of}", "refused": f"was not let in by {of}"}
+    yield said.get(str(a.get(names.OUTCOME)), f"went away while it waited for {of}")
 
 
 def _anything(a: Attributes) -> Iterable[str]:
@@ -321,4 +328,5 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.SESSION: _session,
     names.INPUT: _input,
     names.HOP_SHED: _shed,
+    names.QUOTA_WAIT: _quota_wait,
 }

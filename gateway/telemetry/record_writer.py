@@ -19,7 +19,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.leases import ACCOUNT_PREFIX, freed
+from gateway.quotas.accounts import ACCOUNT_PREFIX
+from gateway.quotas.leases import freed
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from gateway.telemetry.decisions import BASES, DecisionRecorder
@@ -35,7 +36,14 @@ if TYPE_CHECKING:
 _APPEND: Final = b"""
 if tonumber(redis.call('GET', KEYS[2]) or 0) >= tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
-for i = 3, #KEYS do redis.call('HINCRBY', KEYS[i], 'spent', ARGV[i + 1]) end
+for i = 3, #KEYS do
+  local key = KEYS[i]
+  redis.call('HINCRBY', key, 'spent', ARGV[i + 1])
+  if (string.find(key, ':quota:user:', 1, true) or string.find(key, ':quota:session:', 1, true))
+      and redis.call('PTTL', key) == -1 then
+    redis.call('PEXPIRE', key, 3600000)
+  end
+end
 for i = #KEYS + 2, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
 return #ARGV - 3
 """

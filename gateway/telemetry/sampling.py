@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.telemetry.goodput import CLIENT_LEFT
 from gateway.telemetry.ledger import UNCOUNTED
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _SERVER_ERROR: Final = 500
 _OK: Final = 200
 _NOTABLE: Final = frozenset({"escalated", "degraded", "fallback", "hedged"})
 """Values of `x-tierline-path` for requests that took more than one tier, call or try."""
-_CLIENT_LEFT: Final = frozenset({"client_gone", "client_cancel"})
 _MEDIANS: Final = "_p50"
 """How the names of objectives end that half of all requests miss when all is well."""
 
@@ -43,7 +43,7 @@ def kept_for(trace: Trace, ledger: Ledger) -> str:
     if trace.sampled:
         return HEAD
     error = ledger.error
-    if ledger.status >= _SERVER_ERROR or (ledger.status == _OK and error is not None and error not in _CLIENT_LEFT):
+    if ledger.status >= _SERVER_ERROR or (ledger.status == _OK and error is not None and error not in CLIENT_LEFT):
         return "error"
     if ledger.path in _NOTABLE:
         return ledger.path

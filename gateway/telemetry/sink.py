@@ -115,6 +115,8 @@ class Telemetry:
         self._redactor = redactor
         self._keep = keep
         self._exporter = exporter
+        self.exports = exporter is not None
+        """Whether spans are exported."""
         self._meter = meter
         self._log_request = log_request
         self._decisions = DecisionRecorder(artefacts)

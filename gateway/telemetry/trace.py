@@ -22,6 +22,7 @@ import random
 import re
 import time
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway.telemetry import names
@@ -70,7 +71,8 @@ SPAN_ID_MASK = (1 << 64) - 1
 EVERY_TRACE: Final = 1 << 64
 """Bound of the low 64 bits of a trace id below which a trace is sampled, for all traces."""
 _SAMPLED: Final = 1
-_WAITS: Final = frozenset({names.ATTEMPT, names.CACHE_FOLLOW})
+_WAITS: Final = frozenset({names.ATTEMPT, names.CACHE_FOLLOW, names.BUDGET_WAIT, names.QUOTA_WAIT})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PASSED_ON: Final = 3
 """The flags of a client's `traceparent` that are passed on: sampled, and that the id is random."""
 _ids = random.Random()  # noqa: S311  (unique, not secret: see `telemetry.ids`)
@@ -154,6 +156,7 @@ class Trace:
         "_flags",
         "after",
         "answer",
+        "asked",
         "begin",
         "captures",
         "deadline_s",
@@ -162,6 +165,7 @@ class Trace:
         "parent_id",
         "policy",
         "root",
+        "route",
         "sampled",
         "started_unix_ns",
         "trace_id",
@@ -182,6 +186,10 @@ class Trace:
         """Begin a hop under the root, by its name and, if given, its attributes; the caller must end it."""
         self.root = self.begin(name)
         """The hop of the whole request."""
+        self.route = ""
+        """Path of the endpoint that was called; empty where the request came another way."""
+        self.asked: Mapping[str, Any] = _NOTHING
+        """What the request asks of models, as `gen_ai.request.*`; only where spans are exported."""
         self.deadline_s: float | None = None
         """Seconds from the start of the request to its deadline; None where it has none."""
         self.ttft_s: float | None = None
@@ -211,7 +219,7 @@ class Trace:
 
     def overhead_ms(self) -> float:
         """Return the gateway's own milliseconds so far: the request's time less that in which a backend's or a shared
-        answer was awaited; overlapping waits count once.
+        answer was awaited, or its owners' money; overlapping waits count once.
         """
         root = self.root
         own = now = root.end_ns or time.perf_counter_ns()

@@ -199,6 +199,11 @@ class Breaker:
         if self.ejection is not None and self.ejection.cause == "failing" and self.ejection.until > until:
             self.ejection = replace(self.ejection, until=until)
 
+    def rekeyed(self, now: float) -> None:
+        """End an ejection for a refused key, as another is sent from now on: the next call is a probe."""
+        if self.ejection is not None and self.ejection.cause == "key" and self.ejection.until > now:
+            self.ejection = replace(self.ejection, until=now)
+
     def _close(self, now: float) -> None:
         self.ejection = None
         self._closed_at = now

@@ -24,19 +24,24 @@ from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.tier import Tier
 
 if TYPE_CHECKING:
+    from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.identity import Identity
 
 MakeTransport = Callable[[str], Transport]
 """Makes a transport for calls to a path, which follows the backend's base URL."""
 IdentityOf = Callable[["CloudAuth | None"], "Identity | None"]
+_HAVE_CUSTOM_TOOLS: Final = (".openai.com", ".openai.azure.com")
+"""Ends of the hosts whose chat completions know tools that take a free text."""
 _USAGE_OPTION: Final = "stream_options"
 """Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
 
 
-def build_tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
+def build_tiers(deployment: Deployment, on_refusal: OnRefusal, calls: CallMemory | None = None) -> dict[str, Tier]:
+    """Return the tiers by name. `calls` remembers the reasoning of tool calls."""
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
     identity_of = cache(identity_for)  # one for equal ones
-    tiers = {config.name: _tier(config, waiting, identity_of) for config in deployment.tiers}
+    make = partial(_endpoint, waiting=waiting, identity_of=identity_of, calls=calls)
+    tiers = {config.name: _tier(config, make) for config in deployment.tiers}
     unshared = deployment.unshared
     for endpoint in endpoints_of(tiers).values():
         endpoint.on_refusal = on_refusal
@@ -59,36 +64,43 @@ def identity_for(auth: CloudAuth | None) -> Identity | None:
     return clouds.identity_for(auth.model_dump())
 
 
-def _tier(config: TierConfig, waiting: Counter[str], identity_of: IdentityOf) -> Tier:
-    endpoints = [_endpoint(backend, waiting, identity_of) for backend in config.backends]
+def _tier(config: TierConfig, make: Callable[[BackendConfig], Endpoint]) -> Tier:
+    endpoints = [make(backend) for backend in config.backends]
     for endpoint in endpoints:
         endpoint.tier = config.name
     return Tier(config.name, endpoints, select=config.select)
 
 
-def _endpoint(config: BackendConfig, waiting: Counter[str], identity_of: IdentityOf) -> Endpoint:
+def _endpoint(
+    config: BackendConfig, *, waiting: Counter[str], identity_of: IdentityOf, calls: CallMemory | None
+) -> Endpoint:
     quota, refused = Quota(), RefusedFields(config.name)
     identity = identity_of(config.auth) if config.configured else None
-    backend = _backend(config, quota, refused, identity)
+    backend = _backend(config, quota, refused, identity, calls)
     return Endpoint(config, backend, waiting=waiting, quota=quota, refused_fields=refused, identity=identity)
 
 
-def _backend(config: BackendConfig, quota: Quota, refused: RefusedFields, identity: Identity | None) -> Backend | None:
+def _backend(
+    config: BackendConfig, quota: Quota, refused: RefusedFields, identity: Identity | None, calls: CallMemory | None
+) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
     common = Common(model=config.model, key=key, maker=config.maker(), quota=quota, refused=refused)
-    backend = _IN_DIALECT.get(config.kind, _chat)(config, common, partial(_transport, config, identity))
+    make = _IN_DIALECT.get(config.kind) or partial(_chat, calls=calls)
+    backend = make(config, common, partial(_transport, config, identity))
     omit = frozenset(config.omit) - {_USAGE_OPTION}
     return AdaptedBackend(backend, config.rename, omit) if config.rename or omit else backend
 
 
-def _chat(config: BackendConfig, common: Common, transport: MakeTransport) -> Backend:
+def _chat(config: BackendConfig, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
     return OpenAIBackend(
         transport("/chat/completions"),
         stores="store" in config.can,
         asks_usage=_USAGE_OPTION not in config.omit,
         one_system=config.roles == "one_system",
+        calls=calls,
+        custom_tools=f".{urlsplit(config.base_url).hostname}".endswith(_HAVE_CUSTOM_TOOLS),
         **common,
     )
 

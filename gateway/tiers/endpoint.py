@@ -17,12 +17,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
+from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import Quota
+from gateway.backends.refusals import Refusals
 from gateway.backends.refused_fields import RefusedFields
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
 from gateway.tiers.forecasts import Forecasts, queued
+from gateway.tiers.lengths import ModelLengths
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
@@ -78,6 +81,12 @@ class Endpoint:
         """Name of its tier."""
         self.refused_fields = RefusedFields() if refused_fields is None else refused_fields
         """The request fields that its model has refused, and that it is not sent for some hours."""
+        self.key = KeyRenewal()
+        """How often its key has changed, and what looks for another."""
+        self.refusals = Refusals(clock)
+        """What it refused in words that no rule knows."""
+        self.lengths = ModelLengths(config.context, config.max_output, clock)
+        """How many tokens its model takes."""
         self.quota = quota or Quota()
         """Remaining rate limits of the backend, updated with every reply."""
         self.now = clock
@@ -117,6 +126,12 @@ class Endpoint:
         if self._backend is None:
             raise RuntimeError(f"backend {self.config.name} is unconfigured")
         return self._backend
+
+    def rekey(self, key: str | None) -> None:
+        """Send another key from now on, and call the backend again if it had refused the former one."""
+        self.backend.rekey(key)
+        self.key.changes += 1
+        self.breaker.rekeyed(self.now())
 
     def unavailable(self, tokens_in: int = 0) -> str:
         """Return why it may not be called now with a prompt of `tokens_in` tokens; '' if it may."""
@@ -303,15 +318,15 @@ class Endpoint:
             self._note_refusal(own=True)
         self.latency.observe_ttft(tokens_in, now - called_at, now)
         self.capacity = self._limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=False)
-        if self.queue.size:
-            self._admit(now)
+        if self.queue.any_waits:
+            self.admit(now)
 
     def answered(self, called_at: float, tokens_in: int, now: float) -> None:
         """Record the latency of an answer that arrived whole; `well_again` must follow."""
         self.latency.observe_whole(tokens_in, now - called_at, now)
         self.capacity = self._limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=True)
-        if self.queue.size:
-            self._admit(now)
+        if self.queue.any_waits:
+            self.admit(now)
 
     def well_again(self, called_at: float, now: float, *, retry: bool) -> None:
         """Record that a call ended and that the endpoint was not at fault, whatever the answer."""
@@ -362,8 +377,8 @@ class Endpoint:
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
         self._reserve.calls_take(self._hold_s)
         self._grants.calls_take(self._hold_s)
-        if self.queue.size:
-            self._admit(now)
+        if self.queue.any_waits:
+            self.admit(now)
 
     def _note_refusal(self, *, own: bool) -> None:
         """Call `on_refusal` once when a refusal begins and once when it ends. Another kind of failure ends none."""
@@ -382,8 +397,8 @@ class Endpoint:
 
     def _share(self, now: float) -> None:
         self.capacity = self._limit.share(now)
-        if self.queue.size:
-            self._admit(now)
+        if self.queue.any_waits:
+            self.admit(now)
 
     def _reject_queued(self, was_well: bool, now: float) -> None:
         """Reject the queued requests after an ejection, unless it is for failed calls and had begun before.
@@ -399,16 +414,35 @@ class Endpoint:
         batch = self.batch_in_flight
         return self._reserve.admits_batch(self.capacity, self.in_flight - batch, batch, now)
 
-    def _admit(self, now: float) -> None:
+    def admit(self, now: float) -> None:
+        """Give its free slots to waiting requests: to whoever has waited longest at any endpoint of the tier."""
         if self.quota.tight and (wait_s := self.quota.wait_s(now)) > 0:
             self.queue.turn_all_away(Saturated(f"{self.config.name} is out of quota", wait_s))
-        while self.queue.size and self.in_flight < self.capacity:
-            waiter = self.queue.next(batch_may=self._admits_batch(now))
+        while self.in_flight < self.capacity:
+            waiter = self._from_sibling() or self.queue.next(batch_may=self._admits_batch(now))
             if waiter is None:
                 return
             if waiter.ask.priority == "batch":
                 self._grants.granted(self._batch_per_second(), now)
             waiter.future.set_result(self.place(waiter.ask, now, now - waiter.since, retry=waiter.retry))
+
+    def _from_sibling(self) -> Waiter | None:
+        """Take the interactive request that waits at a sibling, if it has waited longer than each that waits here.
+
+        A retry stays where it waits: it may have failed here. So does a request that may not have this model. An
+        endpoint that is not well takes nobody's requests.
+        """
+        if not self.siblings or self.breaker.ejection is not None or self.quota.tight or self.queue.batch_is_due:
+            return None
+        own = self.queue.first()
+        since, waits_at = math.inf if own is None else own.since, None
+        for sibling in self.siblings:
+            first = sibling.queue.first() if sibling.queue.size else None
+            if first is None or first.retry or first.since >= since:
+                continue
+            if first.ask.models is None or self.config.model in first.ask.models:
+                since, waits_at = first.since, sibling
+        return None if waits_at is None else waits_at.queue.take_first()
 
     def _overdue(self, waiter: Waiter) -> None:
         predicted = self.predicted_wait_s(batch=waiter.ask.priority == "batch")

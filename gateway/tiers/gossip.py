@@ -151,7 +151,7 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
     """Return the backends that are ejected now by any worker, from entries of the stream, newest first.
 
     A worker repeats an ejection every second until it ends, so one that was not said for some seconds is over, or its
-    worker is gone.
+    worker is gone. One whose time is over waits for a request to try the backend: without traffic it lasts no longer.
     """
     runs: dict[tuple[str, str], tuple[Ejection, float]] = {}
     over: set[tuple[str, str]] = set()
@@ -163,7 +163,7 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
             if key in over or not isinstance(state, dict):
                 continue
             ejection = Ejection.from_report(state.get("ejection"), 0.0)
-            if ejection is None or (key not in runs and now_s - at_s > _SAID_S):
+            if ejection is None or (key not in runs and (now_s - at_s > _SAID_S or _is_over(ejection))):
                 over.add(key)
             else:
                 runs[key] = runs.get(key, (ejection, at_s))[0], at_s
@@ -174,6 +174,11 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
         if backend not in found or since_s < found[backend].since_s:
             found[backend] = one
     return [found[backend] for backend in sorted(found)]
+
+
+def _is_over(ejection: Ejection) -> bool:
+    """Return whether the next request is sent there again, which for a key, a quota or a model would fail as before."""
+    return not ejection.refusal and ejection.until <= 0
 
 
 def loads_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> dict[str, tuple[int, int]]:

@@ -1,10 +1,11 @@
 """Limit an endpoint's calls in flight by slots, and queue the requests that wait for one.
 
-Interactive requests go ahead of batch ones, first come first served within each class. A batch request gets at least
-every twentieth free slot, unless batch calls already hold their share of the slots (see `capacity`). Each surface's
-policy limits how many of its requests wait and for how long: `load.max_waiting` and `load.max_wait`. A backend's
-`queue` in the config, if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request
-replaces the youngest batch request, except that one queue position in twenty stays for batch.
+Interactive requests go ahead of batch ones, first come first served within each class. A free slot goes to the request
+that has waited longest at any endpoint of the tier (`Endpoint.admit`). A batch request gets at least every twentieth
+free slot, unless batch calls already hold their share of the slots (see `capacity`). Each surface's policy limits how
+many of its requests wait and for how long: `load.max_waiting` and `load.max_wait`. A backend's `queue` in the config,
+if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request replaces the youngest
+batch request, except that one queue position in twenty stays for batch.
 
 Each call's outcome is reported to its slot. Only a failure that is the endpoint's own fault may eject it, because that
 affects all requests:
@@ -50,7 +51,7 @@ class SlotRequest:
 
     `wait_s` is the longest wait in seconds; `max_waiting` is how many requests of its surface may wait in this worker;
     `tokens_in` is the length of the prompt. `affinity` is the key for sticky selection, a hash of the tenant and the
-    beginning of the conversation; 0 for none.
+    beginning of the conversation; 0 for none. Only backends of these `models` give it a slot; None for any.
     """
 
     surface: str = ""
@@ -60,6 +61,7 @@ class SlotRequest:
     tokens_in: int = 0
     affinity: int = 0
     stream: bool = False
+    models: frozenset[str] | None = None
 
 
 class Waiter:
@@ -101,6 +103,22 @@ class SlotQueue:
     def batch(self) -> int:
         """The number of queued batch requests."""
         return len(self._batch)
+
+    @property
+    def any_waits(self) -> bool:
+        """Whether any request of the worker waits in any queue. Cheap to read."""
+        return bool(self._surfaces)
+
+    @property
+    def batch_is_due(self) -> bool:
+        """Whether a batch request has been passed over so often that the next free slot is its own."""
+        return bool(self._batch) and self._passed_over >= EVERY - 1
+
+    def first(self) -> Waiter | None:
+        """Return the interactive request that has waited longest; None if none waits."""
+        while self._interactive and (first := next(iter(self._interactive))).future.done():
+            self.leave(first)  # cancelled, but its task has not run since to leave the queue itself
+        return next(iter(self._interactive), None)
 
     def ahead_of(self, *, batch: bool) -> int:
         """Return how many slots must become free before the one that a new request would get, as the queue is now."""
@@ -150,14 +168,16 @@ class SlotQueue:
 
         None if only batch requests wait and `batch_may` says that none of them may have it.
         """
-        for waiting in (self._interactive, self._batch):
-            while waiting and (first := next(iter(waiting))).future.done():
-                self.leave(first)  # cancelled, but its task has not run since to leave the queue itself
-        if self._batch and batch_may and (self._passed_over >= EVERY - 1 or not self._interactive):
+        self.first()
+        while self._batch and (first := next(iter(self._batch))).future.done():
+            self.leave(first)
+        if batch_may and self._batch and (self.batch_is_due or not self._interactive):
             self._passed_over = 0
             return self._first_of(self._batch)
-        if not self._interactive:
-            return None
+        return self.take_first() if self._interactive else None
+
+    def take_first(self) -> Waiter:
+        """Remove and return the interactive request that has waited longest. Call it where `first` returned one."""
         self._passed_over += bool(self._batch)
         return self._first_of(self._interactive)
 

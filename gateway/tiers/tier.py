@@ -56,7 +56,6 @@ class Tier:
         self._capabilities: frozenset[str] = frozenset.intersection(*(c.can for c in configs))
         self.configured = bool(self._configured)
         """Whether at least one of its backends is configured."""
-        self._context = min((c.context for c in configs if c.context is not None), default=None)
         self.free = all(config.price is not None and config.price.is_free for config in configs)
         """Whether all its backends have a price of 0."""
         self.priced = all(config.price is not None for config in configs)
@@ -66,6 +65,8 @@ class Tier:
         """Most completion tokens of a call; None where some backend states none."""
         self.price = configs[0].price
         """Price of its first configured backend in US dollars per million tokens; used to compare tiers."""
+        self.models = frozenset(endpoint.config.model for endpoint in self.endpoints)
+        """Models of its backends."""
         self.makers = frozenset(config.maker().name for config in configs)
         """Names of the makers of its backends' signed reasoning (`gateway.dialects.reasoning`)."""
         self._well: dict[int, tuple[float, TierHealth]] = {}
@@ -119,13 +120,16 @@ class Tier:
         """
         now = self._called_at = self._clock()
         self._looked = 0
-        batch = ask.priority == "batch"
+        batch, models = ask.priority == "batch", ask.models
+        among = self._configured if models is None else [one for one in self._configured if one.config.model in models]
         if not failed:
             self._retries.request(now)
-            if not batch and (open_ := [endpoint for endpoint in self._configured if endpoint.unhindered]):
+            if not batch and (open_ := self._open(among, now)):
                 chosen = open_[0] if len(open_) == 1 else self._choose(open_, ask, now)
                 return chosen.place(ask, now, 0.0, retry=False)
         usable = self._usable(ask.tokens_in)
+        if models is not None:
+            usable = [endpoint for endpoint in usable if endpoint.config.model in models]
         with_room = [endpoint for endpoint in usable if endpoint.has_room(batch=batch, now=now)]
         if with_room:
             return self._choose(_fresh(with_room, failed), ask, now).place(ask, now, 0.0, retry=bool(failed))
@@ -152,6 +156,7 @@ class Tier:
 
     def _health(self, tokens_in: int, now: float, *, batch: bool) -> TierHealth:
         count = max(1, len(self._configured))
+        context = self.context()
         reason = ""
         best: Forecast | None = None
         for endpoint in self.endpoints:
@@ -162,14 +167,33 @@ class Tier:
             if best is None or _first_s(forecast) < _first_s(best):
                 best = forecast
         if best is not None:
-            return TierHealth(self.name, self._capabilities, count, forecast=best, context=self._context)
+            return TierHealth(self.name, self._capabilities, count, forecast=best, context=context)
         failing = any(endpoint.failing for endpoint in self.endpoints)
-        return TierHealth(self.name, self._capabilities, count, reason, failing, context=self._context)
+        return TierHealth(self.name, self._capabilities, count, reason, failing, context=context)
+
+    def context(self) -> int | None:
+        """Return the tokens that each of its backends holds, None if none is known."""
+        least: int | None = None
+        for endpoint in self._configured or self.endpoints:
+            lengths = endpoint.lengths
+            lengths.refresh()
+            if lengths.context is not None and (least is None or lengths.context < least):
+                least = lengths.context
+        return least
 
     def _usable(self, tokens_in: int) -> list[Endpoint]:
         """Return the available endpoints; if there are none, those that are ejected only for failed calls."""
         available = [endpoint for endpoint in self._configured if not endpoint.unavailable(tokens_in)]
         return available or [endpoint for endpoint in self._configured if endpoint.failing]
+
+    def _open(self, among: Sequence[Endpoint], now: float) -> Sequence[Endpoint]:
+        """Return the endpoints that a call can go to at once, after those who wait at others have had their turn."""
+        open_ = [endpoint for endpoint in among if endpoint.unhindered]
+        if open_ and len(open_) < len(self._configured) and open_[0].queue.any_waits:
+            for endpoint in open_:
+                endpoint.admit(now)
+            open_ = [endpoint for endpoint in open_ if endpoint.unhindered]
+        return open_
 
     def _choose(self, among: Sequence[Endpoint], ask: SlotRequest, now: float) -> Endpoint:
         if len(among) == 1:

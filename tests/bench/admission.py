@@ -47,7 +47,7 @@ async def microseconds(journal: ChargeJournal, *, per_user: bool) -> float:
     admission = Admission(QuotaLeases(NoStore()), KeysConfig(), lambda *_: None)
     admission.journal = journal
     caller = caller_of(KeyRecord("k_1", "", "acme", terms=terms, per_user=rates if per_user else NO_TERMS))
-    cost, best = Cost(1000, 100_000), float("inf")
+    cost, best = Cost(1000, 2000, 100_000), float("inf")
     made = [(Trace(names.REQUEST), Ledger(f"req-{n}", "acme")) for n in range(_REQUESTS)]
     for _ in range(_ROUNDS):
         began = time.thread_time()

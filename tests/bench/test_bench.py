@@ -114,7 +114,7 @@ def test_prompts_of_a_kind_differ(kind: str, tmp_path: Path, upstream: Service) 
         assert {" ".join(prompt.split()) for prompt in prompts} == {PROMPT}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.long
 def test_the_live_part_measures_real_streams(capsys: pytest.CaptureFixture[str]) -> None:
     """Streams that are committed and streams that escalate are measured on both sides; neither takes ages."""

@@ -66,7 +66,7 @@ def test_private_names_of_libraries_are_found() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_a_miss_passes_the_pipeline_and_no_command(tmp_path: Path) -> None:
     """Every miss goes through the pipeline, the cascade and the cache; none through the command line."""
     with budgets.servers(tmp_path) as (_, ours):

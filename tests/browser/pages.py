@@ -65,7 +65,7 @@ def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
             found["conversation"] = path.replace("{id}", demo.data("/conversations?since=24h")["listed"][0]["name"])
         elif path == "/keys/{name}":
             found["key"] = f"/keys/{_key(demo)}"
-        elif path == "/teams/{kind}/{name}":
+        elif path == "/teams/{kind}/{name:path}":
             found["team"] = "/teams/team/web"
         elif path != "/teams/new":  # it leads to the page of a team
             filled = path.replace("{surface}", "chat")

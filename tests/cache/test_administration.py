@@ -357,6 +357,61 @@ async def test_a_copy_that_is_on_its_way_when_its_original_is_removed_is_not_sto
     assert [one for one in await admin.stats() if one.scope == mine.scope] == []
 
 
+async def test_an_entry_that_was_removed_is_not_written_by_who_comes_late(
+    cache: ResponseCache, admin: Administration, tenant: str
+) -> None:
+    """A write that was on its way brings nothing back; a fresh answer is stored, and so is what is put back."""
+    plan = planned(cache, ITALY, tenant)
+    written = CacheWrite(plan, answer("Milan."))
+    await cache.write_all([written])
+    wrong = (await exact(cache, ITALY, tenant)).hit
+    assert wrong is not None
+    assert await admin.remove(wrong.entry_id, undo="req_1") is not None
+    await cache.write_all([written])
+    assert not await hit(cache, ITALY, tenant)
+    assert await admin.put_back("req_1") == 1
+    assert await hit(cache, ITALY, tenant)
+    assert await admin.remove(wrong.entry_id) is not None
+    await keep(cache, planned(cache, ITALY, tenant), answer("Rome."))
+    assert await hit(cache, ITALY, tenant)
+
+
+async def test_a_copy_of_a_removed_answer_is_not_stored_beside_the_fresh_one(
+    cache: ResponseCache, admin: Administration, tenant: str
+) -> None:
+    """The copy names the key that the fresh answer has now, but it was made from the one before."""
+    await keep(cache, planned(cache, ITALY, tenant), answer("Milan."), vector())
+    assert (await answered(lambda: cache.semantic(planned(cache, SAME, tenant), vector()))).hit is not None
+    copies, cache.delayed._writes = cache.delayed._writes, []
+    wrong = (await exact(cache, ITALY, tenant)).hit
+    assert wrong is not None
+    assert await admin.remove(wrong.entry_id) is not None
+    await keep(cache, planned(cache, ITALY, tenant), answer("Rome."))
+    await cache._store.ask(copies, 5.0)
+    assert not await hit(cache, SAME, tenant)
+
+
+async def test_a_copy_that_is_written_while_its_original_is_removed_goes_too(
+    cache: ResponseCache, admin: Administration, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written after the copies were listed, and before the original is gone."""
+    await keep(cache, planned(cache, ITALY, tenant), answer("Milan."), vector())
+    assert (await answered(lambda: cache.semantic(planned(cache, SAME, tenant), vector()))).hit is not None
+    copies, cache.delayed._writes = cache.delayed._writes, []
+    found = admin.find
+
+    async def find(*given: Any) -> Any:
+        result = await found(*given)
+        await cache._store.ask(copies, 5.0)
+        return result
+
+    monkeypatch.setattr(admin, "find", find)
+    wrong = (await exact(cache, ITALY, tenant)).hit
+    assert wrong is not None
+    assert await admin.remove(wrong.entry_id) is not None
+    assert not await hit(cache, SAME, tenant)
+
+
 async def test_a_hit_by_meaning_and_its_copy_know_their_score(cache: ResponseCache, tenant: str) -> None:
     """So that who calls either wrong is heard at that score; an answer to the very question has none."""
     await keep(cache, planned(cache, ITALY, tenant), answer(), vector())

@@ -65,7 +65,7 @@ async def test_what_was_written_is_found_exactly(cache: ResponseCache, clock: Cl
     again = cache.plan(body(ITALY, stream=True, user="u"), policy(), tenant, FACTS)
     hit = (await cache.exact(again)).hit
     assert hit is not None
-    assert orjson.loads(hit.entry.body) == answer().completion
+    assert orjson.loads(hit.entry.body) == {"created": None, **answer().completion}
     assert (hit.kind, hit.age_s, hit.entry.tier, hit.entry.policy) == ("exact", 60, "local", "chat@1234567")
     assert len(hit.entry_id) == 12
 

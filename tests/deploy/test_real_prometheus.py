@@ -28,7 +28,7 @@ BINARY = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(BINARY is None, reason="no prometheus: apt-get install prometheus; .ci/run does"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(480),
 ]
 _POLICY = CHAT.replace("slo: {deadline: 20s}", "slo: {ttft: {p95: 400ms}, deadline: 20s}")
 _VARIABLES = {"$__rate_interval": "1m", "$job": "tierline", "$surface": ".*", "$tier": ".*"}
@@ -49,7 +49,7 @@ class Server:
 
     def get(self, path: str, **params: str) -> Any:
         """The data of an answer of its API; the error's text fails the test."""
-        answer = httpx2.get(f"{self._url}/api/v1/{path}", params=params, timeout=10).json()
+        answer = httpx2.get(f"{self._url}/api/v1/{path}", params=params, timeout=30).json()
         assert answer["status"] == "success", answer
         return answer["data"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
@@ -24,35 +25,62 @@ def _raw() -> Iterator[RawUpstream]:
         yield server
 
 
+class Rigs:
+    """Gateways with lanes, one after the other."""
+
+    def __init__(self, start: Callable[[], AbstractContextManager[Rig]]) -> None:
+        self._start = start
+        self._running = ExitStack()
+        self._rig: Rig | None = None
+
+    def current(self) -> Rig:
+        """The gateway that runs, or another one, where its lanes run low."""
+        if self._rig is None or self._rig.runs_low:
+            self.end()
+            self._rig = self._running.enter_context(self._start())
+        return self._rig
+
+    def end(self) -> None:
+        """Ends the gateway that runs, if there is one; no call may be left in it."""
+        if self._rig is not None:
+            self._rig.idle()
+            self._running.close()
+
+
 @pytest.fixture(scope="session")
-def _rig(
+def _rigs(
     _upstreams: tuple[Upstream, Upstream],
     _raw: RawUpstream,
     _store: LocalStore,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Rig]:
+) -> Iterator[Rigs]:
     local, hosted = _upstreams
     with never_connects() as deaf:
         urls = dict.fromkeys(("weak", "small", "pair", "quad"), local.url)
         urls |= {"strong": hosted.url, "raw": _raw.url, "deaf": deaf}
         settings = {"tiers": lanes.tiers(urls), "limits": {"body": "64KiB"}, "default_surface": "lane-0"}
-        with serve(
-            tmp_path_factory.mktemp("lanes"),
-            local.url,
-            store_url=_store.url,
-            policies=lanes.policies(),
-            settings=settings,
-            env={"HOSTED_KEY": KEY},
-        ) as gateway:
-            rig = Rig(gateway, _store.url)
-            yield rig
-            rig.idle()
+
+        @contextmanager
+        def start() -> Iterator[Rig]:
+            with serve(
+                tmp_path_factory.mktemp("lanes"),
+                local.url,
+                store_url=_store.url,
+                policies=lanes.policies(),
+                settings=settings,
+                env={"HOSTED_KEY": KEY},
+            ) as gateway:
+                yield Rig(gateway, _store.url)
+
+        rigs = Rigs(start)
+        yield rigs
+        rigs.end()
 
 
 @pytest.fixture
 def rig(
     request: pytest.FixtureRequest,
-    _rig: Rig,
+    _rigs: Rigs,
     store: LocalStore,
     local_upstream: Upstream,
     hosted_upstream: Upstream,
@@ -62,11 +90,12 @@ def rig(
     The gateway, whose list of tiers is long, is asked whether it counts one still after the last test, and where no
     scripted upstream can tell.
     """
-    yield _rig
+    rig = _rigs.current()
+    yield rig
     for upstream in (local_upstream, hosted_upstream):
         until(lambda upstream=upstream: upstream.in_flight == 0, 5, "no call in flight")  # type: ignore[misc]
     if "raw" in request.fixturenames:
-        _rig.idle()
+        rig.idle()
 
 
 @pytest.fixture

@@ -25,27 +25,30 @@ import os
 import re
 import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.ask import chat_body, events_of, record_at, text_of
 from tests.support.gateway import Gateway
-from tests.support.wait import until
+from tests.support.wait import SLOWNESS, until
 
 COUNTS = {
-    "lane": 200,
-    "lone": 160,
+    "lane": 60,
+    "lone": 40,
     "pair": 12,
     "quad": 2,
     "raw": 16,
     "deaf": 2,
     "mute": 2,
-    "other": 24,
+    "other": 12,
     "brief": 8,
     "tight": 2,
 }
+"""How many of each a gateway has; when they run out, another gateway starts."""
+MOST_OF_A_TEST = 4
+"""So many of a kind one test takes, where there are as many."""
 TIERS = {
     "lane": ("weak", "strong"),
     "lone": ("weak",),
@@ -90,7 +93,7 @@ def policies() -> dict[str, str]:
     return {
         name: POLICY.format(
             name=name,
-            deadline="1500ms" if len(TIERS[kind]) == 1 else "5s",
+            deadline=f"{1500 * SLOWNESS:.0f}ms" if len(TIERS[kind]) == 1 else "15s",
             tiers=", ".join(tiers_of(kind, name)),
             first=tiers_of(kind, name)[0],
         )
@@ -116,8 +119,8 @@ def _backend(kind: str, role: str, url: str) -> dict[str, Any]:
         "key_env": "HOSTED_KEY",
         "price": {"input": 2.5, "output": 10},
         "capabilities": ["tools", "json"],
-        "connect_timeout": "200ms",
-        "idle_timeout": "300ms",
+        "connect_timeout": f"{400 * SLOWNESS:.0f}ms",
+        "idle_timeout": f"{500 * SLOWNESS:.0f}ms",
         "max_reply": "2MiB",
     }
 
@@ -187,20 +190,26 @@ class Rig:
     gateway: Gateway
     store_url: str
     _ids: Iterator[int] = field(default_factory=itertools.count)
-    _taken: dict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(itertools.count))
+    _taken: Counter[str] = field(default_factory=Counter)
     _takers: dict[str, str] = field(default_factory=dict)
 
     def take(self, kind: str) -> str:
         """A lane of this kind that no test has had; the name is its `model`."""
-        number = next(self._taken[kind])
+        number = self._taken[kind]
         assert number < COUNTS[kind], f"all lanes of kind {kind} are taken"
+        self._taken[kind] += 1
         lane = f"{kind}-{number}"
         self._takers[lane] = os.environ.get("PYTEST_CURRENT_TEST", "")
         return lane
 
+    @property
+    def runs_low(self) -> bool:
+        """Whether the next test may find too few lanes of some kind."""
+        return any(COUNTS[kind] - taken < min(MOST_OF_A_TEST, COUNTS[kind] // 2) for kind, taken in self._taken.items())
+
     def connect(self) -> http.client.HTTPConnection:
         """A connection to the gateway."""
-        return http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=15)
+        return http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=30)
 
     def ask(
         self,

@@ -91,6 +91,17 @@ def test_b9_no_tier_left_that_could_hold_it(rig: Rig, local_upstream: Upstream, 
     assert answer.headers["x-tierline-attempts"] == "1"
 
 
+@json_and_stream
+def test_b9_agents_are_told_in_the_words_that_they_act_on(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """A client of Anthropic's API gets that API's sentence, with the figures of the model's own."""
+    local_upstream.default = too_long()
+    body = {"model": rig.take("lone"), "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    answer = rig.send("/v1/messages", body | ({"stream": True} if stream else {}))
+    assert answer.status == 400
+    assert answer.json["error"]["type"] == "invalid_request_error"
+    assert answer.json["error"]["message"] == "prompt is too long: 8643 tokens > 4096 maximum"
+
+
 def test_b9_a_larger_tier_that_fails_is_no_fault_of_the_callers(
     rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream
 ) -> None:

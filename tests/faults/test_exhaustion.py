@@ -314,7 +314,7 @@ def test_c5_who_does_not_finish_a_request_does_not_hold_up_a_stop(
     rig, server = served
     monkeypatch.setattr(connection_limits, "SLOW_S", 1.0)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", rig.gateway.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", rig.gateway.port), timeout=30) as client:
         client.sendall(head + b"Content-Length: 90\r\nExpect: 100-continue\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 100 ")  # so the application waits for the body
         client.sendall(b"{")

@@ -25,7 +25,7 @@ from tests.support.wait import until
 
 POLICY = """
 surface: {name}
-slo: {{deadline: 10s}}
+slo: {{deadline: 30s}}
 tiers: [{tiers}]
 route: {{classifier: none, start: {{{first}: otherwise}}}}
 load: {{{load}}}
@@ -58,7 +58,7 @@ def _tier(name: str, places: int, urls: dict[str, str]) -> dict[str, Any]:
             "model": name,
             "max_in_flight": places,
             "adaptive": False,
-            **({} if name == "plain" else {"queue": {"wait": "10s"}}),
+            **({} if name == "plain" else {"queue": {"wait": "30s"}}),
             "price": dict(PRICE),
         }
         for which in BACKENDS.get(name, "local").split()

@@ -12,7 +12,8 @@ from gateway.chat.usage import Usage
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
 from gateway.telemetry import names
-from gateway.telemetry.ledger import SHADOW, Ledger, is_good
+from gateway.telemetry.goodput import answered
+from gateway.telemetry.ledger import SHADOW, Ledger
 from gateway.telemetry.trace import Hop, Trace
 from gateway.tiers import Tier
 from policies.model import Policy
@@ -263,6 +264,15 @@ def test_the_strongest_tier_would_have_read_its_prompt_cache_too() -> None:
     assert ledger.counterfactual_usd == pytest.approx((900 * 0.25 + 100 * 3.0 + 50 * 10) / 1e6)
 
 
+def test_the_strongest_tier_would_have_written_for_an_hour_too() -> None:
+    """Where the call that was served did."""
+    request = Finished()
+    request.attempt("hosted", price=LARGE, usage=Usage(1000, 50, tokens_cache_write=1000, tokens_hour_write=400))
+    settle(request.ledger, 1)
+    ledger = request.closed(_books(Price(input=2.5, output=10, cache_write=3.0)))
+    assert ledger.counterfactual_usd == pytest.approx((400 * 5 + 600 * 3.0 + 50 * 10) / 1e6)
+
+
 def test_no_price_is_no_counterfactual() -> None:
     """Where no strong backend is configured, or the policy has changed since, what it would have cost is not known."""
     for books in (_books(None), _books(LARGE, version="2222222")):
@@ -329,12 +339,12 @@ def test_the_pace_is_a_streams() -> None:
     [
         ({"stream": True, "ttft_ms": 300.0, "total_ms": 900.0}, {"ttft_p95": True, "deadline": True}),
         ({"stream": True, "ttft_ms": 500.0, "total_ms": 9000.0}, {"ttft_p95": False, "deadline": False}),
-        ({"stream": True, "ttft_ms": 300.0, "error": "upstream_truncated"}, {"ttft_p95": False, "deadline": False}),
+        ({"stream": True, "ttft_ms": 500.0, "error": "upstream_truncated"}, {"ttft_p95": False}),
         ({"stream": False, "ttft_ms": 5000.0, "total_ms": 5000.0}, {"deadline": True}),
     ],
 )
 def test_a_request_is_held_against_its_objectives(ledger: dict[str, Any], met: dict[str, bool]) -> None:
-    """Each objective is met or not, a first token's by streams alone, and a broken answer meets none."""
+    """Each objective is met or not, a first token's by streams alone; a broken answer meets none."""
     assert Finished(**ledger).closed(_books(slo={"ttft": {"p95": "400ms"}})).slo == met
 
 
@@ -344,7 +354,7 @@ def test_a_request_is_held_against_its_objectives(ledger: dict[str, Any], met: d
         ({"ttft_ms": 100.0, "total_ms": 600.0, "gap_ms": 90.0}, {"tpot_p95": True, "gap_p99": True}),
         ({"ttft_ms": 100.0, "total_ms": 1700.0, "gap_ms": 900.0}, {"tpot_p95": False, "gap_p99": False}),
         ({"ttft_ms": 100.0, "total_ms": 600.0}, {"tpot_p95": True}),  # a single chunk
-        ({"ttft_ms": 100.0, "error": "upstream_truncated"}, {"tpot_p95": False, "gap_p99": False}),
+        ({"ttft_ms": 100.0, "total_ms": 1700.0, "error": "upstream_truncated"}, {"tpot_p95": False}),
         ({"stream": False, "ttft_ms": 100.0, "total_ms": 1700.0}, {}),
     ],
 )
@@ -354,7 +364,7 @@ def test_a_stream_is_held_against_its_pace_and_its_longest_gap(ledger: dict[str,
     request.attempt("hosted", price=LARGE, usage=Usage(10, 51))
     settle(request.ledger, 1)
     slo = request.closed(_books(slo={"tpot": {"p95": "20ms"}, "gap": {"p99": "100ms"}})).slo
-    assert slo is not None and slo.pop("deadline") is (request.ledger.error is None)
+    assert slo is not None and slo.pop("deadline", None) is (None if request.ledger.error else True)
     assert slo == met
 
 
@@ -376,20 +386,26 @@ def test_stages_are_held_against_their_own_objectives() -> None:
     assert closed.slo == met
     failed = Finished(total_ms=5.0, error="deadline_exceeded")
     failed.trace.begin(names.CACHE_EXACT).end()
-    assert failed.closed(_books(slo=slo)).slo == {"deadline": False, "stages_cache_p95": True}
-    assert is_good(["stages_queue_p99"], "direct", ""), "a stage is no wait of its own"
+    assert failed.closed(_books(slo=slo)).slo == {"stages_cache_p95": True}
+    assert answered(["stages_queue_p99"], "direct", "") == "good", "a stage is no wait of its own"
     hit = Finished(total_ms=5.0)
     hit.trace.begin(names.CACHE_EXACT).end()
     assert hit.closed(_books(slo=slo)).slo == {"deadline": True, "stages_cache_p95": True}
     assert Finished().closed(_books()).stages is None
 
 
-@pytest.mark.parametrize(("status", "held"), [(400, False), (499, False), (503, True), (429, True)])
-def test_a_callers_mistake_is_held_against_nobody(status: int, held: bool) -> None:
-    """A bad request, or a client that left, says nothing of the objectives; a refusal of ours misses them."""
-    request = Finished()
-    request.ledger.status = status
-    assert request.closed(_books()).slo == ({"deadline": False} if held else None)
+@pytest.mark.parametrize(
+    ("status", "refused", "held"),
+    [(400, False, False), (499, False, False), (429, True, False), (504, True, False), (503, False, True),
+     (429, False, True), (502, False, True)],
+)  # fmt: skip
+def test_a_failure_is_held_against_the_times_that_had_passed(status: int, refused: bool, held: bool) -> None:
+    """A refusal of the client's own making, or a client that left, says nothing of the objectives, nor does a failure
+    after milliseconds; one that came after the deadline has missed it."""
+    for total_ms, slo in ((3.0, {}), (8001.0, {"deadline": False})):
+        request = Finished(total_ms=total_ms, refused=refused)
+        request.ledger.status = status
+        assert request.closed(_books()).slo == (slo if held else None)
 
 
 def test_races_and_draws_are_told() -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
 
+from gateway.embedded import Fields
 from tierline import RequestFailed, Tierline
 
 TRIAL = Path(__file__).parents[2] / "deploy" / "trial"
@@ -110,3 +117,49 @@ async def test_it_is_a_context() -> None:
     """Outside its context it says what to do."""
     with pytest.raises(RuntimeError, match="async with"):
         await Tierline().chat.completions.create(model="chat", messages=PARIS)
+
+
+def _optional_members(model: type[BaseModel], kind: str, found: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The members that a type of the SDK has without being sent, and those of all in it, by the member they are."""
+    for name, member in model.model_fields.items():
+        if not member.is_required():
+            found.setdefault(kind, set()).add(name)
+        for part in _models_in(member.annotation):
+            _optional_members(part, name, found)
+    return found
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def test_every_optional_member_of_the_sdks_objects_is_there() -> None:
+    """None where it was not sent, in each object by the member that it is; it is no item, and no other name is."""
+    found = _optional_members(ChatCompletionChunk, "", _optional_members(ChatCompletion, "", {}))
+    assert {"", "choices", "message", "delta", "tool_calls", "usage"} <= found.keys()
+    for kind, members in found.items():
+        one = Fields({}) if not kind else getattr(Fields({kind: {}}), kind)
+        assert [getattr(one, name) for name in members] == [None] * len(members), kind
+        assert not set(one) & members and not hasattr(one, "choise")
+        if kind:
+            [listed] = getattr(Fields({kind: [{}]}), kind)
+            assert all(getattr(listed, name) is None for name in members)
+
+
+def test_the_readmes_own_program_runs(tmp_path: Path) -> None:
+    """As it is written there, beside a config and a folder of policies."""
+    text = (TRIAL.parents[1] / "gateway" / "README.md").read_text()
+    section = text.partition("## In a Python program")[2]
+    program = section.partition("```python\n")[2].partition("```")[0]
+    assert "asyncio.run" in program
+    shutil.copytree(TRIAL, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "program.py").write_text(program)
+    env = {**os.environ, "PYTHONPATH": str(TRIAL.parents[1])}
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("The capital of France is Paris.") == 2, done.stdout

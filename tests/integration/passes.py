@@ -105,6 +105,7 @@ class Cases:
                 "stream_options": lambda rng: rng.choice([None, {}, {"include_usage": True}, {"include_usage": False}]),
                 "usage": _usage,
                 "id": lambda rng: f"id_{rng.getrandbits(32):x}",  # an empty one is filled in
+                "name": lambda rng: f"name_{rng.getrandbits(32):x}",  # a call without one is a failed answer
                 "tool_call_id": lambda rng: f"call_{rng.getrandbits(64):x}",  # longer than OpenAI takes: shortened
                 "created": lambda rng: rng.randrange(1, 1 << 31),
             },
@@ -152,9 +153,10 @@ class Cases:
         return completion | self._unknown()
 
     def _end(self, message: dict[str, Any], calls: bool = False) -> str:
-        """Return how an answer ends: `stop` would be brought into form where it calls tools."""
-        calls = calls or bool(message.get("tool_calls") or message.get("function_call"))
-        return self._rng.choice([end for end in _ENDS if not (calls and end == "stop")])
+        """Return how an answer ends: a finish reason that does not fit its calls would be brought into form."""
+        tools = calls or bool(message.get("tool_calls"))
+        unfit = {"stop"} if tools else {"stop", "tool_calls"} if message.get("function_call") else {"tool_calls"}
+        return self._rng.choice([end for end in _ENDS if end not in unfit])
 
     def _events(self, body: dict[str, Any]) -> list[bytes]:
         """Return the data of a stream's events: each choice's deltas in turn, their ends, and the usage."""

@@ -151,7 +151,7 @@ def found(requests: int, *, capture: bool = False, folder: Path) -> Counter[str]
         until(lambda: client.xlen(TRACES) >= requests, 60)
         pages = {path: httpx2.get(gateway.origin + path).text for path in _PAGES}
         gateway.stop()
-        roots = [span for span in collector.spans if span.name == "request"]
+        roots = [span for span in collector.spans if span.name.startswith("POST ")]
         counts_of_pages = asyncio.run(_console(folder, store.url, requests))
         places = {
             "records": b"\n".join(value for _, fields in client.xrange(TRACES) for value in fields.values()),

@@ -179,12 +179,13 @@ def test_an_error_is_an_event(
     alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore, surface: str
 ) -> None:
     """When nobody answers after all, the error is the last event of a body that ends as HTTP, and no [DONE] follows."""
-    local_upstream.default = Reply(status=400, body=error_reply(400, "no").body, before_headers_s=0.3)
+    local_upstream.default = Reply(status=400, body=error_reply(400, f"no {surface}").body, before_headers_s=0.3)
+    hosted_upstream.default = error_reply(400, f"no {surface}")
     answer = streamed(alive, surface)
     assert answer.status == 200
-    assert json.loads(data_of(answer.body)[-1])["error"]["message"] == "no"
+    assert json.loads(data_of(answer.body)[-1])["error"]["message"] == f"no {surface}"
     assert answer.ended
-    assert "x-tierline-attempts=1" in answer.comments[-1]
+    assert "x-tierline-attempts=2" in answer.comments[-1]
     ledger = traced(store, answer)["ledger"]
     assert (ledger["status"], ledger["error"]) == (200, "server_error")
 

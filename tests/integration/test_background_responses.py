@@ -143,6 +143,28 @@ def test_what_is_deleted_leaves_no_events(two: tuple[Sdk, Sdk], store: LocalStor
         assert not keys.keys("*:events")
 
 
+def test_what_is_deleted_before_its_end_is_not_kept(two: tuple[Sdk, Sdk], local_upstream: Upstream) -> None:
+    """A response that no gateway has yet is not found, and not kept when it is whole."""
+    one, other = two
+    local_upstream.queue(SLOW)
+    with one.responses.create(model="chat", input="Count.", stream=True) as events:
+        response_id = next(iter(events)).response.id  # type: ignore[union-attr]
+        with pytest.raises(openai.NotFoundError):
+            other.responses.delete(response_id)
+        assert [event.type for event in events][-1] == "response.completed"
+    later = one.responses.create(model="chat", input="Count on.")
+    until(lambda: _is_kept(other, later.id), 5, "the response that was made later")
+    assert not _is_kept(other, response_id) and not _is_kept(one, response_id)
+
+
+def _is_kept(client: Sdk, response_id: str) -> bool:
+    try:
+        client.responses.retrieve(response_id)
+    except openai.NotFoundError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("where", [0, 1])
 def test_it_is_cancelled_from_anywhere(

@@ -120,7 +120,7 @@ class Backend:
         return not answer.cut
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(480)
 async def test_no_broken_answer_is_stored(tmp_path: Path, times: float) -> None:
     """Whatever a backend sends that is not whole is in no entry of the store; the good answers among it are.
 

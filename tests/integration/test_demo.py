@@ -36,7 +36,7 @@ def test_every_kind_of_path_is_shown(tmp_path: Path) -> None:
         assert process.poll() is None, said
         up = json.loads((state / "up.json").read_text())
         assert elsewhere not in up["store_url"]
-        with urllib.request.urlopen(f"{up['console_url']}/now", timeout=10) as page:
+        with urllib.request.urlopen(f"{up['console_url']}/now", timeout=30) as page:
             assert "Scripted replies" in page.read().decode()
     finally:
         process.send_signal(signal.SIGINT)

@@ -24,7 +24,7 @@ from tests.support.wait import until
 
 @pytest.fixture
 def client(running: EndpointsSetup) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=running.gateway.url, api_key="any", max_retries=0, timeout=10) as client:
+    with openai.OpenAI(base_url=running.gateway.url, api_key="any", max_retries=0, timeout=30) as client:
         yield client
 
 
@@ -190,6 +190,22 @@ def test_a_field_that_changes_no_vector_is_left_out(running: EndpointsSetup) -> 
     running.account.unknown = "input_type"
     reply = post(running, {"model": "remote", "input": "left out 2", "input_type": "query"})
     assert reply.status_code == 422
+    running.account.reset()
+
+
+def test_a_length_that_a_service_ignores_is_told(running: EndpointsSetup) -> None:
+    """Servers of models with one length take `dimensions` and send the whole vector; from the store, too."""
+    vector = b'{"data":[{"index":0,"embedding":[0.5,0.25,0.125]}],"usage":{"prompt_tokens":2,"total_tokens":2}}'
+    running.account.reset()
+    running.account.refusal = (200, vector, {})
+    body = {"model": "remote", "input": "ignored", "dimensions": 2}
+    made = post(running, body)
+    assert (made.headers["x-tierline-path"], made.headers["x-tierline-dropped"]) == ("direct", "dimensions")
+    until(lambda: post(running, body, x_tierline_cache="only-if-cached").is_success, 30)
+    stored = post(running, body)
+    assert (stored.headers["x-tierline-path"], stored.headers["x-tierline-dropped"]) == ("cache-exact", "dimensions")
+    reply = post(running, {"model": "remote", "input": "kept", "dimensions": 3})
+    assert "x-tierline-dropped" not in reply.headers
     running.account.reset()
 
 

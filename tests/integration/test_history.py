@@ -129,3 +129,13 @@ async def test_a_short_conversation_is_not_summarised(world: CachingWorld) -> No
     """Below `at` of the window nothing is asked for."""
     await turn(world, "chat", "chat", 5)
     assert len(world.chat.requests) == 1
+
+
+async def test_no_summary_is_made_for_a_request_that_called_nothing(world: CachingWorld) -> None:
+    """The operator pays for it, so a key without money left, or whoever asks for a hit alone, causes none."""
+    body = {"model": "chat", **conversation("chat", 8)}
+    headers = {"x-tierline-cache": "only-if-cached"}
+    reply = await world.app.client.post(PATHS["chat"], json=body, headers=headers)
+    assert reply.status_code >= 400
+    await made(world)
+    assert world.chat.requests == []

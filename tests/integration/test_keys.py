@@ -88,15 +88,21 @@ def test_who_waits_for_money_goes_by_the_terms_of_now(upstream: Upstream, tmp_pa
     made["tiers"] = [{"name": "local", "backends": [backend]}]
     write_deployment(tmp_path, made, {"chat": CHAT.replace("[local, hosted]", "[local]")})
     usage = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
-    upstream.on("slow").reply(usage=usage, before_headers_s=5.0)
+    upstream.on("slow").reply(usage=usage, before_headers_s=9.0)
     upstream.on("quick").reply(usage=usage)
-    key = tierline(store, "keys", "create", "--name", "one", "--budget", "0.05/month")["key"]
+    key = tierline(store, "keys", "create", "--name", "one", "--budget", "0.5/month")["key"]
 
     headers = {"authorization": f"Bearer {key}", "x-tierline-cache": "no-cache, no-store"}
     update = ("keys", "update", "one", "--budget")
-    changes = ((*update, "20/month"), 200), ((*update, "0.01/month"), 429), (("keys", "revoke", "one"), 401)
+    changes = (
+        ((*update, "20/month"), 200, "0.55/month"),
+        ((*update, "0.01/month"), 429, "0.57/month"),
+        (("keys", "revoke", "one"), 401, ""),
+    )
     with running(tmp_path, environment(), forked=True) as gateway, ThreadPoolExecutor(2) as pool:
-        for change, then in changes:
+        assert {ask(gateway, "quick", headers=headers).status_code for _ in range(23)} == {200}
+        time.sleep(1.0)  # over 90% is spent, and known to be: from there on requests wait for the rest
+        for change, then, nearly_spent in changes:
             holding = pool.submit(ask, gateway, "slow", headers=headers)
             until(lambda: upstream.in_flight == 1, 5)
             waiting = pool.submit(ask, gateway, "quick", headers=headers)
@@ -106,6 +112,6 @@ def test_who_waits_for_money_goes_by_the_terms_of_now(upstream: Upstream, tmp_pa
             assert waiting.result().status_code == then
             assert not holding.done()
             assert holding.result().status_code == 200
-            if then != 401:
-                tierline(store, *update, "0.2/month")
+            if nearly_spent:
+                tierline(store, *update, nearly_spent)
                 time.sleep(1.0)

@@ -40,7 +40,7 @@ def test_what_a_killed_gateway_has_spent_is_counted(tmp_path: Path, upstream: Up
         nonlocal answered
         headers = {"authorization": "Bearer key-of-acme", "x-tierline-cache": "no-cache, no-store"}
         body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
-        with httpx2.Client(headers=headers, timeout=10) as client, contextlib.suppress(httpx2.TransportError):
+        with httpx2.Client(headers=headers, timeout=30) as client, contextlib.suppress(httpx2.TransportError):
             while not over.is_set():
                 assert client.post(f"{url}/chat/completions", json=body).status_code == 200
                 answered += 1

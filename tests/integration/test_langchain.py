@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # it takes seconds to import: only for these tests, not for a
 def model(gateway: Gateway) -> langchain_openai.ChatOpenAI:
     langchain_openai = pytest.importorskip("langchain_openai")
     return langchain_openai.ChatOpenAI(
-        base_url=gateway.url, api_key="any", model="chat", max_retries=0, timeout=10, stream_usage=True
+        base_url=gateway.url, api_key="any", model="chat", max_retries=0, timeout=30, stream_usage=True
     )
 
 

@@ -19,7 +19,7 @@ import openai
 import pytest
 import redis
 
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.terms import NANO
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
@@ -48,6 +48,7 @@ TENANTS: dict[str, dict[str, Any]] = {
     "unpriced": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
     "free": {},
     "followed": {"limits": {"budgets": [{"usd": 10, "per": "total"}]}},
+    "hasty": {"limits": {"budgets": [{"usd": 10, "per": "total"}]}},
     "absent": {"limits": {"budgets": [{"usd": 10, "per": "total"}]}},
     **{f"walk-{number}": {"limits": {"requests_per_minute": 1}} for number in range(80)},
 }
@@ -159,6 +160,7 @@ def test_every_api_says_what_is_spent_as_its_clients_understand_it(gateway: Gate
     assert refused.headers["x-should-retry"] == "false"
     assert refused.headers["x-tierline-limited-by"].startswith("tenant:none/usd/")
     error = refused.json()["error"]
+    assert "quota.wait;dur=" in refused.headers["server-timing"]
     assert error["type"] == ("billing_error" if path == "/v1/messages" else "insufficient_quota")
     assert error["code"] == "insufficient_quota"
 
@@ -356,8 +358,8 @@ def test_an_abandoned_stream_counts_once(gateway: Gateway, own_upstream: Upstrea
     """The client leaves after the first words: what had come until then is charged, and nothing is held any more."""
     own_upstream.on("long").reply(text="word " * 400, between_s=0.02, usage=None)
     headers = {"authorization": "Bearer key-of-absent"}
-    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "long"}]}
-    with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=10) as reply:
+    body = {"model": "chat", "stream": True, "max_tokens": 150, "messages": [{"role": "user", "content": "long"}]}
+    with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=30) as reply:
         next(reply.iter_bytes())
     until(lambda: spent(own_store, "absent") > 0, 5)
     once = spent(own_store, "absent")
@@ -367,3 +369,27 @@ def test_an_abandoned_stream_counts_once(gateway: Gateway, own_upstream: Upstrea
     with redis.Redis.from_url(own_store.url) as there:
         ledgers = [json.loads(entry[1][b"v"])["ledger"] for entry in there.xrange("tierline:traces")]
     assert [round(one["charged_usd"] * 1e9) for one in ledgers if one["tenant"] == "absent"] == [once]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_answer_that_is_not_waited_for_is_paid(
+    gateway: Gateway, own_upstream: Upstream, own_store: LocalStore, path: str
+) -> None:
+    """The client hangs up, or its deadline passes, while an answer is made: the provider bills that all the same."""
+    own_upstream.on("patient").reply(before_headers_s=0.5, usage=USAGE)
+    body = {"model": "chat", **BODIES[path]}
+    body["max_output_tokens" if path == "/v1/responses" else "max_tokens"] = 100
+    if "messages" in body:
+        body["messages"] = [{"role": "user", "content": "patient"}]
+    else:
+        body["input" if path == "/v1/responses" else "prompt"] = "patient"
+    headers = {"authorization": "Bearer key-of-hasty", "x-tierline-cache": "no-cache, no-store"}
+    before, calls = spent(own_store, "hasty"), len(own_upstream.requests)
+    for stream in (False, True):
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.post(gateway.origin + path, json={**body, "stream": stream}, headers=headers, timeout=0.25)
+    hurry = headers | {"x-tierline-deadline-ms": "250"}
+    assert httpx2.post(gateway.origin + path, json=body, headers=hurry, timeout=30).status_code == 504
+    calls = len(own_upstream.requests) - calls
+    assert calls >= 3
+    until(lambda: spent(own_store, "hasty") - before >= 0.95 * calls * CALL_USD / 2 * NANO, 5)  # of output alone

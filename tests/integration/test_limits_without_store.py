@@ -35,7 +35,7 @@ def sent(gateway: Gateway, tenant: str) -> httpx2.Response:
 def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_lease(
     tmp_path: Path, upstream: Upstream
 ) -> None:
-    """`open` lets requests through; `closed` refuses with 503. What was charged meanwhile is counted later."""
+    """`open` lets requests in up to the limit; `closed` refuses. What was charged meanwhile is counted later."""
     upstream.default = Reply(usage=USAGE)
     with ExitStack() as stack:
         store = stack.enter_context(local_store())
@@ -56,7 +56,10 @@ def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_l
         for gateway in gateways.values():
             assert [sent(gateway, name).status_code for name in TERMS] == [200, 200]
         store.stop()
-        assert [sent(gateways["open"], "often").status_code for _ in range(20)] == [200] * 20
+        # Both gateways have let one in, and this one goes on by its own count.
+        codes = [sent(gateways["open"], "often").status_code for _ in range(20)]
+        assert codes == [200] * codes.count(200) + [429] * codes.count(429)
+        assert 8 <= codes.count(200) <= 9
 
         def refused() -> bool:
             reply = sent(gateways["closed"], "often")

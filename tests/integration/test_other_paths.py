@@ -23,7 +23,7 @@ SURFACE = {"x-tierline-surface": "remote"}
 @pytest.fixture
 def claude(running: EndpointsSetup) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(
-        base_url=running.gateway.origin, api_key="any", max_retries=0, timeout=10, default_headers=SURFACE
+        base_url=running.gateway.origin, api_key="any", max_retries=0, timeout=30, default_headers=SURFACE
     ) as client:
         yield client
 
@@ -32,7 +32,7 @@ def test_decisions_are_answered_by_the_service(running: EndpointsSetup) -> None:
     """What the SDK sends arrives as it was, with our key, and is counted like any request."""
     running.judge.reset()
     with openai.OpenAI(
-        base_url=running.gateway.url, api_key="theirs", max_retries=0, timeout=10, default_headers=SURFACE
+        base_url=running.gateway.url, api_key="theirs", max_retries=0, timeout=30, default_headers=SURFACE
     ) as client:
         raw = client.decisions.with_raw_response.create(
             model="gpt-6-luna",
@@ -48,13 +48,13 @@ def test_decisions_are_answered_by_the_service(running: EndpointsSetup) -> None:
     assert (raw.headers["x-tierline-tier"], raw.headers["x-tierline-path"]) == ("judge", "passthrough")
     ledger = running.record("decided-1")["ledger"]
     assert (ledger["surface"], ledger["status"], ledger["attempts"]) == ("remote/decisions", 200, 1)
-    metrics = httpx2.get(f"{running.gateway.origin}/metrics", timeout=5).text
+    metrics = httpx2.get(f"{running.gateway.origin}/metrics", timeout=30).text
     assert 'surface="remote/decisions"' in metrics
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v1/rerank/", "/v1/v1/rerank", "/v1/rerank/models/m?top=1"])
 def test_a_path_stands_for_all_below_it(running: EndpointsSetup, path: str) -> None:
-    reply = httpx2.post(running.gateway.origin + path, json={"query": "q"}, headers=SURFACE, timeout=10)
+    reply = httpx2.post(running.gateway.origin + path, json={"query": "q"}, headers=SURFACE, timeout=30)
     assert reply.status_code == 200, reply.text
     (call,) = running.account.calls
     assert (call.path, call.value) == (path.replace("/v1/v1", "/v1").rstrip("/"), {"query": "q"})
@@ -64,10 +64,10 @@ def test_a_path_stands_for_all_below_it(running: EndpointsSetup, path: str) -> N
 def test_the_longer_of_two_paths_counts(running: EndpointsSetup) -> None:
     """And only whole segments do: `/v1/reranker` is not below `/v1/rerank`."""
     headers = SURFACE | {"x-request-id": "longer-1"}
-    reply = httpx2.post(f"{running.gateway.url}/rerank/secret/x", json={}, headers=headers, timeout=10)
+    reply = httpx2.post(f"{running.gateway.url}/rerank/secret/x", json={}, headers=headers, timeout=30)
     assert reply.status_code == 502 and "NO_SUCH is not set" in reply.json()["error"]["message"]
     assert running.record("longer-1")["ledger"]["surface"] == "remote/rerank/secret"
-    reply = httpx2.post(f"{running.gateway.url}/reranker", json={}, headers=SURFACE, timeout=10)
+    reply = httpx2.post(f"{running.gateway.url}/reranker", json={}, headers=SURFACE, timeout=30)
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_url")
     assert running.account.calls == []
 
@@ -81,7 +81,7 @@ def test_bodies_are_streamed_both_ways(running: EndpointsSetup) -> None:
         yield b"b" * 500
 
     url = f"{running.gateway.url}/rerank/live"
-    with httpx2.stream("POST", url, content=parts(), headers=SURFACE, timeout=10) as reply:
+    with httpx2.stream("POST", url, content=parts(), headers=SURFACE, timeout=30) as reply:
         got = reply.iter_raw()
         assert next(got) == b"\xff\xfb first"
         running.account.release.set()
@@ -91,11 +91,11 @@ def test_bodies_are_streamed_both_ways(running: EndpointsSetup) -> None:
 
 def test_a_surface_that_does_not_list_the_path_says_so(running: EndpointsSetup) -> None:
     """The error is in the envelope of the path's clients."""
-    reply = httpx2.post(f"{running.gateway.url}/rerank", json={}, timeout=10)
+    reply = httpx2.post(f"{running.gateway.url}/rerank", json={}, timeout=30)
     assert reply.status_code == 404 and "endpoints.other" in reply.json()["error"]["message"]
-    reply = httpx2.post(f"{running.gateway.url}/messages/batches", json={}, timeout=10)
+    reply = httpx2.post(f"{running.gateway.url}/messages/batches", json={}, timeout=30)
     assert (reply.status_code, reply.json()["type"], reply.json()["error"]["type"]) == (404, "error", "not_found_error")
-    reply = httpx2.put(f"{running.gateway.url}/rerank", json={}, headers=SURFACE, timeout=10)
+    reply = httpx2.put(f"{running.gateway.url}/rerank", json={}, headers=SURFACE, timeout=30)
     assert (reply.status_code, reply.headers["allow"]) == (405, "GET, POST, DELETE")
     assert running.account.calls == []
 

@@ -33,7 +33,7 @@ SURFACE = {"x-tierline-surface": "remote"}
 @pytest.fixture
 def client(running: EndpointsSetup) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=running.gateway.url, api_key="any", max_retries=0, timeout=10, default_headers=SURFACE
+        base_url=running.gateway.url, api_key="any", max_retries=0, timeout=30, default_headers=SURFACE
     ) as client:
         yield client
 
@@ -94,7 +94,7 @@ def test_a_reply_that_breaks_off_is_no_whole_reply(running: EndpointsSetup) -> N
 def test_a_text_completion_that_breaks_off_is_no_whole_reply(running: EndpointsSetup) -> None:
     """Though the route has read the body before it knows that the request is passed on."""
     with pytest.raises(httpx2.RemoteProtocolError):
-        httpx2.post(f"{running.gateway.url}/completions", json={"model": "remote", "prompt": "broken"}, timeout=5)
+        httpx2.post(f"{running.gateway.url}/completions", json={"model": "remote", "prompt": "broken"}, timeout=30)
 
 
 def test_a_deadline_ends_the_wait_for_a_reply(running: EndpointsSetup) -> None:
@@ -132,7 +132,7 @@ def test_an_upload_goes_on_before_it_is_whole(running: EndpointsSetup) -> None:
         until(lambda: bool(running.account.calls) and running.account.calls[0].size == 1000, 5, "the first part")
         yield b"b" * 500
 
-    reply = httpx2.post(f"{running.gateway.url}/files", content=parts(), headers=SURFACE, timeout=10)
+    reply = httpx2.post(f"{running.gateway.url}/files", content=parts(), headers=SURFACE, timeout=30)
     assert reply.json()["bytes"] == 1500
     assert reply.json()["filename"] == hashlib.sha256(b"a" * 1000 + b"b" * 500).hexdigest()
     assert running.account.calls[0].headers["transfer-encoding"] == "chunked"
@@ -238,7 +238,7 @@ def test_text_completions_go_to_a_service_that_has_them(running: EndpointsSetup)
     ],
 )
 def test_paths_that_could_lead_elsewhere_are_refused(running: EndpointsSetup, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", running.gateway.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", running.gateway.port, timeout=30)
     connection.putrequest("GET", path.encode().decode("latin-1"), skip_host=False)
     connection.putheader("x-tierline-surface", "remote")
     connection.endheaders()

@@ -112,7 +112,8 @@ def test_a_request_that_fails_adds_nothing_and_frees_the_conversation(
     client: openai.OpenAI, local_upstream: Upstream, hosted_upstream: Upstream
 ) -> None:
     made = client.conversations.create(items=[USER]).id
-    local_upstream.queue(Reply(status=400, text="no"))
+    for upstream in (local_upstream, hosted_upstream):  # what one tier alone refuses goes to the next
+        upstream.queue(Reply(status=400, text="no"))
     with pytest.raises(openai.APIStatusError):
         client.responses.create(model="chat", input="first", conversation=made)
     client.responses.create(model="chat", input="second", conversation=made)

@@ -87,7 +87,8 @@ async def test_errors_are_events_and_the_connection_goes_on(cached_gateway: Gate
             ({"input": "a", "model": "none"}, 404, "model_not_found", "model"),
             ({"input": "a", "type": "response.steer"}, 400, "unsupported_value", "type"),
             ({"input": "a", "background": True}, 400, "unsupported_value", "background"),
-            ({"input": "a", "generate": False}, 400, "unsupported_value", "generate"),
+            ({"input": 5, "generate": False}, 400, "invalid_type", "input"),
+            ({"model": "none", "generate": False}, 404, "model_not_found", "model"),
         ):
             (event,) = await answer(socket, **body)
             error = event["error"]
@@ -95,6 +96,50 @@ async def test_errors_are_events_and_the_connection_goes_on(cached_gateway: Gate
         await socket.send("{")
         assert json.loads(await socket.recv())["error"]["code"] == "invalid_json"
         assert (await answer(socket, input="a", generate=True))[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize("store", [False, True], ids=["connection", "store"])
+async def test_a_response_is_prepared_without_an_answer(
+    cached_gateway: Gateway, local_upstream: Upstream, store: bool
+) -> None:
+    """`generate: false` calls no model, also in the middle of a connection; the next request goes on from it."""
+    async with connect(url_of(cached_gateway)) as socket:
+        events = await answer(socket, input=f"first {store}", instructions="Be brief.", store=store, generate=False)
+        assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.completed"]
+        for event in events:
+            CLASSES[event["type"]].model_validate(event)
+        prepared = events[-1]["response"]
+        assert (prepared["output"], prepared["usage"]["total_tokens"]) == ([], 0)
+        assert not local_upstream.requests
+        local_upstream.queue(Reply(text="one"), Reply(text="two"))
+        body = {"store": store, "previous_response_id": prepared["id"]}
+        first = (await answer(socket, input="second", **body))[-1]["response"]
+        assert first["output"][0]["content"][0]["text"] == "one"
+        assert [one["content"] for one in local_upstream.requests[-1].body["messages"]] == [f"first {store}", "second"]
+        again = (await answer(socket, input="third", store=store, previous_response_id=first["id"], generate=False))[-1]
+        assert again["response"]["output"] == []
+        last = (await answer(socket, input=[], store=store, previous_response_id=again["response"]["id"]))[-1]
+        assert last["response"]["output"][0]["content"][0]["text"] == "two"
+        sent = [one["content"] for one in local_upstream.requests[-1].body["messages"]]
+        assert sent == [f"first {store}", "second", "one", "third"]
+        empty = (await answer(socket, store=store, input=[], generate=False))[-1]["response"]["id"]
+        local_upstream.queue(Reply(text="three"))
+        end = (await answer(socket, input=f"a new one {store}", store=store, previous_response_id=empty))[-1]
+        assert end["response"]["output"][0]["content"][0]["text"] == "three"
+        assert len(local_upstream.requests[-1].body["messages"]) == 1
+
+
+async def test_a_request_that_failed_makes_its_connection_forget(cached_gateway: Gateway) -> None:
+    """What it went on from has to be sent again, whatever was wrong; a failure elsewhere changes nothing."""
+    async with connect(url_of(cached_gateway)) as socket:
+        for fault in ({"input": 5}, {"input": "a", "tool_choice": 7}, {"input": "a", "model": "none"}):
+            first = (await answer(socket, input=f"a {fault}", store=False))[-1]["response"]["id"]
+            assert (await answer(socket, input=5, store=False))[-1]["type"] == "error"
+            assert (await answer(socket, **{"store": False, **fault}, previous_response_id=first))[-1][
+                "type"
+            ] == "error"
+            lost = (await answer(socket, input="b", store=False, previous_response_id=first))[-1]
+            assert lost["error"]["code"] == "previous_response_not_found"
 
 
 async def test_requests_of_a_connection_wait_for_their_turn(cached_gateway: Gateway, local_upstream: Upstream) -> None:

@@ -23,7 +23,7 @@ WEATHER: dict[str, Any] = {
 
 @pytest.fixture
 def client(gateway: Gateway) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=gateway.url, api_key="any", max_retries=0, timeout=10) as client:
+    with openai.OpenAI(base_url=gateway.url, api_key="any", max_retries=0, timeout=30) as client:
         yield client
 
 
@@ -168,7 +168,7 @@ def test_no_retry_where_it_cannot_help(
     """When every backend refuses our keys the client sees a 502, and x-should-retry stops the SDK's retries."""
     local_upstream.default = hosted_upstream.default = error_reply(401, "bad key", "invalid_request_error")
     with (
-        openai.OpenAI(base_url=own_gateway.url, api_key="any", max_retries=2, timeout=10) as client,
+        openai.OpenAI(base_url=own_gateway.url, api_key="any", max_retries=2, timeout=30) as client,
         pytest.raises(openai.InternalServerError) as caught,
     ):
         client.chat.completions.create(**ASK)
@@ -203,7 +203,7 @@ def test_leaving_cancels_the_backend(client: openai.OpenAI, local_upstream: Upst
 
 async def test_async_client(gateway: Gateway, local_upstream: Upstream) -> None:
     """The async client completes, streams, and can be cancelled while it waits, which cancels the backend."""
-    async with openai.AsyncOpenAI(base_url=gateway.url, api_key="any", max_retries=0, timeout=10) as client:
+    async with openai.AsyncOpenAI(base_url=gateway.url, api_key="any", max_retries=0, timeout=30) as client:
         local_upstream.default = Reply(text="one two")
         got = await client.chat.completions.create(**ASK)
         assert got.choices[0].message.content == "one two"

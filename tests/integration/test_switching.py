@@ -22,6 +22,7 @@ from tests.support.store import LocalStore
 from tests.support.strict_messages import text
 from tests.support.timed_caches import ReadPrompt, TimedChat
 from tests.support.upstream import Reply
+from tests.support.wait import SLOWNESS
 
 Json = dict[str, Any]
 POLICY = """surface: chat
@@ -199,11 +200,11 @@ async def test_a_history_that_was_cut_is_warm_nowhere(chat: TimedChat, tmp_path:
 
 async def test_what_lapsed_is_not_waited_for(chat: TimedChat, tmp_path: Path) -> None:
     """Once the provider's lifetime has passed, an easy turn starts where its rule says."""
-    async with gateway(tmp_path, chat.url, prompt_lifetime="200ms") as app:
+    async with gateway(tmp_path, chat.url, prompt_lifetime=f"{500 * SLOWNESS:.0f}ms") as app:
         talk = Talk(app)
         await talk.turn(**HARD)
         assert await talk.turn() == "large"
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.5 * SLOWNESS + 0.05)
         assert await talk.turn() == "small"
 
 

@@ -19,12 +19,12 @@ from tests.support.upstream import Fault, Reply, Upstream, error_reply
 
 @pytest.fixture
 def client(gateway: Gateway) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=gateway.url, api_key="any", max_retries=0, timeout=10) as client:
+    with openai.OpenAI(base_url=gateway.url, api_key="any", max_retries=0, timeout=30) as client:
         yield client
 
 
 def post(gateway: Gateway, **body: Any) -> httpx2.Response:
-    return httpx2.post(f"{gateway.url}/completions", json={"model": "chat", "prompt": "say it"} | body, timeout=10)
+    return httpx2.post(f"{gateway.url}/completions", json={"model": "chat", "prompt": "say it"} | body, timeout=30)
 
 
 def test_a_prompt_is_asked_as_a_chat(client: openai.OpenAI, local_upstream: Upstream) -> None:
@@ -141,6 +141,7 @@ def test_the_first_error_of_a_batch_is_its_reply(
 ) -> None:
     refused = error_reply(400, "not this", "invalid_request_error", "nope")
     local_upstream.on("beta").reply(refused)
+    hosted_upstream.on("beta").reply(refused)
     reply = post(gateway, prompt=["alpha", "beta"], stream=stream)
     if stream:
         events = [one for one in reply.text.split("\n\n") if one]

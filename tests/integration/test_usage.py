@@ -69,7 +69,9 @@ def test_counters_records_and_alerts_agree_though_a_gateway_dies(
             first.process.send_signal(signal.SIGKILL)
             assert [call(second) for _ in range(5)] == [200] * 5
             until(lambda: receiver.shares() == [0.25, 0.45], 15, "the other alert")
-            assert 'tierline_budget_share{owner="tenant"} 0.5' in httpx2.get(f"{second.origin}/metrics", timeout=9).text
+            assert (
+                'tierline_budget_share{owner="tenant"} 0.5' in httpx2.get(f"{second.origin}/metrics", timeout=30).text
+            )
             until(
                 lambda: said(capsys, "usage", "--by", "tenant", "--store", url)[1]["total"]["requests"] == 10,
                 10,

@@ -66,7 +66,11 @@ CASES: Final[dict[str, tuple[Draft, Reply, Mapping[str, Any]]]] = {
         replace(SURE, text="", tool_calls=(ToolCall("look", "{"),)),
         TOOLS,
     ),
-    "rejected": (Draft(fault="rejected"), error_reply(400, "no", "invalid_request_error"), {}),
+    "rejected": (
+        Draft(fault="rejected"),
+        error_reply(400, "messages: at least one message is required", "invalid_request_error"),
+        {},
+    ),
     "failed": (Draft(fault="error"), error_reply(500), {}),
 }
 

@@ -89,7 +89,9 @@ class CachingMessages(StrictMessages):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent = self.read = self.written = 0
+        self.sent = self.read = self.written = self.hour_written = 0
+        self.divides = True
+        """Whether its usage tells what it keeps for an hour."""
         self._kept: set[str] = set()
 
     def _check(self, body: Any, headers: dict[str, str]) -> None:
@@ -111,12 +113,19 @@ class CachingMessages(StrictMessages):
         written = max(0, reached - read)
         self._kept |= {ends[i][1] for i in marks}
         self.sent, self.read, self.written = self.sent + total, self.read + read, self.written + written
+        for_an_hour = written if '"ttl": "1h"' in json.dumps(body) else 0
+        self.hour_written += for_an_hour
         message = super()._message(body)
         message["usage"] |= {
             "input_tokens": total - read - written,
             "cache_read_input_tokens": read,
             "cache_creation_input_tokens": written,
         }
+        if self.divides:
+            message["usage"]["cache_creation"] = {
+                "ephemeral_5m_input_tokens": written - for_an_hour,
+                "ephemeral_1h_input_tokens": for_an_hour,
+            }
         return message
 
 

@@ -8,8 +8,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from cache.store.base import Command, Store
+from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.authority import Authority
-from gateway.quotas.leases import ACCOUNT_PREFIX, QuotaLeases
+from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.machine import LeaseRequest
 
 T = TypeVar("T")

@@ -146,14 +146,15 @@ class World:
         if self._let_in(worker, self.window, expected, worst, how) or len(lease.waiting) == 3:
             return
         if self._verdict(worker, self.window, expected, worst) not in self.refusals:
-            lease.waiting.append((expected, worst))
+            lease.waiting.append(self.parts.machine.WaitingRequest(expected, worst))
 
     def retry(self, worker: WorkerModel, how: int) -> None:
         for window, lease in worker.leases.items():
-            for expected, worst in list(lease.waiting):
+            for one in list(lease.waiting):
+                expected, worst = one.expected, one.needed
                 verdict = self._verdict(worker, window, expected, worst)
                 if verdict in self.refusals or self._let_in(worker, window, expected, worst, how):
-                    lease.waiting.remove((expected, worst))
+                    lease.waiting.remove(one)
 
     def finish(self, worker: WorkerModel, how: int) -> None:
         if worker.running:
@@ -351,7 +352,7 @@ class World:
             self.now += 61.0
         for window, name in enumerate(self.parts.names):
             lease = self._lease(fresh, window)
-            lease.waiting.append((1, worst))
+            lease.waiting.append(self.parts.machine.WaitingRequest(1, worst))
             self.exchange(fresh, 0)
             lease.waiting.clear()
             alive = [worker.name for worker in self.workers]

@@ -32,12 +32,12 @@ def upstream(running: Upstream) -> Upstream:
 
 @pytest.fixture
 def client(upstream: Upstream) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=upstream.url, api_key="k", max_retries=0, timeout=5) as client:
+    with openai.OpenAI(base_url=upstream.url, api_key="k", max_retries=0, timeout=30) as client:
         yield client
 
 
 def post(upstream: Upstream, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", upstream.port, timeout=30)
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     reply = connection.getresponse()
     try:

@@ -1,6 +1,7 @@
 """Waiting for something to become true, with a deadline: what tests do instead of sleeping and hoping.
 
-The deadlines that tests give are those of a machine that does nothing else; `SLACK` times as long is waited.
+The deadlines that tests give are those of a machine that does nothing else, and is as fast as most are now; `SLACK`
+times as long is waited.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _POLL_S = 0.002
-SLACK = 4.0
+_UNIT_S = 0.0005
+"""CPU seconds of `_once` where a core adds twenty million squares in a second."""
+
+
+def _once() -> float:
+    since = time.thread_time()
+    sum(number * number for number in range(10_000))
+    return time.thread_time() - since
+
+
+SLOWNESS = max(1.0, min(_once() for _ in range(20)) / _UNIT_S)
+"""How many times as long work in Python takes here, when nothing is in its way."""
+SLACK = 4.0 * SLOWNESS
 """Several pytest processes share the machine, each with servers of its own, so that a start may take seconds."""
 
 

@@ -44,7 +44,8 @@ ask = ["Open the page and switch {name} off.", "Go to the page, then turn {name}
 """
 
 
-@pytest.mark.long  # a minute: it reads some thousand pairs of answers, each by itself
+@pytest.mark.long  # a minute or several: it reads some thousand pairs of answers, each by itself
+@pytest.mark.timeout(1_200)
 def test_the_data_sheet_gets_both_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And keeps everything else. Without enough families nothing is written."""
     mine, families = tmp_path / "mine", tmp_path / "families"

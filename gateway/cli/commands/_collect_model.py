@@ -20,7 +20,7 @@ from gateway.backends.base import (
     BackendRequest,
     BadStatus,
     Completion,
-    ContextExceeded,
+    LengthRefused,
     TimedOut,
     Unreachable,
 )
@@ -109,7 +109,8 @@ class Respondent:
         try:
             completion, latency_s = await self._complete(body | asked)
         except BadStatus as error:
-            if not error.callers_fault or not asked or error.status in _WRONG_SETUP:
+            about_fields = error.about_the_request and not isinstance(error, LengthRefused)
+            if not about_fields or not asked or error.status in _WRONG_SETUP:
                 raise
             # Some endpoints refuse a request for log-probabilities; a failure without them too has another cause.
             completion, latency_s = await self._complete(body)
@@ -132,8 +133,8 @@ class Respondent:
             except TimeoutError:
                 raise TimedOut(f"no answer within {_CALL_S:g} s") from None
             except BackendError as error:
-                refused = isinstance(error, ContextExceeded) or (
-                    isinstance(error, BadStatus) and (error.callers_fault or error.status in _WRONG_SETUP)
+                refused = isinstance(error, LengthRefused) or (
+                    isinstance(error, BadStatus) and (error.about_the_request or error.status in _WRONG_SETUP)
                 )
                 if refused or pause_s is None:
                     raise

@@ -82,7 +82,7 @@ def _keep(args: argparse.Namespace) -> int:
     from gateway.config.loader import load_deployment  # slow to import, and not needed by the other actions
     from gateway.config.schema import LedgerConfig
 
-    config = load_deployment(args.config).ledger if args.config else LedgerConfig()
+    config = load_deployment(args.config, reads=True).ledger if args.config else LedgerConfig()
     if not config.keep:
         raise CommandError("the config says ledger: {keep: 0s}, so no files are kept")
     folder = ledger_folder(args, config.folder)

@@ -24,6 +24,13 @@ _TIMES = (
     ("queue", "queue_ms"),
     ("our overhead", "overhead_ms"),
 )
+_ENDED = {
+    "late": "answered after a limit",
+    "poor": "degraded, or with a fault in their structure",
+    "failed": "without a whole answer",
+    "refused": "not counted: invalid, or over a limit or budget of their owners",
+    "left": "not counted: their clients left",
+}
 _NAME = 17
 _PIPED = 100
 _QUALITY_WIDTH = 125
@@ -90,9 +97,13 @@ def _money(figures: Figures) -> Iterator[tuple[str, str]]:
         share = _part(caches["share_read"])
         yield "prompt caches", f"{word} {dollars(abs(caches['saved_usd']))}; {share} of prompt tokens read from them"
     alone = figures["strongest_alone"]
-    yield "strongest alone", _saving(alone["reported"], "whose usage the backends reported")
-    if alone["estimated"]["requests"]:
-        yield "  estimated", _saving(alone["estimated"], "whose usage is in part our own count")
+    yield "strongest alone", _saving(alone)
+    if alone["requests"] and (estimated := alone["estimated"])["requests"]:
+        yield (
+            "  estimated",
+            f"of {estimated['requests']} of them some tokens are our own count, {dollars(estimated['cost_usd'])} of "
+            "their cost",
+        )
     if alone["unknown"]["requests"]:
         yield (
             "  unknown",
@@ -105,15 +116,16 @@ def _part(share: float | None) -> str:
     return "-" if share is None else percent(share)
 
 
-def _saving(of: Figures, which: str) -> str:
+def _saving(of: Figures) -> str:
     if not of["requests"]:
-        return f"no request {which}, so no saving is claimed"
+        return "no request can be compared, so no saving is claimed"
     saved, share = of["saved_usd"], of["saved_share"]
     word = "saved" if saved >= 0 else "lost"
     part = f" ({percent(abs(share))})" if share is not None else ""
+    low, high = (dollars(usd) for usd in of["interval_95"])
     return (
-        f"{dollars(of['counterfactual_usd'])} for {of['requests']} requests {which}; "
-        f"they cost {dollars(of['cost_usd'])}: {word} {dollars(abs(saved))}{part}"
+        f"{dollars(of['counterfactual_usd'])} for {of['requests']} requests, which cost {dollars(of['cost_usd'])}: "
+        f"{word} {dollars(abs(saved))}{part}, 95% interval {low} to {high}"
     )
 
 
@@ -121,12 +133,13 @@ def _objectives(slo: Figures) -> Iterator[tuple[str, str]]:
     if not slo["n"]:
         yield "goodput", "no request was held against objectives"
         return
-    yield "goodput", f"{percent(slo['goodput'])} of {slo['n']} requests met every limit of their surface"
+    yield "goodput", f"{percent(slo['goodput'])} of {slo['n']} requests were good: whole, and within every limit"
+    for name, words in _ENDED.items():
+        if slo[name]:
+            yield f"  {name}", f"{slo[name]} {words}"
     for name, of in slo["objectives"].items():
         part = ", a stage" if name.startswith(OF_STAGES) else ""
         yield f"  {name.removeprefix(OF_STAGES)}", f"{percent(of['met'])} of {of['n']} within it{part}"
-    if slo["refused"]:
-        yield "  refused", f"{slo['refused']} at the gate, before their surface was known"
 
 
 def _holdout(figures: Figures) -> Iterator[tuple[str, str]]:

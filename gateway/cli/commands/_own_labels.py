@@ -14,6 +14,7 @@ from gateway.archive.quality import TO_FIT, SurfaceLabels
 from gateway.archive.quality import surface_labels as labels_by_surface
 from gateway.archive.query import opened, rows_of
 from gateway.cli.commands import CommandError
+from gateway.cli.commands._store import ledger_folder
 
 _NEEDED: Final = frozenset({"better", "judged_at", "request_id", "small", "strong", "surface", "tenant"})
 
@@ -33,7 +34,7 @@ def add_label_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
+def surface_labels(args: argparse.Namespace) -> SurfaceLabels:
     """Return what the options name. Raises CommandError."""
     if args.surface is None:
         raise CommandError("name the surface with --surface")
@@ -50,7 +51,7 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
         except (AttributeError, TypeError, ValueError):
             raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
     try:
-        with opened(args.ledger or state / "ledger") as database:
+        with opened(ledger_folder(args)) as database:
             values = {"surface": args.surface, "from_ms": 0}
             found = {name: rows_of(database, sql, values) for name, sql in TO_FIT.items()}
     except ArchiveError as error:

@@ -25,6 +25,7 @@ def places_of(args: argparse.Namespace) -> PolicyPlaces:
     from gateway.console.page import PolicyPlaces
 
     launch = launch_of(args)
-    deployment = launch.deployment()
+    deployment = launch.deployment(reads=True)
     folder = ledger_folder(args, deployment.ledger.folder)
-    return PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args))
+    logs = Path(args.state) / "logs"
+    return PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args), logs)

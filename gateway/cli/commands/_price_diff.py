@@ -86,7 +86,7 @@ def _checked(info: Any, now: datetime) -> date | None:
 
 
 def _ours(known: HostedModel) -> Mapping[str, Any]:
-    price, long = known.price, known.price and known.price.long
+    price, long = known.price, known.price.long[0] if known.price and known.price.long else None
     rates = {name: getattr(price, name, None) for name, _ in _RATES}
     rates |= {f"long.{name}": getattr(long, name, None) for name in ("over", *dict(_RATES))}
     return {**rates, "context": known.context, "retired": None if known.retires is None else True}

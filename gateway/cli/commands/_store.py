@@ -43,9 +43,30 @@ def add_registry_flags(parser: argparse.ArgumentParser) -> None:
     add_store_flags(parser)
 
 
+def take_running(args: argparse.Namespace) -> None:
+    """Fill in --config and --policies with those of the `tierline up` that runs on --state, where neither is given.
+
+    So a command beside a running gateway reads what that reads.
+    """
+    if getattr(args, "config", None) or getattr(args, "policies", None):
+        return
+    try:
+        running = orjson.loads((Path(args.state) / "up.json").read_bytes())
+        files = {name: running.get(name) for name in ("config", "policies")}
+    except (OSError, ValueError, AttributeError):
+        return
+    for name, file in files.items():
+        if file is not None and name in args:
+            setattr(args, name, Path(file))
+
+
 def store_url(args: argparse.Namespace) -> str:
     """Return the URL of the store. Raises ConfigError for an invalid config, CommandError if there is no store."""
-    url = args.store or (args.config and _configured(args.config)) or os.environ.get("TIERLINE_STORE_URL")
+    url = (
+        getattr(args, "store", None)
+        or (args.config and _configured(args.config))
+        or os.environ.get("TIERLINE_STORE_URL")
+    )
     return str(url) if url else _running(Path(args.state) / "up.json")
 
 
@@ -74,15 +95,16 @@ def with_store(args: argparse.Namespace, work: Callable[[RedisStore], Awaitable[
 
 
 def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> Path:
-    """Return the folder of the ledger's files: that of --dir, else the `configured` one, else that of `tierline up`.
+    """Return the folder of the ledger's files: that of --dir or --ledger, else the `configured` one, else STATE/ledger.
 
     With --config it is that of the config. Raises ConfigError for an invalid one.
     """
-    if configured is None and getattr(args, "config", None) and not getattr(args, "dir", None):
+    named = getattr(args, "dir", None) or getattr(args, "ledger", None)
+    if named is None and configured is None and getattr(args, "config", None):
         from gateway.config.loader import load_deployment  # slow to import
 
-        configured = load_deployment(args.config).ledger.folder
-    return Path(getattr(args, "dir", None) or configured or Path(args.state) / "ledger")
+        configured = load_deployment(args.config, reads=True).ledger.folder
+    return Path(named or configured or Path(args.state) / "ledger")
 
 
 def files_of_store(args: argparse.Namespace) -> Path:
@@ -132,7 +154,7 @@ def admin_api(args: argparse.Namespace) -> tuple[str, str]:
     elif args.config is not None:
         from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
 
-        admin = load_deployment(args.config).admin
+        admin = load_deployment(args.config, reads=True).admin
         if admin is None:
             raise CommandError(f"{args.config} has no admin API to ask; add `admin: {{key_env: TIERLINE_ADMIN_KEY}}`")
         url, key_env = admin.url, admin.key_env
@@ -160,7 +182,7 @@ def _admin_of_up(up: Path) -> tuple[str, str | None]:
 def _configured(config: Path) -> str | None:
     from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
 
-    return load_deployment(config).store.url
+    return load_deployment(config, reads=True).store.url
 
 
 def _running(up: Path) -> str:

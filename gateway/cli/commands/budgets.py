@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from gateway.cli.commands._flags import Subparsers, add_author_flag, add_command, add_json_flag, author_of
 from gateway.cli.commands._store import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
-from gateway.keys.registry import KeysRefused, Why
+from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.quotas.terms import NANO, Per
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import dollars, percent
+
+if TYPE_CHECKING:
+    from cache.store.redis_store import RedisStore
+    from gateway.keys.records import KeyRecord
+    from gateway.quotas.terms import Terms
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -43,15 +48,24 @@ def run(args: argparse.Namespace) -> int:
     if args.config:
         from gateway.config.loader import load_deployment  # slow to import
 
-        configured = terms_in(load_deployment(args.config))
-    budgets = with_store(args, lambda store: _done(OwnerBudgets(store, configured), args), KeysRefused)
-    show(_report(budgets), as_json=args.json)
+        configured = terms_in(load_deployment(args.config, reads=True))
+    budgets, keys = with_store(args, lambda store: _done_and_named(store, configured, args), KeysRefused)
+    show(_report(budgets, keys), as_json=args.json)
     return Exit.OK
+
+
+async def _done_and_named(
+    store: RedisStore, configured: Mapping[Owned, Terms], args: argparse.Namespace
+) -> tuple[Sequence[BudgetStanding], Mapping[str, KeyRecord]]:
+    """Do what is asked for; return the budgets, and the keys whose they are by id."""
+    budgets = await _done(OwnerBudgets(store, configured), args)
+    ids = sorted({one.account.owner for one in budgets if one.account.kind == "key"})
+    return budgets, await KeyRegistry(store).of_ids(ids)
 
 
 async def _done(budgets: OwnerBudgets, args: argparse.Namespace) -> Sequence[BudgetStanding]:
     if args.action == "show":
-        return await (budgets.in_use() if args.owner is None else budgets.of(args.owner))
+        return await (budgets.every() if args.owner is None else budgets.of(args.owner))
     why = Why(author_of(args), args.message)
     if args.action == "reset":
         return await budgets.reset(args.owner, args.to, args.per, why)
@@ -75,13 +89,16 @@ def _dollars(text: str) -> float:
     return usd
 
 
-def _report(budgets: Sequence[BudgetStanding]) -> Report:
-    rows = table("owner", "window", "budget", "spent", "share", "reserved", "ends (UTC)", left=2)
+def _report(budgets: Sequence[BudgetStanding], keys: Mapping[str, KeyRecord]) -> Report:
+    rows = table("owner", "name", "surfaces", "window", "budget", "spent", "share", "reserved", "ends (UTC)", left=4)
     for one in budgets:
         account = one.account
+        key = keys.get(account.owner) if account.kind == "key" else None
         ends = NONE if account.ends is None else datetime.fromtimestamp(account.ends, UTC).strftime("%Y-%m-%d %H:%M")
         rows.add_row(
             printable(f"{account.kind}:{account.owner}"),
+            printable(key.name) if key is not None and key.name else NONE,
+            NONE if key is None else printable(", ".join(key.surfaces)) or "all",
             account.window.name if account.window else NONE,
             dollars(account.limit / NANO),
             dollars(one.spent / NANO),
@@ -89,5 +106,12 @@ def _report(budgets: Sequence[BudgetStanding]) -> Report:
             dollars(one.reserved / NANO),
             ends,
         )
-    lines = [rows] if budgets else ["No budget was spent from in a window that runs now."]
-    return Report({"budgets": [one.shown() for one in budgets]}, lines, width=WIDE)
+    lines = (
+        [rows] if budgets else ["Nobody has a budget. `tierline keys create --budget 25/month` makes a key with one."]
+    )
+    shown = [
+        one.shown() | ({"name": key.name, "surfaces": list(key.surfaces)} if key is not None else {})
+        for one in budgets
+        for key in (keys.get(one.account.owner) if one.account.kind == "key" else None,)
+    ]
+    return Report({"budgets": shown}, lines, width=WIDE)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,8 @@ from gateway.cli.commands._flags import (
 )
 from gateway.cli.commands._ledger_labels import from_ledger
 from gateway.cli.commands._ledger_traffic import traffic_of
+from gateway.cli.commands._store import take_running
+from gateway.cli.commands.policy._in_force import policies_in_force
 from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
 from gateway.fit.calibration.change import Change, change_of_traffic, change_to
@@ -39,7 +43,7 @@ from gateway.progress import OnProgress, progress
 from gateway.report import Report, show
 from policies.errors import did_you_mean
 from policies.lint import asks_for_quantiles
-from policies.loader import SHIPPED, policy_files, read_policy
+from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
@@ -83,8 +87,24 @@ def run(args: argparse.Namespace) -> int:
     labels = args.data is not None or args.ledger is not None
     if labels != (args.target is not None) or not (labels or args.traffic):
         raise CommandError("give --target with --data (or --ledger and --labels), or --traffic, or all of them")
-    deployment = launch_of(args).deployment()
-    surface, small, large = _surface(args.surface, args.policies or SHIPPED, deployment)
+    with tempfile.TemporaryDirectory(prefix="tierline-calibrate-") as scratch:
+        return _run(args, Path(scratch), labels=labels)
+
+
+def _run(args: argparse.Namespace, scratch: Path, *, labels: bool) -> int:
+    take_running(args)
+    launch = launch_of(args)
+    deployment = launch.deployment(reads=True)
+    folder = args.policies or SHIPPED
+    if deployment.policies.source == "store":
+        if args.write:
+            raise CommandError(
+                "policies come from the store here, so there is no file to write; `tierline policy show "
+                f"{args.surface} > {args.surface}.yaml` makes one, and --policies with TIERLINE_POLICY_SOURCE=files "
+                "names its folder"
+            )
+        folder = _from_store(args, deployment, launch.policy_source(deployment), scratch)
+    surface, small, large = _surface(args.surface, folder, deployment)
     try:
         notes: tuple[str, ...] = ()
         if args.traffic is not None:
@@ -106,7 +126,10 @@ def run(args: argparse.Namespace) -> int:
             checked = check(labelled.cases, args.target, args.delta, args.check, on_progress) if args.check else None
         change = change_to(surface, choice.setting, labelled.basis) if choice.setting else None
         if args.plot is not None:
-            plot(choice, args.plot)
+            try:
+                plot(choice, args.plot)
+            except OSError as error:
+                raise CommandError(f"{args.plot} cannot be written: {error.strerror or error}") from None
     except (DataError, ArtefactError, EmbedderUnavailable) as error:
         raise CommandError(str(error)) from None
     show(report_on(surface, labelled, choice, checked, change), as_json=args.json)
@@ -114,6 +137,23 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(refusal(choice), Exit.FINDINGS)
     _write(args, change)
     return Exit.OK
+
+
+def _from_store(args: argparse.Namespace, deployment: Deployment, source: PolicySource, scratch: Path) -> Path:
+    """Write the policies in force in the store into a folder, and return it. Raises CommandError."""
+    in_force = policies_in_force(args, deployment, source)
+    if (defaults := source.directory / DEFAULTS).is_file():
+        shutil.copy(defaults, scratch)
+    for surface, text in in_force.texts.items():
+        (scratch / f"{surface}.yaml").write_text(text, encoding="utf-8", newline="")
+    if args.surface in in_force.texts:
+        live, made = in_force.by_surface[args.surface][0], read_policy(scratch / f"{args.surface}.yaml")[0]
+        if made.version != live.version:
+            raise CommandError(
+                f"{live.label} is in force, but its text makes {made.label} with the {DEFAULTS} of "
+                f"{source.directory}: name the gateway's folder with --policies"
+            )
+    return scratch
 
 
 def _surface(name: str, folder: Path, deployment: Deployment) -> tuple[LabelledSurface, BackendConfig, BackendConfig]:

@@ -17,6 +17,7 @@ from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
 from gateway.cli.commands._flags import Subparsers, add_command, add_config_flags, launch_of
+from gateway.cli.local.gguf_header import NO_TEMPLATE, lacks_chat_template
 from gateway.config.loader import default_config
 from gateway.config.schema import CloudAuth, Deployment, Keyed
 from gateway.config.warnings import findings_in
@@ -95,6 +96,9 @@ def findings_of(args: argparse.Namespace) -> Findings:
     if deployment is not None:
         written = read_yaml(args.config or default_config())
         warnings += [written.problem(path, doubt) for path, doubt in _without_credentials(deployment)]
+    if deployment is not None and (gguf := deployment.local_model.gguf) is not None and lacks_chat_template(gguf):
+        written = read_yaml(args.config or default_config())
+        warnings.append(written.problem(("local_model", "gguf"), f"{gguf.name} {NO_TEMPLATE}"))
     if deployment is not None and deployment.policies.source == "store":
         written = read_yaml(args.config or default_config())
         drift = asyncio.run(_drift(deployment, launch.policy_source(deployment)))

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,35 +38,39 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--out", type=Path, default=Path("tierline.yaml"), metavar="FILE")
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--server", action="append", default=[], metavar="URL")
+    parser.add_argument("--key-env", default="", metavar="VAR")
     parser.add_argument("--try", action="store_true", dest="try_out")
     add_json_flag(parser, "text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the config and return the exit code. Raises CommandError."""
+    """Write the config, if the check finds no mistake in it, and return the exit code. Raises CommandError."""
     if args.out.exists() and not args.force:
         raise CommandError(f"{args.out} is there already: --force writes over it, --out FILE writes another")
     servers = {url: url.rstrip("/") for url in args.server} or known_providers().servers
-    places = asyncio.run(look(os.environ, servers))
-    rungs = ladder(places)
+    places = asyncio.run(look(os.environ, servers, args.key_env))
+    rungs = ladder(places, servers.values() if args.server else ())
     text = default_config().read_text()
     if rungs:
         before, tiers = text[: text.index("\ntiers:") + 1], text[text.index("\ntiers:") + 1 : text.index(_AFTER_TIERS)]
         text = before + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
-    try:
-        args.out.write_text(text)
-    except OSError as error:
-        raise CommandError(f"cannot write {args.out}: {error.strerror or error}") from None
-    found = check.findings_of(argparse.Namespace(config=args.out, policies=None))
-    tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out else {}
+    found = _written(args.out, text)
+    wrong = [str(one) for one in found.problems]
+    tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out and not wrong else {}
+    used = {place.url for rung in rungs for place in (rung.place, *rung.also)}
     result = {
         "config": str(args.out),
+        "key_env": args.key_env,
         "silent": sorted(url for url in servers.values() if args.server and url not in {one.url for one in places}),
-        "found": [{"name": one.name, "url": one.url, "models": one.models} for one in places],
+        "found": [
+            {"name": one.name, "url": one.url, "models": one.models, "wants_key": one.refused, "used": one.url in used}
+            for one in places
+        ],
         "rungs": [_row(rung) for rung in rungs],
         "costs": costs(rungs),
         "advice": _advice(rungs),
-        "problems": [str(one) for one in found.problems],
+        "written": not wrong,
+        "problems": wrong,
         "warnings": [str(one) for one in found.warnings if one.file == args.out],
         "tried": tried,
     }
@@ -73,7 +78,26 @@ def run(args: argparse.Namespace) -> int:
         print_json(result)
     else:
         sys.stdout.write(_as_text(places, rungs, result))
-    return Exit.FINDINGS if found.problems or any(said != "answers" for said in tried.values()) else Exit.OK
+    return Exit.FINDINGS if wrong or any(said != "answers" for said in tried.values()) else Exit.OK
+
+
+def _written(out: Path, text: str) -> check.Findings:
+    """Check the config, write it if there is no mistake in it, and return the findings. Raises CommandError."""
+    draft = out.with_name(f".{out.name}.draft")
+    try:
+        draft.write_text(text)
+        found = check.findings_of(argparse.Namespace(config=draft, policies=None))
+        if not found.problems:
+            draft.replace(out)
+    except OSError as error:
+        raise CommandError(f"cannot write {out}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    problems, warnings = (
+        tuple(replace(one, file=out) if one.file == draft else one for one in some)
+        for some in (found.problems, found.warnings)
+    )
+    return replace(found, problems=problems, warnings=warnings)
 
 
 def _row(rung: Rung) -> dict[str, Any]:
@@ -83,8 +107,9 @@ def _row(rung: Rung) -> dict[str, Any]:
         "model": rung.model,
         "at": rung.place.name,
         "base_url": rung.place.url,
+        "also_at": [place.url for place in rung.also],
         "price": None if price is None else {"input": price.input, "output": price.output},
-        "context": None if rung.facts is None else rung.facts.context,
+        "context": rung.place.contexts.get(rung.model) if rung.facts is None else rung.facts.context,
         "logprobs": rung.logprobs,
         "why": rung.why,
     }
@@ -101,8 +126,13 @@ def _advice(rungs: list[Rung]) -> list[str]:
 
 def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any]) -> str:
     lines = []
+    used = {one["url"] for one in result["found"] if one["used"]}
     for place in places:
         state = "does not list its models" if place.models is None else f"{len(place.models)} models"
+        if place.refused:
+            state = "refuses the key" if result["key_env"] else "wants a key: name its variable with --key-env"
+        elif place.provider is None and place.url not in used:
+            state += ", not used: name it with --server, once for each that you want"
         lines.append(f"found    {place.name:<14} {place.url}: {state}")
     lines += [f"nothing  {'':<14} {url}: no server lists models there within 0.5 s" for url in result["silent"]]
     if not rungs:
@@ -124,6 +154,9 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
     lines += [f"advice   {said}" for said in result["advice"]]
     lines += [*result["problems"], *(f"{one} (warning)" for one in result["warnings"])]
     lines += [f"tried    {tier:<14} {said}" for tier, said in result["tried"].items()]
+    if not result["written"]:
+        lines.append(f"{result['config']} is not written: `tierline up` would refuse it")
+        return "".join(f"{part}\n" for line in lines for part in _WRAPPER.wrap(line))
     lines.append(f"wrote {result['config']}; start with `tierline up --config {result['config']}`")
     return "".join(f"{part}\n" for line in lines for part in _WRAPPER.wrap(line))
 

@@ -110,9 +110,12 @@ def _rotate(args: argparse.Namespace) -> None:
 
 def _secret(args: argparse.Namespace, record: KeyRecord, key: str, on_disk: bool | None, done: str) -> None:
     values = {**public(record), "key": key, "on_disk": on_disk}
-    notes = [] if on_disk else [
-        "the store keeps it in memory alone: it has no append-only file. `tierline keys export FILE` keeps a copy"
-    ]  # fmt: skip
+    unsafe = (
+        "it is not known to be on the store's disk: the store did not say so in time, or cannot (Redis before 7.2)"
+        if on_disk is None
+        else "the store keeps it in memory alone: it has no append-only file"
+    )
+    notes = [] if on_disk else [f"{unsafe}. `tierline keys export FILE` keeps a copy"]
     show(Report(values, [done, "", f"  {key}", ""], notes), as_json=args.json)
 
 
@@ -153,11 +156,12 @@ def _list(args: argparse.Namespace) -> None:
     now = time.time()
     wanted = None if args.only is None else lambda key: state_at(key, now) == args.only
     page = with_keys(args, lambda registry: registry.page(args.after, args.last, team=args.team or "", wanted=wanted))
-    rows = table("key", "name", "team", "tenant", "state", "limits", "expires", left=7)
+    rows = table("key", "name", "team", "tenant", "state", "surfaces", "limits", "expires", left=8)
     for key in page.keys:
         limits = printable(terms_in_words(key.terms) or NONE)
         ends = NONE if key.expires is None else day(key.expires)
-        texts = (key.id, key.name or NONE, key.team or NONE, key.tenant, state_at(key, now))
+        surfaces = ", ".join(key.surfaces) or "all"
+        texts = (key.id, key.name or NONE, key.team or NONE, key.tenant, state_at(key, now), surfaces)
         rows.add_row(*map(printable, texts), limits, ends)
     notes = [f"more: --after {page.older}"] if page.older else []
     lines: Sequence[Any] = [rows] if page.keys else ["There is no such key; `tierline keys create` makes one."]

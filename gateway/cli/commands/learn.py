@@ -28,6 +28,7 @@ from gateway.cli.commands._flags import (
 from gateway.cli.commands._learn_canary import in_force, message_of, start_canary
 from gateway.cli.commands._own_labels import add_label_flags, surface_labels
 from gateway.cli.commands._quality_view import agreement_line, missing_line, quality_table, reliability_table
+from gateway.cli.commands._store import take_running
 from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
 from gateway.fit.datasets import DataError
@@ -67,7 +68,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen action. Raises CommandError."""
-    labels = surface_labels(args, args.state)
+    take_running(args)
+    labels = surface_labels(args)
     if not labels.rows and not labels.unjudged and not labels.shadows:
         raise CommandError(f"there are no labels of {args.surface} yet; its policy's `learn` section makes them")
     try:
@@ -97,7 +99,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     if args.out is None:
         raise CommandError("name the folder for what is learnt with --out, such as --out policies/learned")
     launch = launch_of(args)
-    deployment = launch.deployment()
+    deployment = launch.deployment(reads=True)
     source = launch.policy_source(deployment)
     folder, live = source.directory, None
     if deployment.policies.source == "store":

@@ -17,6 +17,7 @@ from gateway.cli.commands import CommandError, _price_diff
 from gateway.cli.commands._flags import add_command, add_json_flag, whole
 from gateway.config.loader import load_deployment
 from gateway.config.model_facts import (
+    PROXIED,
     FactsFile,
     HostedModel,
     KnownModels,
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _diff(args: argparse.Namespace) -> int:
-    deployment = load_deployment(args.config, os.environ)
+    deployment = load_deployment(args.config, os.environ, reads=True)
     facts = shipped_facts() if deployment.prices.file is None else read_facts(deployment.prices.file)
     proposed = [(one.base_url, name) for one in known_providers().providers for name in (one.small, one.large)]
     configured = [(one.base_url, one.model) for tier in deployment.tiers for one in tier.backends]
@@ -82,13 +83,15 @@ def _diff(args: argparse.Namespace) -> int:
             newer = f"newer: {row['newer']}" + (f", theirs of {row['checked']}" if row["checked"] else "")
             at = f"{row['provider']} {row['model']}"
             _say(f"{at}: {row['field']} {ours}, theirs {theirs}{times}; {newer}")
+        if shown:
+            _say("ours is what calls are charged by, unless the config states a price or prices.file has another")
         rest = len(rows) - len(shown)
         sys.stdout.write(f"{len(shown)} differences{f', {rest} more of other models: --all' if rest else ''}\n")
     return Exit.FINDINGS if any(row["used"] for row in rows) else Exit.OK
 
 
 def _check(args: argparse.Namespace) -> int:
-    deployment = load_deployment(args.config, os.environ)
+    deployment = load_deployment(args.config, os.environ, reads=True)
     known = KnownModels() if deployment.prices.file is None else KnownModels(read_facts(deployment.prices.file))
     rows = list(_rows(deployment, known, datetime.now(tz=UTC).date(), args.max_age))
     found = any(row["finding"] for row in rows)
@@ -112,7 +115,7 @@ def _rows(deployment: Deployment, known: KnownModels, today: date, most_days: in
                 "tier": tier.name,
                 "backend": backend.name,
                 "model": backend.model,
-                "finding": _finding(backend, facts, today, most_days),
+                "finding": _finding(backend, facts, today, most_days) or _disagreement(backend, facts, known),
                 "price": None if price is None else price.model_dump(exclude_none=True),
                 "source": backend.price_source or "unknown",
             }
@@ -123,9 +126,10 @@ def _finding(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None
     if backend.price is None:
         if not backend.configured:
             return ""
+        free = f" ({PROXIED}; write price: {{}} if nobody pays for it)" if backend.is_here else ""
         return (
-            f"nobody states what {backend.model} at this address costs; write price: {{input: ..., output: ...}} in "
-            "the config, or add the model to the file that prices.file names"
+            f"nobody states what {backend.model} at this address costs{free}; write price: {{input: ..., output: ...}} "
+            "in the config, or add the model to the file that prices.file names"
         )
     stated = None if facts is None else facts[0].price
     if facts is None or stated is None:
@@ -142,6 +146,19 @@ def _finding(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None
     return f"the file is {age} days old; make a newer one with tierline prices import" if age > most_days else ""
 
 
+def _disagreement(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, known: KnownModels) -> str:
+    """Return both figures where the user's file and the shipped one differ, which counts, and why; '' if they agree."""
+    if facts is None or facts[0].price is None or backend.price_source != facts[1].name or facts[1] is known.files[-1]:
+        return ""
+    shipped = known.files[-1]
+    other = shipped.models.get(known.provider(backend.base_url), {}).get(backend.model)
+    if other is None or other.price is None or other.price == facts[0].price:
+        return ""
+    own, theirs = (_shown(one.model_dump(exclude_none=True)) for one in (facts[0].price, other.price))
+    own_file = f"the {facts[1].name} says {own}"
+    return f"{own_file}, the {shipped.name} {theirs}; the first counts, as prices.file names it"
+
+
 def _shown(price: dict[str, Any] | None) -> str:
     """Return a price as text: US dollars per million tokens."""
     if price is None:
@@ -149,7 +166,7 @@ def _shown(price: dict[str, Any] | None) -> str:
     if not price["input"] and not price["output"]:
         return "free"
     cached = f", {price['cached_input']:g} cached" if price.get("cached_input") is not None else ""
-    long = f", {price['long']['input']:g} over {price['long']['over']} tokens" if price.get("long") else ""
+    long = "".join(f", {one['input']:g} over {one['over']} tokens" for one in price.get("long") or ())
     tiers = f", also {' and '.join(price['service_tiers'])}" if price.get("service_tiers") else ""
     return f"${price['input']:g}{cached}{long} in, ${price['output']:g} out per million{tiers}"
 
@@ -172,7 +189,10 @@ def _import(args: argparse.Namespace) -> int:
         for provider, by_name in models.items()
     ]
     head = orjson.dumps({name: value[name] for name in ("dated", "source", "hosts")}).decode()
-    args.write.write_text(f'{head[:-1]},\n "models": {{\n' + ",\n".join(lines) + "\n }\n}\n")
+    try:
+        args.write.write_text(f'{head[:-1]},\n "models": {{\n' + ",\n".join(lines) + "\n }\n}\n")
+    except OSError as error:
+        raise CommandError(f"{args.write} cannot be written: {error.strerror or error}") from None
     count = sum(len(by_name) for by_name in models.values())
     sys.stdout.write(f"{args.write}: {count} models of {len(models)} providers\n")
     return Exit.OK

@@ -22,7 +22,7 @@ from gateway.cli.commands._owned import (
 )
 from gateway.cli.commands._store import add_registry_flags
 from gateway.exit_codes import Exit
-from gateway.keys.records import OwnerRecord, public
+from gateway.keys.records import OwnerRecord, public, team_of
 from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
@@ -118,7 +118,10 @@ def _named(text: str) -> _Named:
     kind, colon, name = text.rpartition(":")
     if colon and kind not in _KINDS:
         raise argparse.ArgumentTypeError(f"{text!r}: write the name of a team, or tenant:NAME")
-    return _Named(_KINDS.get(kind, "team"), owner_name(name))
+    owner, (tenant, slash, team) = _KINDS.get(kind, "team"), name.rpartition("/")
+    if not slash or owner == "tenant":
+        return _Named(owner, owner_name(name))
+    return _Named(owner, team_of(owner_name(tenant), owner_name(team)))
 
 
 def _life(text: str) -> float | str:

@@ -28,7 +28,7 @@ _SPANS: Final = {900.0: "15m", 3600.0: "1h", 21600.0: "6h", 86400.0: "24h"}
 """What is shown, by seconds."""
 _EVERY_S: Final = 1.0
 """The store's time limits are for requests; this reader may wait longer."""
-_WIDE: Final = 118
+_WIDE: Final = 140
 """Columns from which on there is room for all of a row."""
 _BAR: Final = 16
 _PATHS: Final = (
@@ -132,7 +132,7 @@ def _need(need: Any) -> Text:
 def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
     headings = ["surface", "req/s", "goodput", "burn", "TTFT p95", "hits", "escal.", "$/1,000"]
     if wide:
-        headings[2:2] = ["busy", "requests"]
+        headings[2:2] = ["busy", "requests", "late", "failed", "refused"]
         headings.append("paths")
     rows = table(*headings)
     if wide:
@@ -150,7 +150,8 @@ def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
             f"{dollars(round(one['per_1000'], 4))}{'+?' if one['cost_unknown'] else ''}",
         ]
         if wide:
-            cells[2:2] = [f"{one['in_flight']:.1f}", f"{one['requests']:,}"]
+            counts = (one["ended"][name] for name in ("late", "failed", "refused"))
+            cells[2:2] = [f"{one['in_flight']:.1f}", f"{one['requests']:,}", *(f"{count:,}" for count in counts)]
             cells.append(_bar(one["paths"]))
         rows.add_row(*cells)
     return rows

@@ -1,4 +1,4 @@
-"""Run `tierline usage`: requests, tokens and money by key, team, tenant, end user, surface, tier, model and day."""
+"""Run `tierline usage`: requests, tokens and money by owner, surface, day, and by who was called."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from policies.quantities import dollars
 if TYPE_CHECKING:
     from gateway.archive.live import LiveArchive
     from gateway.archive.usage import UsageQuery
+    from gateway.keys.registry import KeyRegistry
 
-_BY: Final = ("day", "tenant", "team", "key", "user", "surface", "tier", "model")
+_BY: Final = ("day", "tenant", "team", "key", "user", "surface", "tier", "model", "backend")
 _FILES: Final = ("csv", "parquet", "focus")
 
 
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(store: RedisStore, args: argparse.Namespace) -> int:
     from gateway.archive.live import LiveArchive  # slow to import
-    from gateway.archive.usage import usage_of, write_rows
+    from gateway.archive.usage import usage_of
     from gateway.keys.registry import KeyRegistry, KeysRefused
 
     if args.key is not None:
@@ -83,12 +84,35 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> int:
             if (file := getattr(args, name)) is not None:
                 sql = query.focus if name == "focus" else query.lines()
                 parquet = name == "parquet" or (name == "focus" and file.suffix == ".parquet")
-                done.append(f"{write_rows(archive, sql, query.values, file, parquet=parquet)} rows written to {file}")
+                done.append(f"{_to_file(archive, sql, query, file, parquet=parquet)} rows written to {file}")
         found = await usage_of(archive, query)
+        if "key" in query.by:
+            await _add_names(KeyRegistry(store), found["lines"])
     finally:
         await archive.aclose()
     show(_report(found, query, done), as_json=args.json)
     return Exit.OK
+
+
+def _to_file(archive: LiveArchive, sql: str, query: UsageQuery, file: Path, *, parquet: bool) -> int:
+    """Write the rows of a query and return how many. Raises CommandError."""
+    from gateway.archive.usage import write_rows
+
+    if not file.parent.is_dir():
+        raise CommandError(f"{file} cannot be written: there is no folder {file.parent}")
+    try:
+        return write_rows(archive, sql, query.values, file, parquet=parquet)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror or error}") from None
+
+
+async def _add_names(registry: KeyRegistry, lines: Sequence[dict[str, Any]]) -> None:
+    """Add to each line what people call its key; '' where it has no name, or the store does not answer."""
+    names: Mapping[str, str] = {}
+    with contextlib.suppress(StoreUnavailable):
+        names = await registry.names(sorted({line["key"] for line in lines if line["key"]}))
+    for line in lines:
+        line["name"] = names.get(line["key"], "")
 
 
 async def _check(archive: LiveArchive, store: RedisStore, *, as_json: bool) -> int:
@@ -165,21 +189,28 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) -> Report:
-    figures = ("requests", "tokens in", "tokens out", "charged", "hits at list", "wasted")
-    rows = table(*query.by, *figures, left=len(query.by))
+    called = not {"tier", "model", "backend"}.isdisjoint(query.by)
+    figures = ["requests", "tokens in", "tokens out", "charged", "hits at list", "wasted"]
+    if called:
+        figures[1:1], figures[5:5] = ["calls"], ["owed"]
+    named = [part for name in query.by for part in ((name, "name") if name == "key" else (name,))]
+    texts = [*named, *(() if called or "surface" in query.by else ("surfaces",))]
+    rows = table(*texts, *figures, left=len(texts))
     lines = [line for line in found["lines"] if line["entry"] == "usage"]
     for line in lines:
-        rows.add_row(*(printable(line[name]) if line[name] != "" else NONE for name in query.by), *_cells(line))
+        rows.add_row(
+            *(printable(line[name]) if line[name] != "" else NONE for name in texts), *_cells(line, called=called)
+        )
     total = found["total"]
     if len(lines) > 1:
-        rows.add_row("all", *[""] * (len(query.by) - 1), *_cells(total))
+        rows.add_row("all", *[""] * (len(texts) - 1), *_cells(total, called=called))
     parts: list[Any] = [rows] if lines else ["No request is recorded for this."]
     if found["adjustments"]:
         changes = table("adjusted at", "of", "entry", "author", "reason", "usd", left=5)
         for one in found["adjustments"]:
             at = datetime.fromtimestamp(one["started"], ZoneInfo(query.zone)).strftime("%Y-%m-%d %H:%M:%S")
-            texts = (printable(one[name] or NONE) for name in ("account", "entry", "author", "reason"))
-            changes.add_row(at, *texts, dollars(one["usd"], signed=True))
+            words = (printable(one[name] or NONE) for name in ("account", "entry", "author", "reason"))
+            changes.add_row(at, *words, dollars(one["usd"], signed=True))
         parts += ["", changes]
     notes = _notes(found, query)
     values = {**found, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
@@ -187,15 +218,17 @@ def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) ->
     return Report(orjson.loads(plain), parts, notes, width=WIDE, done=done)
 
 
-def _cells(line: Mapping[str, Any]) -> list[str]:
+def _cells(line: Mapping[str, Any], *, called: bool) -> list[str]:
     charged, unknown = dollars(float(line["charged_usd"])), line["unpriced"]
     if unknown:
         some = unknown < line["requests"] or line["charged_usd"]
         charged = f"{charged} + not known ({unknown})" if some else f"not known ({unknown})"
-    return [
-        f"{line['requests']:,}", f"{line['tokens_in']:,}", f"{line['tokens_out']:,}", charged,
-        dollars(float(line["list_usd"])), dollars(float(line["wasted_usd"])),
-    ]  # fmt: skip
+    cells = [f"{line[name]:,}" for name in ("requests", "tokens_in", "tokens_out")]
+    cells += [charged, dollars(float(line["list_usd"])), dollars(float(line["wasted_usd"]))]
+    if called:
+        cells[1:1] = [f"{line['calls']:,}"]
+        cells[5:5] = [dollars(float(line["cost_usd"]))]
+    return cells
 
 
 def _notes(found: Mapping[str, Any], query: UsageQuery) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _INDENT = " " * 12
+OWN_KEY = "TIERLINE_KEY"
+"""Variable for a key of the caller's own, where the config names none."""
 _QUESTION = "Name the capital city of France."
 """A question that the shipped model answers right in eight tokens; rephrasings can get long and wrong answers."""
 
@@ -54,12 +56,19 @@ Tierline is up: {facts.url}/v1
   surfaces  {surfaces} (auto is {facts.default_surface})
   state     {facts.state}{console}{own if facts.config_shipped else ""}
 
-  Try it:
+  Try it:{_own_key(facts)}
 
 {curl(facts)}
 
   Ctrl-C stops everything.
 """
+
+
+def _own_key(facts: BannerFacts) -> str:
+    """Return what to do before the curl line works, where a key is needed and no variable of the config has one."""
+    if facts.key_env != OWN_KEY:
+        return ""
+    return f" (once {OWN_KEY} holds a key; `tierline keys create --name me` makes one)"
 
 
 def curl(facts: BannerFacts) -> str:

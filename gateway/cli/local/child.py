@@ -31,6 +31,7 @@ from typing import BinaryIO
 from gateway.cli.local import CannotStart
 from gateway.exit_codes import Exit
 from gateway.server.listeners import Address, bound, handing_over
+from gateway.telemetry.child_ends import note_end
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -92,7 +93,19 @@ Say = Callable[[str], None]
 _HARMLESS = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"}
 )
-_HARMLESS_PREFIXES = ("CUDA_", "DYLD_", "GGML_", "LC_", "LD_", "LLAMA_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
+_HARMLESS_PREFIXES = (
+    "CUDA_",
+    "DYLD_",
+    "GGML_",
+    "LC_",
+    "LD_",
+    "LLAMA_",
+    "MKL_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTHON",
+    "SSL_CERT_",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +273,7 @@ class Child:
 
     def _judge(self, how: str, failures: int, log_from: int) -> None:
         """Report this end if it is news; raise CannotStart if the child is vital and cannot start."""
+        note_end(self.spec.log, how)
         if self._outage_since is None:
             self._outage_since = time.monotonic()
             if self._ever_ready:

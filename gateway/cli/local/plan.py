@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gateway.cli.local import CannotStart
-from gateway.cli.local.banner import BannerFacts, BannerRow
+from gateway.cli.local.banner import OWN_KEY, BannerFacts, BannerRow
 from gateway.cli.local.child import Child, ChildSpec
+from gateway.cli.local.gguf_header import NO_TEMPLATE, lacks_chat_template
 from gateway.cli.local.local_model import NAME as LOCAL
 from gateway.cli.local.local_model import find_gguf, local_child
 from gateway.cli.local.roles import CONSOLE, Listen, Roles
@@ -19,8 +21,8 @@ from gateway.cli.local.state import StateFolder, Up, free_port, why_not_listen
 from gateway.cli.local.store_child import NAME as STORE
 from gateway.cli.local.store_child import store_child
 from gateway.config.launch import Launch
-from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY, LOCAL_URL
-from gateway.config.schema import Deployment, TierConfig
+from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
+from gateway.config.schema import LOCAL_URL, Deployment, TierConfig
 from gateway.keys.minting import SECRET as KEY_SECRET
 
 EMBEDDED = "embedded Valkey"
@@ -73,8 +75,6 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         specs.append(replace(roles, known=known).console(console, own.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
-    if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
-        raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
     admin = deployment.admin
     up = Up(
         url=listen.url,
@@ -84,6 +84,8 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         admin_url=admin.url if admin else None,
         admin_key_env=admin.key_env if admin else None,
         console_url=console.url if console else None,
+        config=str(launch.config.resolve()) if launch.config else None,
+        policies=str(launch.policies.resolve()) if launch.policies else None,
     )
     return Plan(tuple(specs), up, deployment, launch.config is None)
 
@@ -122,24 +124,28 @@ async def gather_facts(
     tenants = plan.deployment.tenants.values()
     return BannerFacts(
         url=plan.up.url,
-        tiers=[BannerRow(tier.name, _tier_state(tier, plan.up, ready, state)) for tier in plan.deployment.tiers],
+        tiers=[
+            BannerRow(tier.name, _tier_state(tier, plan.up, ready, state, plan.deployment.local_model.gguf))
+            for tier in plan.deployment.tiers
+        ],
         store=await _store_state(plan.up.store_url, ready, state),
         surfaces=surfaces,
         default_surface=plan.deployment.default_surface,
         state=f"{state.path} (logs in {state.logs})",
         console=plan.up.console_url if ready.get(CONSOLE) else None,
         config_shipped=plan.config_shipped,
-        key_env=next((name for tenant in tenants for name in tenant.key_env), "TIERLINE_KEY") if tenants else None,
+        key_env=None if plan.deployment.keyless else next((name for one in tenants for name in one.key_env), OWN_KEY),
     )
 
 
-def _tier_state(tier: TierConfig, up: Up, ready: Mapping[str, bool], state: StateFolder) -> str:
+def _tier_state(tier: TierConfig, up: Up, ready: Mapping[str, bool], state: StateFolder, gguf: Path | None) -> str:
     if tier.unconfigured_reason:
         return f"unconfigured: {tier.unconfigured_reason}"
     models = [(backend.model, backend.base_url) for backend in tier.backends if backend.configured]
     if up.local_base_url and _is_local(tier, up.local_base_url):
         model = next(model for model, base_url in models if base_url == up.local_base_url)
-        return f"ready: {model}, on this machine" if ready[LOCAL] else f"not ready: see {state.log('local')}"
+        doubt = f", which {NO_TEMPLATE}" if gguf is not None and lacks_chat_template(gguf) else ""
+        return f"ready: {model}, on this machine{doubt}" if ready[LOCAL] else f"not ready: see {state.log('local')}"
     return "configured: " + ", ".join(f"{model} at {url}" if url else f"{model}, scripted" for model, url in models)
 
 

@@ -39,6 +39,10 @@ class Up:
     """Name of the variable that has its key."""
     console_url: str | None = None
     """Address of the console; None without one."""
+    config: str | None = None
+    """Absolute path of its config file; None for the one shipped."""
+    policies: str | None = None
+    """Absolute path of its folder of policies; None for those shipped."""
 
 
 class StateFolder:

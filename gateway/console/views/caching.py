@@ -76,8 +76,8 @@ def _served(slot: int) -> Summary:
         f"served_{slot}",
         f"""SELECT surface, entry_ms - entry_ms % {slot} AS slot_ms, starts_with(path, 'cache-') AS hit,
     path = 'cache-semantic' AS by_meaning, status = 200 AND path <> '' AS answered, count(*) AS requests,
-    sum(cost_usd) AS cost, sum(cost_usd * cost_usd) AS cost_squares, sum(total_ms) AS total_ms,
-    sum(total_ms * total_ms) AS total_squares, bool_or(coalesce(cost_unknown, false)) AS unknown,
+    sum(list_usd - cost_usd) AS saved_usd, sum(total_ms) AS total_ms,
+    sum(total_ms * total_ms) AS total_squares,
     sum(counterfactual_usd - cost_usd) FILTER (NOT coalesce(cost_unknown, false)) AS against_strongest
 FROM rows WHERE surface <> '' GROUP BY ALL""",
         slot,
@@ -92,9 +92,8 @@ SELECT surface, ((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucke
 FROM {{served}} GROUP BY ALL ORDER BY ALL
 """
 _SAVED: Final = """
-SELECT surface, hit, sum(requests) AS requests, bool_or(unknown) AS unknown, sum(cost) AS cost,
-    sum(cost_squares) AS cost_squares, sum(total_ms) AS total_ms, sum(total_squares) AS total_squares,
-    sum(against_strongest) AS against_strongest
+SELECT surface, hit, sum(requests) AS requests, sum(saved_usd) AS saved_usd, sum(total_ms) AS total_ms,
+    sum(total_squares) AS total_squares, sum(against_strongest) AS against_strongest
 FROM {served} WHERE answered GROUP BY ALL ORDER BY ALL
 """
 _HIT: Final = (
@@ -269,23 +268,17 @@ def _over_time(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float] | 
 
 
 def savings(hits: Mapping[str, Any] | None, misses: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what hits cost and took less than as many answers of the same surface that were no hits.
+    """Return what hits saved: `saved_usd` is known exactly, as the list price of the stored answers' tokens is.
 
-    Each has its 95% interval, from the spread of both; None where one of the two is missing, or too few to tell.
-    `against_strongest` is the ledger's comparison: what the strongest tier would have cost for the same answers.
+    `saved_ms` is estimated, with its 95% interval from the spread of both: what hits took less than as many answers of
+    the same surface that were no hits; None where one of the two is missing, or too few to tell. `against_strongest` is
+    the ledger's comparison: what the strongest tier would have cost for the same answers.
     """
-    empty = {"saved_usd": None, "saved_ms": None, "against_strongest": None, "cost_unknown": False}
     if hits is None:
-        return empty
-    known = {**empty, "against_strongest": hits["against_strongest"]}
-    if misses is None or misses["requests"] < 2:
-        return known
-    return {
-        **known,
-        "cost_unknown": misses["unknown"],
-        "saved_usd": None if misses["unknown"] else _saved(hits, misses, "cost", "cost_squares"),
-        "saved_ms": _saved(hits, misses, "total_ms", "total_squares"),
-    }
+        return {"saved_usd": None, "saved_ms": None, "against_strongest": None}
+    known = {"saved_usd": hits["saved_usd"], "against_strongest": hits["against_strongest"]}
+    few = misses is None or misses["requests"] < 2
+    return {**known, "saved_ms": None if few or misses is None else _saved(hits, misses, "total_ms", "total_squares")}
 
 
 def _saved(hits: Mapping[str, Any], misses: Mapping[str, Any], total: str, squares: str) -> dict[str, float]:

@@ -10,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
+from gateway.console.budget_desk import ACTION, ADJUSTS, BudgetDesk
 from gateway.console.key_desk import KeyDesk
 from gateway.console.key_forms import NotChanged, form_of_record
 from gateway.console.page import Action, Page, SeeOther, Sources, form_of, person_in
-from gateway.keys.roles import may_some
+from gateway.keys.roles import may, may_some
 
 MOST_FORM: Final = 16384
 _STATES: Final = ("active", "disabled", "revoked", "expired")
@@ -22,6 +23,7 @@ _STATES: Final = ("active", "disabled", "revoked", "expired")
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list, the page of each key, and what is done by their forms."""
     desk, render = KeyDesk(sources.archive, sources.store, sources.places.deployment), sources.render
+    budgets = BudgetDesk(sources.store, sources.places.deployment)
 
     async def listed(request: Request, **more: Any) -> Mapping[str, Any]:
         person, query = person_in(request), request.query_params
@@ -59,6 +61,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
             **page,
             "surfaces": await desk.surfaces(),
             "base": _base_url(sources, request),
+            "may_adjust": may(person, ACTION),
             "done": "",
             "refused": "",
             **more,
@@ -73,7 +76,10 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 made, secret, until = await desk.rotate(person, key, form)
                 data = {"key": made, "secret": secret, "base": _base_url(sources, request), "grace": until}
                 return render.page(request, "key_made.html", data)
-            done = await desk.change(person, key, form)
+            if form.get("do") in ADJUSTS:
+                done = await budgets.adjust(person, ("key", key.id), form)
+            else:
+                done = await desk.change(person, key, form)
         except NotChanged as error:
             more = {"form": {**form_of_record(key), **form}} if form.get("do") == "change" else {}
             return render.page(request, "key.html", await show(request, refused=str(error), **more), status=422)

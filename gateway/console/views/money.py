@@ -1,7 +1,8 @@
 """Money: what was spent, wasted and saved, by tenant, surface, tier or model; what is reserved; and where it goes.
 
-The figures are those of `tierline ledger` (`gateway.archive.figures`), computed in SQL: a saving is claimed only where
-every token was reported by a backend. Its 95% interval is that of the sum of as many requests of the same traffic.
+The figures are those of `tierline ledger` (`gateway.archive.figures`), computed in SQL; the saving is that of
+`gateway.archive.saving`. By tier and by model money is that of whoever was called, requests and savings are those of
+whoever answered.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from starlette.requests import Request
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
+from gateway.archive.saving import ESTIMATED_COST, SAVING_SQL, SAVING_SUMS, NetSaving, net_saving
 from gateway.archive.summaries import Summary
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.console.filters import BadFilter, Filter, filter_of
 from gateway.console.kept_figures import KeptFigures, patience_for
 from gateway.console.page import Page, Sources
-from gateway.console.spending_forecast import MOST_DAYS, SpendingForecast, forecast
+from gateway.console.spending_forecast import DAYS, SpendingForecast, forecast
 from gateway.console.svg.bars import TONES
 from gateway.telemetry.ledger import PLAYGROUND
 from routing.decision_basis import BasisError, DecisionBasis
@@ -38,16 +40,17 @@ _FRESH_S: Final = 60.0
 """How long the history of a forecast, and what was spent beside the requests, is used again."""
 _SHOWN_S: Final = 5.0
 """How long a page is shown again."""
-_Z: Final = 1.959964
 _SLOT_MS: Final = 86400 * 1000 // BARS
 """Of the summaries that are kept: a bar of the day. Bars of longer spans are several of it."""
 _KEPT_S: Final = 32 * 86400.0
 _GROUPS: Final = {"money": ("surface", "tier", "model", "path", "policy"), "owners": ("tenant", "surface")}
 """Columns of BY that a kept summary tells apart. Of all together there would be as many groups as requests."""
-_ESTIMATED_USD: Final = "coalesce(list_sum(list_transform(calls, lambda c: if(c.estimated, c.cost_usd, 0))), cost_usd)"
+_UNUSED: Final = "len(list_filter(calls, lambda c: c.wasted AND c.attempt > 0 AND c.tokens_in + c.tokens_out > 0)) > 0"
+"""SQL of whether a request has an answer that nobody got: a draft, or one that lost a race; no sample and no judge."""
+_BY_CALL: Final = ("tier", "model")
+"""Columns by which money is that of whoever was called."""
 _ADDED: Final = (
-    "requests", "spent", "wasted", "wasteful", "unpriced", "reported", "saved", "squares", "alone", "estimated",
-    "estimated_saved", "prompt_caches",
+    "requests", "spent", "wasted", "wasteful", "unpriced", "prompt_caches", *SAVING_SUMS,
 )  # fmt: skip
 """Columns of a summary that add up."""
 _ALL_ADDED: Final = f"sum(COLUMNS('^({'|'.join(_ADDED)})$'))"
@@ -84,26 +87,22 @@ _COUNTED: Final = f"coalesce(arm, '') <> '{PLAYGROUND}'"
 def _sums(slot: int, name: str, columns: Sequence[str], where: str = "true") -> Summary:
     """Sums of the requests of each group of these columns of BY, among those for which a condition holds."""
     groups = ", ".join(columns)
-    used = f"{groups}, entry_ms, basis, cost_usd, wasted_usd, wasted_tokens, cost_unknown, counterfactual_usd"
-    used += ", prompt_cache_usd"
-    known = "counterfactual_usd IS NOT NULL AND NOT coalesce(cost_unknown, false)"
-    own = f"coalesce(answer_estimated, false) OR {_ESTIMATED_USD} > 0"
+    slotted = f"entry_ms - entry_ms % {slot} AS slot_ms"
+    called = ", ".join(f"one.{column} AS {column}" if column in _BY_CALL else column for column in columns)
     counted = f"FROM rows WHERE {_COUNTED} AND ({where})"
+    none = ", ".join(f"0 AS {column}" for column in SAVING_SUMS)
     return Summary(
         f"{name}_{slot}",
-        f"""SELECT {groups}, entry_ms - entry_ms % {slot} AS slot_ms, min(entry_ms) AS first_ms,
-    max(entry_ms) AS latest_ms, arg_max(basis, entry_ms) AS basis,
-    count(*) AS requests, sum(cost_usd) AS spent, sum(wasted_usd) AS wasted,
-    count(*) FILTER (wasted_tokens > 0) AS wasteful, count(*) FILTER (coalesce(cost_unknown, false)) AS unpriced,
-    count(*) FILTER (known AND NOT own) AS reported, coalesce(sum(saved) FILTER (known AND NOT own), 0) AS saved,
-    coalesce(sum(saved * saved) FILTER (known AND NOT own), 0) AS squares,
-    coalesce(sum(counterfactual_usd) FILTER (known AND NOT own), 0) AS alone,
-    coalesce(sum(prompt_cache_usd), 0) AS prompt_caches,
-    count(*) FILTER (known AND own) AS estimated, coalesce(sum(saved) FILTER (known AND own), 0) AS estimated_saved
-FROM (SELECT *, counterfactual_usd - cost_usd AS saved, {known} AS known FROM (
-    SELECT {used}, coalesce(answer_estimated, false) AS own {counted} AND NOT coalesce(usage_estimated, false)
-    UNION ALL SELECT {used}, {own} AS own {counted} AND usage_estimated))
-GROUP BY ALL""",
+        f"""SELECT {groups}, {slotted}, min(entry_ms) AS first_ms, max(entry_ms) AS latest_ms,
+    arg_max(basis, entry_ms) AS basis, count(*) AS requests, sum(cost_usd - of_calls) AS spent, 0.0 AS wasted,
+    count(*) FILTER (unused) AS wasteful, count(*) FILTER (coalesce(cost_unknown, false)) AS unpriced,
+    coalesce(sum(prompt_cache_usd), 0) AS prompt_caches, {SAVING_SQL}
+FROM (SELECT *, coalesce(list_sum(list_transform(calls, lambda c: c.cost_usd)), 0) AS of_calls, {_UNUSED} AS unused,
+    {ESTIMATED_COST} AS estimated_cost {counted}) GROUP BY ALL
+UNION ALL BY NAME SELECT {called}, slot_ms, min(entry_ms) AS first_ms, max(entry_ms) AS latest_ms,
+    NULL::VARCHAR AS basis, 0 AS requests, sum(one.cost_usd) AS spent,
+    sum(one.cost_usd) FILTER (one.wasted) AS wasted, 0 AS wasteful, 0 AS unpriced, 0.0 AS prompt_caches, {none}
+FROM (SELECT * EXCLUDE (calls), {slotted}, unnest(calls) AS one {counted}) GROUP BY ALL""",
         slot,
         _KEPT_S,
     )
@@ -140,18 +139,6 @@ FROM rows WHERE arm = '{PLAYGROUND}' GROUP BY ALL""",
 
 
 @dataclass(frozen=True, slots=True)
-class NetSaving:
-    """US dollars less than from the strongest tier, for the requests whose tokens were all reported by backends."""
-
-    usd: float
-    low: float
-    high: float
-    requests: int
-    share: float | None
-    """Saving as a share of what the strongest tier would have cost."""
-
-
-@dataclass(frozen=True, slots=True)
 class MoneyRow:
     """The money of the requests of one name, such as a tenant's; `href` leads to them."""
 
@@ -160,13 +147,10 @@ class MoneyRow:
     spent: float
     wasted: float
     wasteful: int
-    """Requests with a call whose answer nobody got."""
+    """Requests with an answer that nobody got."""
     unpriced: int
     """Requests that called a backend whose price nobody states: `spent` is too low by theirs."""
     saving: NetSaving | None
-    estimated: int
-    """Requests whose saving rests on tokens that the gateway counted itself."""
-    estimated_saved: float
     prompt_caches: float
     """US dollars that providers' prompt caches saved, less what writing to them cost more."""
     unknown: int
@@ -269,8 +253,8 @@ class MoneyView:
         }
 
     async def _hours(self, wanted: Filter, now: float) -> list[dict[str, Any]]:
-        """Return what was spent in each hour of this month, and of the last MOST_DAYS days, for a filter."""
-        oldest = min(_month(now)[0], now - (MOST_DAYS + 1) * 86400)
+        """Return what was spent in each hour of this month, and of the last DAYS days, for a filter."""
+        oldest = min(_month(now)[0], now - (DAYS + 1) * 86400)
         from_ms = int(oldest * 1000) // _SLOT_MS * _SLOT_MS
         ever = replace(wanted, since="")
         by = next(iter(ever.texts), "surface")
@@ -422,22 +406,12 @@ def _money(rows: Sequence[Mapping[str, Any]], name: str, tone: int, query: str) 
         wasted=total["wasted"],
         wasteful=int(total["wasteful"]),
         unpriced=int(total["unpriced"]),
-        saving=_saving(int(total["reported"]), total["saved"], total["squares"], total["alone"]),
-        estimated=int(total["estimated"]),
-        estimated_saved=total["estimated_saved"],
+        saving=net_saving(total),
         prompt_caches=total["prompt_caches"],
-        unknown=int(total["requests"] - total["reported"] - total["estimated"]),
+        unknown=int(total["requests"] - total["known"]),
         tone=tone,
         query=query,
     )
-
-
-def _saving(count: int, total: float, squares: float, alone: float) -> NetSaving | None:
-    if not count:
-        return None
-    variance = max(squares - total * total / count, 0.0) * count / max(count - 1, 1)
-    half = _Z * math.sqrt(variance)
-    return NetSaving(total, total - half, total + half, count, total / alone if alone else None)
 
 
 def _bars(found: Sequence[Mapping[str, Any]], parts: int) -> list[list[float]]:

@@ -10,22 +10,27 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.archive.figures import against_holdout
 from gateway.archive.live import LiveArchive
 from gateway.archive.quality import DRAWN, HOLDOUT
+from gateway.archive.saving import SAVING_SUMS, net_saving
 from gateway.archive.summaries import LATENCY, Summary
 from gateway.console.bases import RecordedBases
+from gateway.console.hours_before import BEFORE, BEFORE_S, SLOT_MS, compared, gone, unjudged_need
 from gateway.console.kept_figures import KeptFigures
 from gateway.console.limits import GOODPUT_OBJECTIVE, limit_misses
 from gateway.console.live import LiveUpdates
 from gateway.console.needs import limits_held, needs_of_surface, state_of, verdict_of
 from gateway.console.page import Action, BadQuery, Page, Sources
+from gateway.console.running_out import BudgetWatch, LimitWatch, child_needs, flapping
 from gateway.console.standing import (
     Need,
     StandingChip,
@@ -38,7 +43,8 @@ from gateway.console.standing import (
     needs_of,
     version_marks,
 )
-from gateway.console.surface_counts import BUCKETS, CHAT, SPANS, counts, first_bytes, keep, slot_for, versions
+from gateway.console.surface_counts import BUCKETS, CHANGES, CHAT, SPANS, counts, first_bytes, keep, slot_for, versions
+from gateway.telemetry import names
 from policies.model import Policy
 from routing.decision_basis import DecisionBasis
 
@@ -46,10 +52,14 @@ _FEWEST_RATINGS: Final = 20
 """Fewest rated answers per arm before its quality is shown against the held-out."""
 _DEFAULT_SPANS: Final = ("1h", "6h", "24h")
 """Where no span is asked for: the first that has a request. If all of an hour's are of 15 minutes, these."""
-_Z: Final = 1.959964
+_ADDED: Final = (
+    "requests", "held", "good", "late", "failed", "refused", "escalated", "hits", "direct", "fallback", "cost",
+    "cost_squares", "drafts", "unjudged", *SAVING_SUMS, "canary",
+)  # fmt: skip
+"""Columns of the counts that add up."""
 _BY_BUCKET: Final = f"""
 SELECT surface, ((slot_ms - $from_ms) * {BUCKETS} // $span_ms)::INTEGER AS bucket,
-    sum(COLUMNS('^(requests|held|good|escalated|hits|direct|fallback|degraded|failed|cost|known|saved|squares|canary)$')),
+    sum(COLUMNS('^({"|".join(_ADDED)})$')),
     bool_or(unknown) AS unknown, max(slot_ms) AS slot_ms, arg_max(basis, latest_ms) AS basis,
     arg_max(unavailable, latest_ms) FILTER (unavailable IS NOT NULL) AS unavailable
 FROM {{counts}} GROUP BY surface, bucket ORDER BY surface, bucket
@@ -63,38 +73,32 @@ SELECT surface, objective, dimension, value, CASE dimension WHEN 'all' THEN ((sl
     // $span_ms)::INTEGER END AS bucket, sum(held)::INTEGER AS held, sum(missed)::INTEGER AS missed
 FROM {{misses}} WHERE dimension IN ('all', 'tier_', 'path_') GROUP BY ALL
 """
-_CHANGES: Final = "SELECT surface, policy, min(since_s) AS since_s FROM {versions} GROUP BY ALL ORDER BY since_s"
 _DOWN_SINCE: Final = """
 SELECT min(started_s) AS since_s FROM requests WHERE surface = $surface AND given IS NOT NULL AND entry_ms > (
     SELECT coalesce(max(entry_ms), 0) FROM requests
     WHERE surface = $surface AND given IS NOT NULL AND coalesce(given.health[$number].unavailable, '') = '')
 """
+_UNJUDGED: Final = (
+    "surface = $surface AND hops IS NOT NULL AND list_bool_or(list_transform(calls, lambda one: one.basis = 'none'))"
+)
 _LABELS: Final = "SELECT * EXCLUDE (vector, counts, messages) FROM labels WHERE entry_ms >= $from_ms"
 _UNKNOWN: Final[Mapping[str, Any]] = {
     "difference": None, "interval_95": None, "routed": {"labels": 0}, "held_out": {"labels": 0}
 }  # fmt: skip
 _QUALITY_S: Final = 10.0
 """How long the comparison with the holdout is shown before it is made anew, beside the page."""
+_BEFORE_FRESH_S: Final = 30.0
+"""How long the sums of the hours before are shown before they are made anew, beside the page."""
 _FIRST_TIME_S: Final = 1.0
 _IDLE: Final = {"per_second": 0.0, "in_flight": 0.0}
 _LATEST: Final = "entry_ms, started_s, request_id, surface, path, tier, status, ttft_ms, total_ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """Dollars that answers cost less than from the strongest tier, with the 95% interval of what repeats of the same
-    traffic would show; `requests` are those whose price is known."""
-
-    usd: float
-    low: float
-    high: float
-    requests: int
-
-
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the page, and the stream of its updates."""
     standing = StandingReader(sources.store, sources.places.deployment, sources.gateway)
-    view = NowView(sources.archive, standing, "" if sources.gateway is None else sources.gateway.url)
+    gateway = "" if sources.gateway is None else sources.gateway.url
+    view = NowView(sources.archive, standing, gateway, BudgetWatch(sources.store), sources.places.logs)
 
     async def part(span: str) -> str:
         return sources.render.part("now_live.html", await view.data(span))
@@ -121,16 +125,27 @@ def _span_of(request: Request) -> str:
 class NowView:
     """Make the page."""
 
-    def __init__(self, archive: LiveArchive, standing: StandingReader | None = None, gateway: str = "") -> None:
+    def __init__(
+        self,
+        archive: LiveArchive,
+        standing: StandingReader | None = None,
+        gateway: str = "",
+        budgets: BudgetWatch | None = None,
+        logs: Path | None = None,
+    ) -> None:
         """Without `standing` nothing is said of candidates, breakers, workers that differ, and what is degraded.
+
+        Without `budgets` nothing is said of these, and without `logs` nothing of the processes that log there.
 
         `gateway` is the address that a first request can be sent to; empty where it is not known.
         """
         self._archive = archive
         self._standing = standing
         self._gateway = gateway
+        self._budgets, self._logs, self._limits = budgets, logs, LimitWatch()
         self._bases = RecordedBases(archive)
         self._holdouts = KeptFigures(self._against_holdouts, fresh_s=_QUALITY_S)
+        self._hours_before = KeptFigures(self._sums_before, fresh_s=_BEFORE_FRESH_S)
         keep(archive, counts, first_bytes, versions, limit_misses)
         archive.keep(DRAWN)
 
@@ -170,6 +185,7 @@ class NowView:
             read.changes(),
             self._holdouts.get(span, _FIRST_TIME_S),
         )
+        before = await self._hours_before.get(span, _FIRST_TIME_S)
         by_surface: dict[str, list[dict[str, Any]]] = {}
         for row in buckets:
             row["ttft_p95"] = percentiles.get((row["surface"], row["bucket"]))
@@ -185,12 +201,17 @@ class NowView:
         marks = [*version_marks(changes, standing), *standing.changes, *flips]
         needs = list(self._down())  # what may be the cause goes before the limits that are missed by it
         needs += needs_of(standing, self._standing) if self._standing is not None else []
+        needs += [*child_needs(self._logs, now), *self._limits.needs(standing.readiness.get("tiers") or {}, now)]
+        needs += [] if self._budgets is None else await self._budgets.needs()
+        needs += flapping(flips, now, SPANS[span])
         for one in surfaces:
             own = list(needs_of_surface(one, missed.get(one["surface"], ()), marks, from_ms, span_ms))
             if one["state"] == "needs" and all(need.level != "bad" for need in own):
                 one["state"] = "over"
             needs += own
-        needs.sort(key=lambda need: need.level != "bad")
+        if before is not None:
+            needs += await self._beside_before(surfaces, by_surface, before.value, marks, (from_ms, span_ms))
+        needs.sort(key=lambda need: (need.level != "bad", need.until_s is not None))
         surfaces.sort(key=lambda one: (-one["severity"], one["state"] != "few", -one["requests"]))
         silent = sorted({*standing.readiness.get("surfaces", ()), *standing.surfaces} - set(by_surface))
         return {
@@ -209,6 +230,47 @@ class NowView:
             "now_s": now,
             "query_ms": (time.perf_counter() - began) * 1000,
         }
+
+    async def _sums_before(self, span: str) -> dict[str, dict[str, Any]]:
+        """Return by surface the sums of the hours before a span."""
+        to_ms = (int(time.time() * 1000) - SPANS[span] * 1000) // SLOT_MS * SLOT_MS
+        given = {"from_ms": to_ms - max(BEFORE_S, SPANS[span]) * 1000, "to_ms": to_ms}
+        rows = await self._archive.ask(BEFORE, given, from_ms=given["from_ms"], summaries=(counts(SLOT_MS),))
+        return {row["surface"]: row for row in rows}
+
+    async def _beside_before(
+        self,
+        surfaces: Sequence[dict[str, Any]],
+        buckets: Mapping[str, Sequence[Mapping[str, Any]]],
+        before: Mapping[str, Mapping[str, Any]],
+        marks: Sequence[StandingMark],
+        window: tuple[int, int],
+    ) -> list[Need]:
+        """Return what is not as it was in the hours before, and say so of each surface."""
+        found: list[Need] = []
+        for one in surfaces:
+            name = one["surface"]
+            rows, earlier = buckets[name], before.get(name)
+            comparison = compared(name, rows, earlier, marks, *window)
+            own = [] if comparison is None else [comparison.need(name)]
+            if unjudged_need(name, rows, one["verifiers"], "") is not None:
+                need = unjudged_need(name, rows, one["verifiers"], await self._why_unjudged(name, window[0]))
+                own += [] if need is None else [need]
+            own += gone(name, rows, earlier, marks, *window)
+            one["moved"] = [] if comparison is None else [asdict(figure) for figure in comparison.figures]
+            one["state"] = "changed" if own and one["state"] == "well" else one["state"]
+            found += own
+        for name in before.keys() - buckets.keys():
+            found += gone(name, (), before[name], marks, *window)
+        return found
+
+    async def _why_unjudged(self, surface: str, from_ms: int) -> str:
+        """Return why a verifier was skipped, by the newest request of which that is recorded; '' if none is."""
+        known = {"surface": surface}
+        rows = await self._archive.newest("hops", _UNJUDGED, known, 1, between_ms=(from_ms, None), equal=known)
+        hops = orjson.loads(rows[0]["hops"]) if rows else []
+        told = [skipped for hop in hops for skipped in hop["attributes"].get(names.VERIFY_SKIPPED) or ()]
+        return "; ".join(dict.fromkeys(told))
 
     async def _against_holdouts(self, span: str) -> dict[str, Mapping[str, Any]]:
         """Return by surface how the quality of routed requests compares with that of those held out."""
@@ -291,7 +353,7 @@ class _NowQueries:
         return {row["surface"]: row for row in rows}
 
     async def changes(self) -> list[dict[str, Any]]:
-        return await self._ask(_CHANGES.format(versions=self._versions.name), None, self._versions)
+        return await self._ask(CHANGES.format(versions=self._versions.name, where="true"), None, self._versions)
 
     async def _ask(self, sql: str, values: dict[str, int] | None, summary: Summary) -> list[dict[str, Any]]:
         return await self._archive.ask(sql, values, from_ms=self._from["from_ms"], summaries=(summary,))
@@ -311,6 +373,7 @@ def _surface(
         return math.fsum(row[name] or 0 for row in rows)
 
     requests, held, good = total("requests"), total("held"), total("good")
+    late, failed = total("late"), total("failed")
     unavailable = next((row["unavailable"] for row in reversed(rows) if row["unavailable"]), None)
     goodput = good / held if held else None
     limits = limits_held(misses, int(held), int(held - good), policy)
@@ -336,31 +399,38 @@ def _surface(
         },
         "per_1000": total("cost") / requests * 1000,
         "cost_unknown": any(row["unknown"] for row in rows),
-        "saving": _saving(total("known"), total("saved"), total("squares")),
+        "saving": net_saving(sums := {name: total(name) for name in SAVING_SUMS}),
         "limits": limits,
         "state": state_of(limits),
         "severity": max((one.share / one.may_miss for one in limits if one.verdict == "missed"), default=0.0),
         "cost": total("cost"),
         "good": int(good),
-        "saved": (total("known"), total("saved"), total("squares")),
+        "saved": sums,
         "rated": rated,
         "quality": holdout["difference"] if enough else None,
         "quality_interval": holdout["interval_95"] if enough else None,
         "canary": int(total("canary")),
-        "failures": int(total("failed")),
-        "degraded": int(total("degraded")),
+        "ended": {
+            "good": int(good),
+            "late": int(late),
+            "poor": int(held - good - late - failed),
+            "failed": int(failed),
+            "refused": int(total("refused")),
+        },
+        "unjudged": int(total("unjudged")),
+        "verifiers": [] if policy is None else _verifiers(policy),
+        "moved": list[dict[str, Any]](),
         "ladder": [] if policy is None else list(policy.ladder),
         "unavailable": _unavailable(policy, unavailable),
         "chips": list[StandingChip](),
     }
 
 
-def _saving(count: float, total: float, squares: float) -> Saving | None:
-    if not count:
-        return None
-    variance = max(squares - total * total / count, 0.0) * count / max(count - 1, 1)
-    half = _Z * math.sqrt(variance)
-    return Saving(total, total - half, total + half, int(count))
+def _verifiers(policy: Policy) -> list[str]:
+    """Return who is asked how sure a draft is, besides its own log-probabilities."""
+    there = {"judge": policy.escalate.judge is not None, "agreement": policy.escalate.agreement is not None}
+    asked = policy.escalate.verify if policy.escalate.when.asks_for_confidence else ()
+    return [by for by in asked if there.get(by, False)]
 
 
 def _unavailable(policy: Policy | None, reasons: Sequence[str | None] | None) -> dict[str, Any]:
@@ -417,11 +487,15 @@ def _flips_in(
 def _totals(surfaces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of all surfaces together."""
     held, good = (sum(one[name] for one in surfaces) for name in ("held", "good"))
-    known = [math.fsum(one["saved"][place] for one in surfaces) for place in range(3)]
+    ended = {
+        name: sum(one["ended"][name] for one in surfaces) for name in ("good", "late", "poor", "failed", "refused")
+    }
+    sums = {name: math.fsum(one["saved"][name] for one in surfaces) for name in SAVING_SUMS}
     return {
         "requests": sum(one["requests"] for one in surfaces),
         "goodput": good / held if held else None,
+        "ended": ended,
         "cost": math.fsum(one["cost"] for one in surfaces),
         "cost_unknown": any(one["cost_unknown"] for one in surfaces),
-        "saving": _saving(*known),
+        "saving": net_saving(sums),
     }

@@ -7,6 +7,7 @@ page itself, so that it is the same without JavaScript, after the button Check.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -68,6 +69,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 found["done"] = await desk.apply(
                     surface, text, how=form.get("how", ""), author=person_in(request).author(form.get("author", "")),
                     message=form.get("message", ""), base=form.get("base", ""),
+                    may_change=partial(allowed, request, "policies.change"),
                 )  # fmt: skip
                 shown, form = await desk.policy(surface), {}
             elif form.get("do") == "plan":

@@ -28,6 +28,7 @@ from gateway.console.standing import StandingReader, marks_within, version_marks
 from gateway.console.steered import steered_figures
 from gateway.console.surface_counts import (
     BUCKETS,
+    CHANGES,
     CHAT,
     SPANS,
     counts,
@@ -109,6 +110,7 @@ SELECT stage, sum(n)::INTEGER AS requests, sum(took) AS took FROM {{rows}} WHERE
 """
 _BY_BUCKET: Final = f"""
 SELECT {{bucket}} AS bucket, sum(requests)::INTEGER AS requests, sum(held)::INTEGER AS held, sum(good)::INTEGER AS good,
+    sum(late)::INTEGER AS late, sum(failed)::INTEGER AS failed, sum(refused)::INTEGER AS refused,
     sum(steered) > 0 AS steered, arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis
 FROM {{rows}} WHERE {_IN_WINDOW} GROUP BY bucket ORDER BY bucket
 """
@@ -225,6 +227,9 @@ class SurfaceView:
         Raises NoSuchSurface and BadQuery.
         """
         began = time.perf_counter()
+        changes = asyncio.create_task(
+            self._ask(CHANGES.format(versions="{rows}", where=_IN_WINDOW), surface, window, versions)
+        )
         misses, over_time, ttft, stages, of_versions, standing = await asyncio.gather(
             self._ask(_BY_GROUP, surface, window, limit_misses),
             self._ask(_BY_BUCKET, surface, window, counts),
@@ -240,9 +245,10 @@ class SurfaceView:
         limits = limits_of(misses, limits_s)
         looked_at = _looked_at(limits, chosen)
         times = await self._times(surface, window, looked_at) if looked_at else {}
-        marks = [*version_marks(of_versions, standing), *standing.changes]
+        marks = [*version_marks(await changes, standing), *standing.changes]
         here = [mark for mark in marks if mark.surface in ("", surface)]
-        held, good = (sum(row[name] for row in over_time) for name in ("held", "good"))
+        ended = {name: sum(row[name] for row in over_time) for name in ("good", "late", "failed", "refused")}
+        held, good = sum(row["held"] for row in over_time), ended["good"]
         return {
             "surface": surface,
             "span": window.span,
@@ -253,6 +259,7 @@ class SurfaceView:
             "differ_span": window.differ_span,
             "requests": sum(row["requests"] for row in over_time),
             "goodput": good / held if held else None,
+            "ended": {**ended, "poor": held - good - ended["late"] - ended["failed"]},
             "burn": (1 - good / held) / (1 - GOODPUT_OBJECTIVE) if held else None,
             "objective": GOODPUT_OBJECTIVE,
             "policy": standing.surfaces.get(surface, {}).get("policy") or (basis and basis.policy.label),

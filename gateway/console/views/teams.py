@@ -9,16 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
+from gateway.console.budget_desk import ACTION, ADJUSTS, BudgetDesk
 from gateway.console.key_desk import KeyDesk
 from gateway.console.key_forms import NotChanged, form_of_record
 from gateway.console.page import Action, Page, SeeOther, Sources, form_of, person_in
 from gateway.console.views.keys import MOST_FORM
-from gateway.keys.roles import may_some
+from gateway.keys.roles import may, may_some
 
 
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list, the page of each team or tenant, and what is done by its forms."""
     desk, render = KeyDesk(sources.archive, sources.store, sources.places.deployment), sources.render
+    budgets = BudgetDesk(sources.store, sources.places.deployment)
 
     async def owners(request: Request) -> Mapping[str, Any]:
         person = person_in(request)
@@ -31,7 +33,8 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     async def owner(request: Request, **more: Any) -> Mapping[str, Any]:
         person, path = person_in(request), request.path_params
         page = await desk.owner_page(person, await desk.owner(person, path["kind"], path["name"]))
-        return {**page, "surfaces": await desk.surfaces(), "done": "", "refused": "", **more}
+        return {**page, "surfaces": await desk.surfaces(), "may_adjust": may(person, ACTION), "done": "", "refused": "",
+                **more}  # fmt: skip
 
     async def new_owner(request: Request) -> Mapping[str, Any]:
         query, person = request.query_params, person_in(request)
@@ -40,14 +43,20 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     async def set_owner(request: Request) -> Response:
         form, person, path = await form_of(request, MOST_FORM), person_in(request), request.path_params
+        adjusts = form.get("do") in ADJUSTS
         try:
-            done = await desk.set_owner(person, await desk.owner(person, path["kind"], path["name"]), form)
+            of = await desk.owner(person, path["kind"], path["name"])
+            if adjusts:
+                done = await budgets.adjust(person, (of.kind, of.name), form)
+            else:
+                done = await desk.set_owner(person, of, form)
         except NotChanged as error:
-            data = await owner(request, refused=str(error), form={**form_of_record(None), **form})
+            more = {} if adjusts else {"form": {**form_of_record(None), **form}}
+            data = await owner(request, refused=str(error), **more)
             return render.page(request, "team.html", data, status=422)
         return render.page(request, "team.html", await owner(request, done=done))
 
     yield Page("/teams", "teams.html", owners, does="teams.see")
     yield Page("/teams/new", "team.html", new_owner, does="teams.see")
-    yield Page("/teams/{kind}/{name}", "team.html", owner, does="teams.see")
-    yield Action("/teams/{kind}/{name}", set_owner, "teams.change")
+    yield Page("/teams/{kind}/{name:path}", "team.html", owner, does="teams.see")
+    yield Action("/teams/{kind}/{name:path}", set_owner, "teams.change")

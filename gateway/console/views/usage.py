@@ -1,7 +1,7 @@
-"""Usage: what each key, team and tenant has spent, of which budget, what is reserved, and where it goes.
+"""Usage: what each key, team and tenant has spent on which days, of which budget, what is reserved, and where it goes.
 
-Spent is this month's (UTC), by the ledger, as `tierline usage` has it. A budget's own figures are those of its counter
-in the store, which requests are held to, in its own window.
+Spent is by the ledger, as `tierline usage` has it, of the month that runs (UTC) or of any days (`usage_range`). A
+budget's own figures are those of its counter in the store, which requests are held to, in its own window.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import io
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -21,15 +21,19 @@ from starlette.responses import Response, StreamingResponse
 from cache.store.base import Store, StoreUnavailable
 from gateway.archive.live import LiveArchive
 from gateway.archive.summaries import Summary
+from gateway.archive.usage import TEAM
 from gateway.console.live import LiveUpdates
 from gateway.console.page import Action, BadQuery, Page, Sources, allowed, person_in
-from gateway.console.spending_forecast import MOST_DAYS, forecast
+from gateway.console.spending_forecast import DAYS, forecast
+from gateway.console.svg.bars import TONES
+from gateway.console.usage_range import UsageRange
 from gateway.keys.budgets import BudgetStanding, OwnerBudgets
+from gateway.keys.records import team_of
 from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import NANO
 
-BY: Final = ("key", "team", "tenant")
-_OF_TEAMS: Final = BY[:2]
+BY: Final = ("key", "team", "tenant", "day")
+_OF_TEAMS: Final = ("key", "team", "day")
 """What is shown to who may see some teams alone: tenants' figures and budgets are of others too."""
 _LISTED: Final = 100
 _LATEST: Final = 20
@@ -44,17 +48,28 @@ _USED: Final = Summary(
     count(*) FILTER (coalesce(cost_unknown, false)) AS unpriced, min(started_s) AS first_s
 FROM rows GROUP BY ALL""",
     _SLOT_MS,
-    (MOST_DAYS + 33) * 86400.0,
+    (DAYS + 33) * 86400.0,
     figures=False,
 )
 _SUMS: Final = f"""
-SELECT "{{by}}" AS name, sum(requests)::BIGINT AS requests,
+SELECT {{name}} AS name, sum(requests)::BIGINT AS requests,
     sum(tokens)::BIGINT AS tokens, sum(spent) AS spent, sum(list) AS list, sum(unpriced)::BIGINT AS unpriced
-FROM {_USED.name} WHERE {{where}} GROUP BY name ORDER BY spent DESC, requests DESC, name
+FROM {_USED.name} WHERE slot_ms < $until_ms AND {{where}} GROUP BY name ORDER BY {{order}}
 """
+_BARS: Final = f"""
+SELECT ((slot_ms - $from_ms) // $bar_ms)::INTEGER AS bar, list_position($top, {{name}}) AS place, sum(spent) AS spent
+FROM {_USED.name} WHERE slot_ms < $until_ms AND {{where}} GROUP BY ALL
+"""
+_NAMES: Final[Mapping[str, str]] = {
+    "key": '"key"',
+    "team": TEAM,
+    "tenant": "tenant",
+    "day": "strftime(make_timestamp(slot_ms * 1000), '%Y-%m-%d')",
+}
+"""SQL of what a row is of, by the column of BY."""
 _HOURS: Final = f"""
-SELECT "{{by}}" AS name, slot_ms // 3600000 AS hour, sum(spent) AS spent, min(first_s) AS first_s
-FROM {_USED.name} WHERE list_contains($names, "{{by}}") GROUP BY ALL
+SELECT {{by}} AS name, slot_ms // 3600000 AS hour, sum(spent) AS spent, min(first_s) AS first_s
+FROM {_USED.name} WHERE list_contains($names, {{by}}) GROUP BY ALL
 """
 _COLUMNS: Final = (
     "entry_ms, started_s, request_id, tenant, team, key, surface, tier, path, status, charged_usd, cost_usd, list_usd, "
@@ -67,22 +82,24 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     view = UsageView(sources.archive, sources.store)
 
     async def part(key: str) -> str:
-        by, _, teams = key.partition(" ")
-        return sources.render.part("usage_live.html", await view.data(by, None if teams == _ALL else teams.split(",")))
+        by, query, teams = key.split(" ")
+        seen = None if teams == _ALL else teams.split(",")
+        span = UsageRange.asked_for(dict(parse_qsl(query)), time.time())
+        return sources.render.part("usage_live.html", await view.data(by, seen, span=span))
 
     updates = LiveUpdates(sources.archive, part)
 
     async def show(request: Request) -> Mapping[str, Any]:
-        return await view.data(_by(request), _teams(request))
+        return await view.data(_by(request), _teams(request), span=_span(request))
 
     async def live(request: Request) -> Response:
         teams = _teams(request)
-        key = f"{_by(request)} {_ALL if teams is None else ','.join(teams)}"
+        key = f"{_by(request)} {_span(request).query} {_ALL if teams is None else ','.join(teams)}"
         return StreamingResponse(updates.updates(key), media_type="text/event-stream")
 
     async def table(request: Request) -> Response:
         by = _by(request)
-        data = await view.data(by, _teams(request))
+        data = await view.data(by, _teams(request), span=_span(request))
         name = f"usage-by-{by}.csv"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(_csv(by, data["rows"]), media_type="text/csv", headers=headers)
@@ -99,13 +116,18 @@ def _by(request: Request) -> str:
     return by
 
 
+def _span(request: Request) -> UsageRange:
+    return UsageRange.asked_for(request.query_params, time.time())
+
+
 def _teams(request: Request) -> list[str] | None:
-    """Return the teams that the person who asks may see; None for all."""
+    """Return the teams of their own tenant that the person who asks may see; None for all."""
     if allowed(request, _DOES):
         return None
     person = person_in(request)
     granted = {team for grant in person.grants for team in grant.only}
-    return sorted(team for team in {*granted, *person.teams} if allowed(request, _DOES, team))
+    teams = [team for team in {*granted, *person.teams} if allowed(request, _DOES, team)]
+    return sorted(team_of(person.tenant, team) for team in teams)
 
 
 class UsageView:
@@ -117,16 +139,28 @@ class UsageView:
         self._keys = KeyRegistry(store)
         archive.keep(_USED)
 
-    async def data(self, by: str, teams: Sequence[str] | None = None, now_s: float | None = None) -> dict[str, Any]:
-        """Return this month's usage by a column of BY, of the requests of some teams, or all; newest requests too."""
+    async def data(
+        self,
+        by: str,
+        teams: Sequence[str] | None = None,
+        now_s: float | None = None,
+        span: UsageRange | None = None,
+    ) -> dict[str, Any]:
+        """Return the usage of some days, or this month's, by a column of BY, of the requests of some teams, or all.
+
+        The newest requests too.
+        """
         began = time.perf_counter()
         now = time.time() if now_s is None else now_s
-        start, end = _month(now)
+        span = span or UsageRange.asked_for({}, now)
+        start, end = span.start_s, span.end_s
         where, values = "true", {}
         if teams is not None:
-            where, values = "list_contains($teams, team)", {"teams": list(teams)}
+            where, values = f"list_contains($teams, {TEAM})", {"teams": list(teams)}
+        order = "name DESC" if by == "day" else "spent DESC, requests DESC, name"
+        within = {**values, "until_ms": int(end * 1000)}
         sums, latest, budgets = await asyncio.gather(
-            self._ask(_SUMS.format(by=by, where=where), values, start),
+            self._ask(_SUMS.format(name=_NAMES[by], where=where, order=order), within, start),
             self._archive.newest(_COLUMNS, where, values, _LATEST),
             self._budgets(),
         )
@@ -135,10 +169,12 @@ class UsageView:
             if one.account.kind == by:
                 of_owner.setdefault(one.account.owner, []).append(one)
         shown = [row["name"] for row in sums]
-        if teams is None or by == "team":
+        if span.runs and (teams is None or by == "team"):
             shown += [name for name in of_owner if name not in shown and (teams is None or name in teams)]
         rows_of = {row["name"]: row for row in sums}
-        hours = await self._hours(by, shown[:_LISTED], min(start, now - (MOST_DAYS + 1) * 86400))
+        history_s = min(start, now - (DAYS + 1) * 86400)
+        hours = {} if by == "day" or not span.runs else await self._hours(by, shown[:_LISTED], history_s)
+        top = [] if by == "day" else shown[: TONES - 1]
         rows = [
             _owner(name, rows_of.get(name, {}), of_owner.get(name, ()), hours.get(name, ({}, now)), now, end)
             for name in shown[:_LISTED]
@@ -146,7 +182,17 @@ class UsageView:
         return {
             "by": by,
             "columns": BY if teams is None else _OF_TEAMS,
-            "month": datetime.fromtimestamp(start, UTC).strftime("%B %Y"),
+            "span": {
+                "words": span.words,
+                "query": span.query,
+                "first": span.first,
+                "last": span.last,
+                "runs": span.runs,
+            },
+            "names_of_bars": [*(name or "none" for name in top), *(["all others"] if len(shown) > len(top) else [])],
+            "bars": await self._bars(by, where, within, span, top, len(top) + (len(shown) > len(top))),
+            "from_s": start,
+            "step_s": span.days_a_bar * 86400,
             "rows": rows,
             "more": len(shown) - len(rows),
             "total": {
@@ -158,6 +204,17 @@ class UsageView:
             "names": await self._names({*(shown[:_LISTED] if by == "key" else ()), *(row["key"] for row in latest)}),
             "query_ms": (time.perf_counter() - began) * 1000,
         }
+
+    async def _bars(
+        self, by: str, where: str, within: Mapping[str, Any], span: UsageRange, top: Sequence[str], parts: int
+    ) -> list[list[float]]:
+        """Return what was spent in each part of the days, by the place of its owner in `top`, of all others last."""
+        bars = [[0.0] * max(parts, 1) for _ in range(span.bars)]
+        from_ms, bar_ms = int(span.start_s * 1000), span.days_a_bar * 86_400_000
+        given = {**within, "top": list(top), "from_ms": from_ms, "bar_ms": bar_ms}
+        for row in await self._ask(_BARS.format(name=_NAMES[by], where=where), given, span.start_s):
+            bars[row["bar"]][parts - 1 if row["place"] is None else row["place"] - 1] += row["spent"] or 0.0
+        return bars
 
     async def _budgets(self) -> list[BudgetStanding] | None:
         """Return the budgets that are in use; None if the store does not answer."""
@@ -176,7 +233,7 @@ class UsageView:
     async def _hours(self, by: str, names: Sequence[str], oldest: float) -> dict[str, tuple[dict[int, float], float]]:
         """Return what some owners spent in each hour since 1970, and when the first request of each was."""
         found: dict[str, tuple[dict[int, float], float]] = {}
-        for row in await self._ask(_HOURS.format(by=by), {"names": list(names)}, oldest):
+        for row in await self._ask(_HOURS.format(by=_NAMES[by]), {"names": list(names)}, oldest):
             hours, first = found.get(row["name"], ({}, math.inf))
             hours[int(row["hour"])] = float(row["spent"] or 0)
             found[row["name"]] = hours, min(first, row["first_s"])
@@ -220,12 +277,6 @@ def _owner(
             for one in budgets
         ],
     }
-
-
-def _month(now: float) -> tuple[float, float]:
-    """Return when the month (UTC) began and ends, in Unix seconds."""
-    start = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return start.timestamp(), (start + timedelta(days=32)).replace(day=1).timestamp()
 
 
 def _csv(by: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from gateway.dialects.messages.turns import CACHE, REASONING, MessageTurns, appe
 from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.schemas import fit_for_anthropic
+from gateway.dialects.tool_schemas import as_one_object, is_one_object
 from policies.value_type import value_type
 
 VERSION: Final = "2023-06-01"
@@ -256,15 +257,19 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
     for i, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function")
         if isinstance(function, dict):
-            made = _tool(function, tool)
+            made, lost = _tool(function, tool)
             tools.append(made)
+            dropped += [f"tools[{i}].function.parameters.{name}" for name in lost]
             if "strict" in function and function["strict"] and "strict" not in made:
                 dropped.append(f"tools[{i}].function.strict")
         elif (kind := tool.get("type")) in (None, "function") or (kind == "custom" and "input_schema" not in tool):
             dropped.append(f"tools[{i}]")
         else:
             tools.append(dict(tool))  # one of the API's own
-    tools += [_tool(function, {}) for function in body.get("functions") or ()]
+    for i, function in enumerate(body.get("functions") or ()):
+        made, lost = _tool(function, {})
+        tools.append(made)
+        dropped += [f"functions[{i}].parameters.{name}" for name in lost]
     choice = body.get("tool_choice")
     if choice is None and (called := body.get("function_call")) is not None:
         choice = called if isinstance(called, str) else {"type": "function", "function": called}
@@ -329,9 +334,17 @@ def content_blocks(sent: Mapping[str, Any]) -> list[dict[str, Any]]:
     return blocks
 
 
-def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a function as a tool of the API, and the keywords at the top of its schema that could not be kept."""
     schema = function.get("parameters")
-    typed = schema if schema and "type" in schema else {"type": "object", **(schema or {"properties": {}})}
+    lost: list[str] = []
+    if not schema:
+        schema, typed = None, {"type": "object", "properties": {}}
+    elif is_one_object(schema):
+        typed = schema
+    else:
+        schema, lost = as_one_object(schema)
+        typed = schema
     made: dict[str, Any] = {"name": function.get("name"), "input_schema": typed}
     if description := function.get("description"):
         made["description"] = description
@@ -341,7 +354,7 @@ def _tool(function: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any
             made |= {"strict": True, "input_schema": fitted.schema}
     if CACHE in tool:
         made[CACHE] = tool[CACHE]
-    return made
+    return made, lost
 
 
 def _choice(choice: Any) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.chat.normalised import STOPPED_BY, finish_reason_of, json_text, new_call_id
-from gateway.chat.usage import COST_WORDS, count_in, standardise
+from gateway.chat.usage import BEGUN, CACHE_WRITES, COST_WORDS, count_in, standardise
 from gateway.dialects.messages.sealing import sealed
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
@@ -40,6 +40,8 @@ def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         "completion_tokens": tokens_out,
         "prompt_tokens_details": {"cached_tokens": read or 0, "cache_write_tokens": written or 0},
     }
+    if written and isinstance(writes := usage.get("cache_creation"), dict):
+        made["prompt_tokens_details"][CACHE_WRITES] = writes
     thought = usage.get("output_tokens_details")
     if isinstance(thought, dict) and "thinking_tokens" in thought:
         made["completion_tokens_details"] = {"reasoning_tokens": thought["thinking_tokens"]}
@@ -206,7 +208,10 @@ class MessageChunks:
             if self._native:
                 self._pending.append(event)
             self._tier = _SERVICE_TIERS.get(self._usage.get("service_tier") or "")
-            return [self._chunk({"role": "assistant", "content": ""})]
+            begun = self._chunk({"role": "assistant", "content": ""})
+            if self._usage:
+                begun["usage"] = {**chat_usage(self._usage), BEGUN: True, "estimated": True}
+            return [begun]
         if kind == "message_delta":
             return self._end(event)
         if kind == "message_stop":
@@ -298,7 +303,9 @@ class MessageChunks:
             said["refusal"] = explanation
         end = self._chunk(said)
         finish = finish_reason_of(stopped, "stop")
-        end["choices"][0]["finish_reason"] = "tool_calls" if finish == "stop" and self._calls else finish
+        if finish in ("stop", "tool_calls"):  # servers say so beside calls, and the other without one
+            finish = "tool_calls" if self._calls else "stop"
+        end["choices"][0]["finish_reason"] = finish
         end["choices"][0] |= _stopped_by(delta)
         return [end, {**end, "choices": [], "usage": chat_usage(self._usage)}] if self._usage else [end]
 

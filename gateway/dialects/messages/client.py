@@ -70,6 +70,7 @@ _EXPRESSED: Final[Mapping[str, frozenset[str]]] = {
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", CACHE}),
     "image": frozenset({"type", "source", CACHE}),
     "document": frozenset({"type", "source", "title", "context", "citations", CACHE}),
+    "tool_reference": frozenset({"type", "tool_name", CACHE}),
     "search_result": frozenset({"type", "source", "title", "content", CACHE}),
 }
 """Members of each type of block that chat completions express, or that are listed by themselves."""
@@ -447,6 +448,8 @@ def _parts(block: Mapping[str, Any], path: str, lost: dict[str, Any]) -> list[di
     kind = block["type"]
     if kind == "text":
         return [{"type": "text", "text": _typed(block.get("text"), str, f"{path}.text")}]
+    if kind == "tool_reference" and isinstance(name := block.get("tool_name"), str):
+        return [{"type": "text", "text": f"The tool {name} can be called now."}]  # it is among the request's tools
     source = block.get("source")
     if kind == "image" and isinstance(source, dict):
         url = _image_url(source)

@@ -10,11 +10,12 @@ import orjson
 
 from gateway.chat.completions import Assembler
 from gateway.chat.normalised import STOPPED_BY, new_completion_id
-from gateway.chat.usage import count_in, part_of
+from gateway.chat.usage import CACHE_WRITES, HOUR_WRITES, SHORT_WRITES, count_in, part_of
 from gateway.dialects.messages.backend_replies import TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
+from gateway.dialects.told_lengths import in_anthropics_words
 
 _STOP: Final = {
     "stop": "end_turn",
@@ -39,7 +40,10 @@ _ERROR_TYPES: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_CALLS: Final = "tool_use"
+"""The type of a call's block, and the end of those of a provider's tools; and the stop reason for calls."""
 _SPENT: Final = "insufficient_quota"
+_TOO_LONG: Final = "context_length_exceeded"
 _TYPE_OF_CODE: Final = {
     "upstream_timeout": "timeout_error",
     "deadline_exceeded": "timeout_error",
@@ -48,7 +52,7 @@ _TYPE_OF_CODE: Final = {
     "rate_limit_exceeded": "rate_limit_error",
     "budget_in_use": "rate_limit_error",
     _SPENT: "billing_error",
-    "context_length_exceeded": "invalid_request_error",
+    _TOO_LONG: "invalid_request_error",
 }
 _SERVICE_TIERS: Final = {"default": "standard", "priority": "priority"}
 """The API's service tiers, by those of OpenAI's."""
@@ -63,6 +67,7 @@ _OF_CHAT: Final = "chatcmpl-"
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _PROMPT_COUNTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 """Counts whose sum is the length of the prompt."""
+_LIFETIMES: Final = (HOUR_WRITES, SHORT_WRITES)
 _OF_ANSWER: Final = frozenset(
     {"output_tokens", "output_tokens_details", "server_tool_use", "service_tier", "inference_geo"}
 )
@@ -75,14 +80,18 @@ def error_body(error: Mapping[str, Any], status: int | None, request_id: str) ->
     """Return an error in the API's envelope, from the error object of OpenAI's.
 
     Its type follows from the HTTP status, or from the code for an error within a stream, which has no status. `param`
-    and `code` are kept beside the message, for they name the field at fault.
+    and `code` are kept beside the message, for they name the field at fault. What is too long is told in the API's own
+    words, by which agents act.
     """
     code = error.get("code")
     if status is None or code == _SPENT:
         kind = _TYPE_OF_CODE.get(code or "", "api_error")
     else:
         kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    told: dict[str, Any] = {"type": kind, "message": error.get("message") or "No further details are known."}
+    message = error.get("message") or "No further details are known."
+    if code == _TOO_LONG:
+        message = in_anthropics_words(message)
+    told: dict[str, Any] = {"type": kind, "message": message}
     told.update({name: error[name] for name in ("param", "code") if error.get(name) is not None})
     return {"type": "error", "error": told, "request_id": request_id}
 
@@ -112,7 +121,10 @@ def _usage_of(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage of a message, from a completion or a chunk."""
     tier = value.get("service_tier")
     named = _SERVICE_TIERS.get(tier) if isinstance(tier, str) else None
-    return {**messages_usage(value.get("usage")), "cache_creation": None, "inference_geo": None, "service_tier": named}
+    usage = value.get("usage")
+    writes = ((usage or {}).get("prompt_tokens_details") or {}).get(CACHE_WRITES)
+    divided = {name: part_of(writes, name, usage["prompt_tokens"]) for name in _LIFETIMES} if usage and writes else None
+    return {**messages_usage(usage), "cache_creation": divided, "inference_geo": None, "service_tier": named}
 
 
 def _without_cache(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,7 +269,7 @@ def _is_complete(events: list[Any]) -> bool:
 def _native_message(events: list[Any], chat: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the message in its own form; None if the events do not fit the rest, as after a continued stream."""
     if events[0].get("type") == "message":
-        return dict(events[0]["message"])
+        return _with_calls(dict(events[0]["message"]))
     made: dict[str, Any] | None = None
     ended = False
     blocks = _Blocks(chat)
@@ -274,7 +286,18 @@ def _native_message(events: list[Any], chat: Mapping[str, Any]) -> dict[str, Any
     if made is None or not ended or not blocks.whole:
         return None
     made["content"] = blocks.listed()
-    return made
+    return _with_calls(made)
+
+
+def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message that ends its turn where it says that it calls a tool and has no call: agents would wait."""
+    if message.get("stop_reason") == _CALLS and not any(_is_call(block) for block in message.get("content") or ()):
+        message["stop_reason"] = "end_turn"
+    return message
+
+
+def _is_call(block: Mapping[str, Any]) -> bool:
+    return str(block.get("type")).endswith(_CALLS)
 
 
 class _Blocks:
@@ -394,6 +417,7 @@ class MessageEvents:
         "_hides_cache",
         "_ids",
         "_model",
+        "_native_calls",
         "_native_open",
         "_next",
         "_open",
@@ -420,6 +444,8 @@ class MessageEvents:
         """Usage in the backend's own beginning, where the stream had been begun without it."""
         self._open: tuple[str, int] | None = None
         """Type and index of the open block."""
+        self._native_calls = False
+        """Whether a block of the backend's own was a call."""
         self._native_open = False
         """Whether the open block was begun by the backend's own event, whose end will come too."""
         self._next = 0
@@ -475,7 +501,6 @@ class MessageEvents:
             if not self._ended:
                 self._add_delta(delta, out)
             if choice.get("finish_reason"):
-                self._end_calls(out)
                 self._stop = _stop(choice, calls_tools=bool(self._calls), refused=bool(self._refused))
         if self._torn is not None:
             message = (
@@ -565,11 +590,14 @@ class MessageEvents:
             block = event["content_block"]
             self._start(block, out)
             self._native_open = True
+            self._native_calls = self._native_calls or _is_call(block)
         elif kind == "content_block_stop":
             self._end_calls(out)
             self._close(out)
         elif kind == "message_delta":
             self._delta = {**event}
+            if not self._native_calls and event["delta"].get("stop_reason") == _CALLS:
+                self._delta["delta"] = {**event["delta"], "stop_reason": "end_turn"}
         elif kind == "content_block_delta" and self._open is not None:
             out.append(encoded({**event, "index": self._open[1]}))
 

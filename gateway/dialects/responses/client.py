@@ -9,7 +9,16 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from gateway.dialects.native import Native
-from gateway.dialects.responses.compaction import FIELDS, asked_of, is_compaction, opened, sealed
+from gateway.dialects.responses.compaction import (
+    FIELDS,
+    TRIGGERED_FIELDS,
+    asked_of,
+    is_compaction,
+    is_trigger,
+    opened,
+    sealed,
+)
+from gateway.dialects.responses.compaction_events import CompactionEvents
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.items import Json, listed_item, usage_object, without_encrypted
 from gateway.dialects.responses.reading import (
@@ -35,12 +44,18 @@ from gateway.off_loop import off_loop
 
 _STATE: Final = "a store (store.url in the config) and a policy that keeps responses (state.responses)"
 _OF_MESSAGE: Final = frozenset({"type", "background", "generate", "stream_id"})
+_NOTHING: Final[tuple[str, Json]] = ("input", {"role": "user", "content": ""})
+"""Stands for the input of a request that has none and wants no answer, so that its other members are checked."""
 _MANY_ITEMS: Final = 1_000
 """A conversation of more items is translated in a thread: some 3 ms for this many."""
 
 
 class PastResponses(Protocol):
     """Responses of one deployment that clients may refer to."""
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is a store to keep any."""
 
     async def conversation(self, tenant: str, response_id: str) -> tuple[list[Json], list[str]] | None:
         """Return all items of the conversation that ends with a response, and its responses' ids, oldest first.
@@ -119,12 +134,18 @@ class ResponsesClient:
         self.compacts = compacts
         self._recent = recent
         self._items: list[Json] = []
+        self._previous = ""
+        """Id of the response that the request goes on from."""
+        self.generates = True
+        """Whether an answer is wanted; without one (`generate: false`) a response is prepared that can be continued."""
         self._conversation = ""
         """Id of the open one."""
         self._most = messages
         self._hosted = hosted
         self._unshared = unshared
         self._tenant = ""
+        self.owner = ""
+        """Whose responses and conversations it may refer to, and whose its own will be; its tenant's where not set."""
         self._ids = ItemIds()
         self._head: ResponseHead | None = None
         self.background = False
@@ -133,7 +154,7 @@ class ResponsesClient:
         """The items of this request alone."""
         self._before: list[str] = []
         self.ttl_s = self._conversation_s = 0.0
-        self._over = False
+        self._over = self._triggered = False
         self._users: list[Json] = []
         """The user's messages of a conversation that is compacted."""
         self._logprobs = self._encrypted = False
@@ -141,8 +162,9 @@ class ResponsesClient:
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
         self._tenant = tenant
+        self.owner = self.owner or tenant
         if self._recent is not None:
-            body = _body_of(body)
+            body = self._of_message(body)
         if self.compacts:
             body = {**{name: value for name, value in body.items() if name in FIELDS}, "store": False}
         lifetime = self._kept_for(body)
@@ -152,6 +174,10 @@ class ResponsesClient:
         if references:
             found = await self._referenced(references)
             entries = [(at, found.get(at, item)) for at, item in entries]
+        if entries and is_trigger(entries[-1][1]):
+            self.compacts = self._triggered = True
+            body = {name: value for name, value in body.items() if name in TRIGGERED_FIELDS}
+            del entries[-1]
         self.given = [item for _, item in entries]
         previous = body.get("previous_response_id")
         if (named := body.get("conversation")) is not None:
@@ -168,10 +194,7 @@ class ResponsesClient:
             await off_loop(check) if large else check()
             self._users = [listed_item(item, self._ids.new("message")) for _, item in entries if _is_users(item)]
             entries = [("input", asked_of(entries))]
-        if not entries and body.get("prompt") is None:
-            raise (
-                missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
-            )
+        entries = self._some(entries, body)
         translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self.ttl_s > 0)
         large = large or len(entries) > _MANY_ITEMS
         chat, native, names = await off_loop(translate) if large else translate()
@@ -188,10 +211,29 @@ class ResponsesClient:
             self._head.belongs_to(self._conversation)
         return chat, native, large
 
-    def close(self) -> None:
-        """End the request's use of its conversation, once its reply is out or has failed."""
+    def _of_message(self, message: Json) -> Json:
+        """Return the body of a request that came as a message of a WebSocket. Raises InvalidRequest."""
+        self._previous = str(message.get("previous_response_id"))
+        self.generates = message.get("generate") is not False
+        return _body_of(message)
+
+    def _some(self, entries: list[tuple[str, Any]], body: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return the input, or what stands for one that may be empty. Raises InvalidRequest where one is needed."""
+        if entries or (self.generates and body.get("prompt") is not None):
+            return entries
+        if not self.generates:
+            return [_NOTHING]
+        raise missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
+
+    def close(self, *, failed: bool = False) -> None:
+        """End the request's use of its conversation, once its reply is out or has failed.
+
+        As the API has it, a connection forgets the response that a request went on from if that request `failed`.
+        """
+        if failed and self._recent is not None:
+            self._recent.pop(self._previous, None)
         if self._conversation and self._conversations is not None:
-            self._conversations.close(self._tenant, self._conversation)
+            self._conversations.close(self.owner, self._conversation)
 
     def path_of(self, path: str) -> str:
         """See `ClientDialect.path_of`."""
@@ -205,16 +247,26 @@ class ResponsesClient:
         """Return the Response object of a whole reply, as JSON, and keep it if it is to be kept."""
         head = self._begun()
         response = whole_response(completion, head, logprobs=self._logprobs)
-        if self.compacts:
+        if self._triggered:
+            response = {
+                **response,
+                "output": [{**self._compaction(_text_in(response)), "id": self._ids.new("compaction")}],
+            }
+        elif self.compacts:
             return orjson.dumps(self._compacted(response))
         self._keep(response)
         if not self._encrypted:
             response = {**response, "output": [without_encrypted(item) for item in response["output"]]}
         return orjson.dumps(response)
 
-    def stream(self) -> ResponseEvents:
+    def stream(self) -> ResponseEvents | CompactionEvents:
         """Return the writer of a streamed reply."""
-        return ResponseEvents(self._begun(), self._keep, logprobs=self._logprobs, encrypted=self._encrypted)
+        events = ResponseEvents(self._begun(), self._keep, logprobs=self._logprobs, encrypted=self._encrypted)
+        return CompactionEvents(events, self._compaction) if self._triggered else events
+
+    def prepared(self) -> bytes:
+        """Return the events of a response that has no output, for a request that wants no answer."""
+        return ResponseEvents(self._begun(), self._keep).prepared()
 
     def error(self, error: ApiError) -> bytes:
         """Return OpenAI's error envelope, which this API has too; a response in the background is kept as failed."""
@@ -241,17 +293,20 @@ class ResponsesClient:
 
     def _compacted(self, response: Json) -> Json:
         """Return a compaction of the conversation, by the response that sums it up. Raises UpstreamFailed."""
-        parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
-        if not (summary := "".join(part.get("text", "") for part in parts)):
-            raise UpstreamFailed("The model gave no summary of the conversation.")
-        item_id, content = self._ids.new("compaction"), sealed(self._secret, self._tenant, summary)
+        item = self._compaction(_text_in(response))
         return {
             "id": response["id"],
             "object": "response.compaction",
             "created_at": response["created_at"],
-            "output": [*self._users, {"id": item_id, "type": "compaction", "encrypted_content": content}],
+            "output": [*self._users, {"id": self._ids.new("compaction"), **item}],
             "usage": response["usage"] or usage_object({"prompt_tokens": 0, "completion_tokens": 0}),
         }
+
+    def _compaction(self, summary: str) -> Json:
+        """Return the item that stands for a conversation with this summary, without an id. Raises UpstreamFailed."""
+        if not summary:
+            raise UpstreamFailed("The model gave no summary of the conversation.")
+        return {"type": "compaction", "encrypted_content": sealed(self._secret, self._tenant, summary)}
 
     def _begun(self) -> ResponseHead:
         if self._head is None:  # the error of a stream whose request could not be read
@@ -263,13 +318,13 @@ class ResponsesClient:
             return
         self._over = True
         if self.ttl_s > 0:
-            self._past.keep(self._tenant, response, self.given, self._before, self.ttl_s)
+            self._past.keep(self.owner, response, self.given, self._before, self.ttl_s)
         elif self._recent is not None:
             self._recent.clear()
             self._recent[response["id"]] = [*self._items, *response["output"]]
         if self._conversation and self._conversations is not None and response["status"] in ("completed", "incomplete"):
             items = [*self.given, *response["output"]]
-            self._conversations.append(self._tenant, self._conversation, items, self._conversation_s)
+            self._conversations.append(self.owner, self._conversation, items, self._conversation_s)
 
     def _kept_for(self, body: Mapping[str, Any]) -> Lifetime:
         """Return for how many seconds the response is to be kept. Raises InvalidRequest."""
@@ -297,7 +352,7 @@ class ResponsesClient:
             return []
         if self._conversations is None or not self._conversation_s:
             raise unsupported("conversation", f"needs {_STATE}, and nothing is kept here.")
-        items = await self._conversations.open(self._tenant, conversation_id, lifetime.deadline_s)
+        items = await self._conversations.open(self.owner, conversation_id, lifetime.deadline_s)
         self._conversation = conversation_id
         return [(f"conversation[{i}]", item) for i, item in enumerate(items)]
 
@@ -308,7 +363,8 @@ class ResponsesClient:
         if self._recent is not None and (items := self._recent.get(previous)) is not None:
             self.given = [*items, *self.given]  # all that a response which is kept now has of those before it
             return items
-        found = await self._past.conversation(self._tenant, previous)
+        forgotten = self._recent is not None and not self._past.configured
+        found = None if forgotten else await self._past.conversation(self.owner, previous)
         if found is None:
             raise InvalidRequest(
                 f"Previous response with id {previous!r} not found.",
@@ -327,7 +383,7 @@ class ResponsesClient:
                 raise missing(f"{at}.id") if item_id is None else wrong_type(f"{at}.id", "a string")
             ids[at] = item_id
         wanted = {item_id: made for item_id in ids.values() if (made := response_of_item(item_id)) is not None}
-        found = await self._past.items(self._tenant, wanted) if wanted else {}
+        found = await self._past.items(self.owner, wanted) if wanted else {}
         for at, item_id in ids.items():
             if item_id not in found:
                 raise InvalidRequest(f"Item with id {item_id!r} not found.", code="item_not_found", param=at)
@@ -338,12 +394,17 @@ def _body_of(message: Json) -> Json:
     """Return the body of a request that came as a message. Raises InvalidRequest."""
     if message.get("type") != "response.create":
         raise unsupported("type", "must be response.create.")
-    asked = {"generate": message.get("generate") is False}
-    for name in ("background", "generate", "stream_id"):
-        if asked.get(name, message.get(name)):
+    for name in ("background", "stream_id"):
+        if message.get(name):
             raise unsupported(name, "is not supported over WebSockets here; leave it out.")
     return {**{name: value for name, value in message.items() if name not in _OF_MESSAGE}, "stream": True}
 
 
 def _is_users(item: Any) -> bool:
     return type(item) is dict and item.get("role") == "user" and (item.get("type") or "message") == "message"
+
+
+def _text_in(response: Json) -> str:
+    """Return the text of a response's messages."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "".join(part.get("text", "") for part in parts)

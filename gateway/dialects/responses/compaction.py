@@ -2,7 +2,8 @@
 
 The summary is asked for as any answer is, so the policy chooses who writes it. It comes as an item `compaction`, whose
 `encrypted_content` is encrypted and signed for its tenant; in a later request it stands for what it sums up, at every
-tier. Nothing is stored. The cipher is the output of SHAKE-256 for a key and a number used once, the signature BLAKE2b.
+tier. An ordinary request whose input ends with an item `compaction_trigger` asks for it, too: its answer is that item
+alone. Nothing is stored. The cipher is the output of SHAKE-256 for a key and a number used once, the signature BLAKE2b.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ FIELDS: Final = frozenset(
     }
 )  # fmt: skip
 """Fields of a request to compact that count; others say how an answer is to be made."""
+TRIGGERED_FIELDS: Final = FIELDS | {"stream", "stream_options", "store", "metadata", "user", "safety_identifier"}
+"""Fields that count of a request whose input ends with an item `compaction_trigger`."""
 _NONCE: Final = 16
 _TAG: Final = 16
 _ASK: Final = (
@@ -80,6 +83,11 @@ def opened(secret: bytes, tenant: str, item: Mapping[str, Any]) -> Json | None:
     except ValueError:
         return None
     return {"type": "message", "role": "user", "content": _SUMMARY + text}
+
+
+def is_trigger(item: Any) -> bool:
+    """Return whether an item asks for a compaction of the conversation before it, in place of an answer."""
+    return type(item) is dict and item.get("type") == "compaction_trigger"
 
 
 def is_compaction(item: Any) -> bool:

@@ -34,6 +34,7 @@ from gateway.dialects.responses.items import (
     without_encrypted,
 )
 from gateway.dialects.responses.response_object import (
+    SEARCHES,
     Names,
     ResponseHead,
     failure_of,
@@ -152,6 +153,11 @@ class _OpenCall:
         self.pieces: list[str] = []
         self.extra: Any = None
 
+    @property
+    def searches(self) -> bool:
+        """Whether it looks for tools."""
+        return bool(self.names) and self.names.get(self.name) is SEARCHES
+
     def item(self, status: str) -> Json:
         """Return the call as it is now."""
         item: Json = {
@@ -244,8 +250,6 @@ class ResponseEvents:
                 self._add_delta(delta, choice.get("logprobs"), value.get("obfuscation"), written)
         if choice.get("finish_reason"):
             self._finish_reason = choice["finish_reason"]
-            if not self._native_ids and self._native_end is None:
-                self._close(outcome_of(self._finish_reason)[0], written)
         return begun + b"".join(written)
 
     def done(self) -> bytes:
@@ -259,7 +263,7 @@ class ResponseEvents:
             usage = self._head.own_usage(ended) or usage
             listed = ended.get("output")
             for item in (listed if isinstance(listed, list) else [])[len(self._output) :]:
-                self._add_item(item, written)
+                self.add_item(item, written)
         self._close(status, written)
         if not self._output:
             self._open_message(written)
@@ -269,6 +273,13 @@ class ResponseEvents:
         self._ended(response)
         written.append(self._event(f"response.{status}", response=self._shown(response)))
         return b"".join(written)
+
+    def prepared(self) -> bytes:
+        """Return all events of a response that is to have no output (`generate: false`)."""
+        begun = self._begin({})
+        response = self._head.of("completed", (), usage_object({"prompt_tokens": 0, "completion_tokens": 0}))
+        self._ended(response)
+        return begun + self._event("response.completed", response=response)
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         """Return an error event and, as some clients end on one of them and some on the other, the failed response."""
@@ -343,6 +354,9 @@ class ResponseEvents:
         for call in self._calls.values():
             name, event = _CALLS[call.kind]
             item = call.item(status)
+            if call.searches:  # no event of the API gives its arguments in pieces
+                self._closed(call.index, item, written)
+                continue
             named = {"name": item["name"]} if call.kind == "function_call" else {}
             members = {"item_id": call.id, "output_index": call.index, **named, name: "".join(call.pieces)}
             written.append(self._event(f"{event}.done", **members))
@@ -451,6 +465,8 @@ class ResponseEvents:
 
     def _add_to_call(self, call: _OpenCall, text: str, obfuscation: Any, written: list[bytes]) -> None:
         call.pieces.append(text)
+        if call.searches:
+            return
         members: Json = {"item_id": call.id, "output_index": call.index, "delta": text}
         if obfuscation is not None:
             members["obfuscation"] = obfuscation
@@ -555,7 +571,7 @@ class ResponseEvents:
                 message.pieces.append(event["delta"])
         written.append(self._event(kind, **members))
 
-    def _add_item(self, item: Any, written: list[bytes]) -> None:
+    def add_item(self, item: Any, written: list[bytes]) -> None:
         """Write the events of a backend's whole item."""
         if not isinstance(item, dict):
             return

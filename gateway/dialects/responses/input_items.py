@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.dialects.chat_reasoning import is_name_of_field
 from gateway.dialects.reasoning import DETAILS, Maker, joined_details
 from gateway.dialects.responses.items import EXTRA
 
@@ -228,7 +229,8 @@ class InputItems:
                         readable[ident] = [_summary_of(one) for one in readable.pop(None)]
                 sealed[ident] = (text, before)
             else:
-                foreign = foreign or bool(detail.get("signature"))
+                signature = detail.get("signature")  # the text goes on: only a signature is lost
+                foreign = foreign or (bool(signature) and not is_name_of_field(signature))
                 readable.setdefault(ident if isinstance(ident, str) else None, []).append(detail)
         placed: dict[Any, list[dict[str, Any]]] = {}
         for ident, (text, before) in sealed.items():

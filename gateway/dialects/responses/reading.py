@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import EXTRA, Json, details_of_item
+from gateway.dialects.responses.response_object import SEARCH, SEARCHES
 from gateway.dialects.tool_names import short_name
 from gateway.errors import InvalidRequest
 
@@ -103,6 +106,8 @@ _KNOWN_KEYS: Final = {
     "input_image": frozenset({"type", "image_url", "file_id", "detail"}),
     "input_file": frozenset({"type", "file_data", "file_id", "filename", "file_url"}),
     "input_audio": frozenset({"type", "input_audio"}),
+    "tool_search_call": frozenset({"type", "id", "call_id", "execution", "arguments", "status"}),
+    "tool_search_output": frozenset({"type", "id", "call_id", "execution", "tools", "status", "output"}),
     "function": frozenset({"type", *_FUNCTION}),
     "custom": frozenset({"type", "name", "description", "format"}),
     "namespace": frozenset({"type", "name", "tools"}),
@@ -305,6 +310,14 @@ class _Reading:
             elif kind == "custom_tool_call":
                 custom = {"name": _name_in_chat(item, at), "input": _text(item, "input", at)}
                 self._add_call(item, {"type": "custom", "custom": custom}, kind, at)
+            elif kind == "tool_search_call" and item.get("execution") == "client":
+                arguments = orjson.dumps(item.get("arguments") or {}).decode()
+                self._add_call(
+                    item, {"type": "function", "function": {"name": SEARCH, "arguments": arguments}}, kind, at
+                )
+            elif kind == "tool_search_output" and item.get("call_id") in self._called:
+                self._given_tools.append((f"{at}.tools", item.get("tools")))
+                self._add_output({**item, "output": _found(item.get("tools"))}, kind, at)
             elif kind in _SERVER_RECORDS:
                 self.lost[at] = item
             elif kind == "additional_tools":
@@ -616,6 +629,16 @@ class _Reading:
                 made["description"] = _text(tool, "description", at)
             if tool.get("format") is not None:
                 made["format"] = _custom_format(tool["format"], f"{at}.format")
+        elif kind == SEARCH and tool.get("execution") == "client":
+            # The client looks for tools itself: its answer holds those that the model may call from then on.
+            made = {"name": SEARCH, "parameters": tool.get("parameters") or {"type": "object", "properties": {}}}
+            if tool.get("description") is not None:
+                made["description"] = _text(tool, "description", at)
+            self.names[SEARCH] = SEARCHES
+            kind = "function"
+        elif kind == SEARCH and not self._hosted:
+            self.lost[at] = tool  # all tools are given at once, so nothing has to be looked for
+            return None
         elif self._may_not_search and kind.startswith("web_search"):
             self.lost[at] = tool  # agents offer it with every request, and the model is free not to use it
             return None
@@ -659,6 +682,17 @@ def _custom_format(given: Any, at: str) -> Json:
     if _text(given, "type", at) != "grammar":
         return dict(given)
     return {"type": "grammar", "grammar": {name: value for name, value in given.items() if name != "type"}}
+
+
+def _found(tools: Any) -> str:
+    """Return what a search for tools has found as a text for the model, which is given the tools themselves, too."""
+    listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    lines = []
+    for tool in listed:
+        inner = [one for one in tool["tools"] if isinstance(one, dict)] if isinstance(tool.get("tools"), list) else []
+        names = [f"{tool.get('name')}__{one.get('name')}" for one in inner] or [str(tool.get("name"))]
+        lines.append(f"{', '.join(names)}: {tool.get('description') or ''}".rstrip(": "))
+    return "\n".join(["These tools can be called now:", *lines]) if lines else "No tool was found."
 
 
 def _joined(namespace: str, name: str) -> str:

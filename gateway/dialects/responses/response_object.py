@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.dialects.responses.items import (
@@ -34,6 +36,10 @@ _ID_CHARS: Final = 32
 Names = Mapping[str, tuple[str, str]]
 """Namespace and name of the tools that chat completions know by one name, by that name."""
 _NO_NAMES: Final[Names] = {}
+SEARCH: Final = "tool_search"
+"""The tool by which a client looks for further ones, and the name of the function that stands for it."""
+SEARCHES: Final = ("", SEARCH)
+"""What names have for that function: its calls are items `tool_search_call`."""
 _ECHOED: Final[Mapping[str, Any]] = {
     "background": False,
     "frequency_penalty": 0,
@@ -293,9 +299,22 @@ def _string(value: Any) -> str:
 
 def in_namespace(item: Json, names: Names) -> Json:
     """Return a call's item with the name that the client gave its tool, and the namespace if it has one."""
-    if names and item["name"] in names:
-        item["namespace"], item["name"] = names[item["name"]]
+    if not names or item["name"] not in names:
+        return item
+    if names[item["name"]] is SEARCHES:
+        return _search_item(item)
+    item["namespace"], item["name"] = names[item["name"]]
     return item
+
+
+def _search_item(item: Json) -> Json:
+    """Return the item of a call that looks for tools: its arguments are an object there."""
+    try:
+        arguments = orjson.loads(item.get("arguments") or "{}")
+    except orjson.JSONDecodeError:
+        arguments = {"query": item["arguments"]}
+    kept = {name: item[name] for name in ("id", "status", "call_id")}
+    return {**kept, "type": "tool_search_call", "execution": "client", "arguments": arguments}
 
 
 def call_item(call: Any, head: ResponseHead, status: str) -> Json | None:

@@ -11,9 +11,11 @@ from pydantic import Field
 
 from gateway.errors import InvalidRequest
 from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
-from gateway.keys.budgets import BudgetStanding, OwnerBudgets, owner_named, terms_in
+from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
+from gateway.keys.records import team_of
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.keys.roles import Person
+from gateway.keys.roles import Person, may
+from gateway.keys.self_service import may_with
 from gateway.quotas.terms import Per
 
 router: Final = APIRouter(prefix="/admin/budgets", tags=["Budgets"], route_class=BodyRoute)
@@ -39,9 +41,7 @@ async def list_budgets(steps: Served, person: _Sees, owner: str = "") -> dict[st
         permit(person, "usage.see")
         return _shown(await budgets.in_use())
     with _refusals():
-        kind, name = named = owner_named(owner)
-        team = (await KeyRegistry(steps.store).find(name)).team if kind == "key" else name if kind == "team" else ""
-        permit(person, "usage.see", team)
+        named = await _permitted(steps, person, owner_named(owner))
         return _shown(await budgets.of(named))
 
 
@@ -55,6 +55,24 @@ async def adjust(
         change = budgets.reset if action == "reset" else budgets.top_up
         why = Why(person.author(body.author), body.message, "admin")
         return _shown(await change(owner_named(body.owner), body.usd, body.per, why))
+
+
+async def _permitted(steps: Served, person: Person, owner: Owned) -> Owned:
+    """Return the owner whose budgets a person may see: of a team that is called without a tenant their own tenant's.
+
+    Raises Forbidden.
+    """
+    kind, name = owner
+    if kind == "key":
+        key = await KeyRegistry(steps.store).find(name)
+        permit(person, "usage.see", key.team if may_with(person, "usage.see", key) else "")
+        return owner
+    tenant, _, team = name.rpartition("/")
+    if kind != "team" or may(person, "usage.see"):
+        permit(person, "usage.see")
+        return owner
+    permit(person, "usage.see", team if tenant in ("", person.tenant) else "")
+    return kind, team_of(person.tenant, team)
 
 
 @contextlib.contextmanager

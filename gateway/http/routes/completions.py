@@ -80,9 +80,9 @@ class TextCompletions:
         try:
             self._steps.gate.check()
             self._steps.guard.check(headers)
-            await self._steps.callers.of(headers)
+            sender = (await self._steps.callers.of(headers)).sender
             limit, gate = self._steps.deployment.limits.body, self._steps.gate
-            raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active)
+            raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active, sender=sender)
             given.body, given.large = await self._bodies.read_object(raw)
             model = given.body.get("model")
             given.model = model if isinstance(model, str) else None

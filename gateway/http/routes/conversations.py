@@ -13,7 +13,7 @@ from gateway.dialects.responses.items import Json as Shown
 from gateway.dialects.responses.items import listed_item
 from gateway.dialects.responses.reading import chat_body, unsupported
 from gateway.errors import NotFound
-from gateway.http.api_route import Body, BodyRoute, Sender, Served
+from gateway.http.api_route import Body, BodyRoute, Owner, Served
 from gateway.http.routes.kept_responses import ShownItems
 from gateway.steps import Steps
 
@@ -48,63 +48,63 @@ def _checked(items: Sequence[Shown]) -> list[Shown]:
 
 
 @router.post("")
-async def create_conversation(steps: Served, tenant: Sender, body: _GivenItems) -> Shown:
+async def create_conversation(steps: Served, owner: Owner, body: _GivenItems) -> Shown:
     """Begin a conversation."""
     items, kept_s = _checked(body.items or []), _kept_s(steps)
-    return _shown(await steps.conversations.create(tenant, items, body.metadata or {}, kept_s))
+    return _shown(await steps.conversations.create(owner, items, body.metadata or {}, kept_s))
 
 
 @router.get("/{conversation_id}")
-async def show_conversation(steps: Served, tenant: Sender, conversation_id: str) -> Shown:
+async def show_conversation(steps: Served, owner: Owner, conversation_id: str) -> Shown:
     """Show a conversation."""
-    return _shown((await steps.conversations.find(tenant, conversation_id)).response)
+    return _shown((await steps.conversations.find(owner, conversation_id)).response)
 
 
 @router.post("/{conversation_id}")
-async def update_conversation(steps: Served, tenant: Sender, conversation_id: str, body: _GivenItems) -> Shown:
+async def update_conversation(steps: Served, owner: Owner, conversation_id: str, body: _GivenItems) -> Shown:
     """Change a conversation's metadata."""
     metadata = body.metadata or {}
-    return _shown(await steps.conversations.change(tenant, conversation_id, list, _kept_s(steps), metadata))
+    return _shown(await steps.conversations.change(owner, conversation_id, list, _kept_s(steps), metadata))
 
 
 @router.delete("/{conversation_id}")
-async def delete_conversation(steps: Served, tenant: Sender, conversation_id: str) -> Shown:
+async def delete_conversation(steps: Served, owner: Owner, conversation_id: str) -> Shown:
     """Delete a conversation with its items."""
-    await steps.conversations.delete(tenant, conversation_id)
+    await steps.conversations.delete(owner, conversation_id)
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 @router.get("/{conversation_id}/items")
-async def list_items(steps: Served, tenant: Sender, conversation_id: str, shown: ShownItems) -> Shown:
+async def list_items(steps: Served, owner: Owner, conversation_id: str, shown: ShownItems) -> Shown:
     """List a conversation's items."""
-    found = await steps.conversations.find(tenant, conversation_id)
+    found = await steps.conversations.find(owner, conversation_id)
     return shown.page([listed_item(item, "") for item in found.given])
 
 
 @router.post("/{conversation_id}/items")
-async def add_items(steps: Served, tenant: Sender, conversation_id: str, body: _GivenItems, shown: ShownItems) -> Shown:
+async def add_items(steps: Served, owner: Owner, conversation_id: str, body: _GivenItems, shown: ShownItems) -> Shown:
     """Add items to a conversation."""
     items = _checked(body.items or [])
-    await steps.conversations.change(tenant, conversation_id, lambda before: [*before, *items], _kept_s(steps))
+    await steps.conversations.change(owner, conversation_id, lambda before: [*before, *items], _kept_s(steps))
     return shown.listed(items)
 
 
 @router.get("/{conversation_id}/items/{item_id}")
-async def show_item(steps: Served, tenant: Sender, conversation_id: str, item_id: str, shown: ShownItems) -> Shown:
+async def show_item(steps: Served, owner: Owner, conversation_id: str, item_id: str, shown: ShownItems) -> Shown:
     """Show an item of a conversation."""
-    found = await steps.conversations.find(tenant, conversation_id)
+    found = await steps.conversations.find(owner, conversation_id)
     return shown.item(listed_item(found.given[_place(found.given, item_id)], ""))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
-async def delete_item(steps: Served, tenant: Sender, conversation_id: str, item_id: str) -> Shown:
+async def delete_item(steps: Served, owner: Owner, conversation_id: str, item_id: str) -> Shown:
     """Delete an item of a conversation, and return the conversation."""
 
     def without(items: Sequence[Shown]) -> list[Shown]:
         place = _place(items, item_id)
         return [*items[:place], *items[place + 1 :]]
 
-    return _shown(await steps.conversations.change(tenant, conversation_id, without, _kept_s(steps)))
+    return _shown(await steps.conversations.change(owner, conversation_id, without, _kept_s(steps)))
 
 
 def _place(items: Sequence[Shown], item_id: str) -> int:

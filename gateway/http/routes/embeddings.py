@@ -29,7 +29,6 @@ from gateway.chat.usage import Usage, count_in
 from gateway.config.prices import Price
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
-from gateway.http.messages import read_body
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
 from gateway.off_loop import off_loop
@@ -50,6 +49,8 @@ _MOST_INPUTS: Final = 2048
 _FEW_INPUTS: Final = 64
 """Number of inputs up to which the work on them is done on the event loop: about a millisecond."""
 _MOST_MODEL_CHARS: Final = 256
+_FLOAT: Final = 4
+"""Bytes of one number of a stored vector."""
 _READ: Final = frozenset({"model", "input", "encoding_format", "dimensions"})
 _NO_PART_OF_THE_VECTOR: Final = frozenset({"model", "input", "encoding_format", "user"})
 _MOST_TOKENS: Final = (1 << 32) - 1
@@ -107,7 +108,7 @@ class _Embedding(SideExchange):
     async def answer(self) -> None:
         await self.accept()
         limits = self.steps.deployment.limits
-        raw = await read_body(self.receive, self.headers, limits.body, self.steps.gate, typed=self.steps.guard.active)
+        raw = await self.body(limits.body)
         body, large = await self._route.bodies.read_object(raw, tokens=True)
         check = partial(checked, body)
         request = await off_loop(check) if large else check()
@@ -116,7 +117,7 @@ class _Embedding(SideExchange):
         self.ledger.requested_model, self.ledger.user = request.model, user_of(self.ledger.tenant, body)
         policy = self.policy(request.model)
         await self._enter(request, large=large)
-        model = _model(self.steps, policy, request)
+        model = self._allowed_model(policy, request)
         ledger, endpoint = self.ledger, policy.endpoints.embeddings
         ledger.tier = ledger.backend = endpoint.service or ENCODER
         ledger.model = model
@@ -124,7 +125,7 @@ class _Embedding(SideExchange):
             _check_for_encoder(self.steps, request)
             ledger.dropped = request.more
         cache = self.steps.cache.vectors
-        find_keys = partial(cache.keys, ledger.tenant, policy, _settings(policy, model, request), request.inputs)
+        find_keys = partial(cache.keys, self.caller.owner, policy, _settings(policy, model, request), request.inputs)
         keys = await off_loop(find_keys) if large else find_keys()
         found = await self._stored(policy, keys)
         missing = [i for i, one in enumerate(found) if one is None]
@@ -153,6 +154,7 @@ class _Embedding(SideExchange):
             stored = sum(one.tokens for one in vectors) - sum(one.tokens for one in made)
             ledger.list_usd = Price(input=price).of(Usage(stored, 0))
         ledger.answer_tokens_in, ledger.answer_tokens_out = sum(one.tokens for one in vectors), 0
+        ledger.dropped += () if endpoint.service is None else _ignored(request.dimensions, vectors)
         write = partial(_reply, vectors, model, request.base64, _cut(self.steps, policy, request))
         size = sum(len(one.vector) for one in vectors)
         reply = await off_loop(write) if size > _LARGE_REPLY else write()
@@ -161,6 +163,14 @@ class _Embedding(SideExchange):
         await self.part(reply, more=False)
         if endpoint.ttl and self.options.cache.write:
             self._route.keep({keys[i]: one for i, one in zip(missing, made, strict=True)})
+
+    def _allowed_model(self, policy: Policy, request: EmbeddingsRequest) -> str:
+        """Return the model that embeds. Raises ApiError for none, and for one that is closed to the key."""
+        model, service = _model(self.steps, policy, request), policy.endpoints.embeddings.service
+        self.check_model(policy, request.body, request.model, model)
+        if service is not None:
+            self.check_service(service)
+        return model
 
     async def _enter(self, request: EmbeddingsRequest, *, large: bool) -> None:
         """Count the request and its tokens against the limits of its owners. Raises ApiError if one is reached."""
@@ -241,6 +251,7 @@ class _Embedding(SideExchange):
             "input": request.body["input"] if whole else inputs,
         }
         fallback = policy.endpoints.embeddings.fallback
+        fallback = fallback if fallback is not None and self.may_call(fallback) else None
         errors: list[BackendError] = []
         for one in (service, fallback or service):
             try:
@@ -287,6 +298,7 @@ class _Embedding(SideExchange):
             await self.reserve(usd, f"embedding by {model!r}")
         hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
         headers = {"Content-Type": "application/json", **self.trace.headers(hop)}
+        per_token = None if price is None else Price(input=price)
         try:
             reply = await client.send("POST", "/embeddings", headers, sent)
             try:
@@ -299,15 +311,16 @@ class _Embedding(SideExchange):
             hop.attributes[names.OUTCOME] = error.error_type
             hop.end(error.error_type)
             raise
-        except BaseException:
+        except BaseException:  # the client has left, or its deadline has passed
             hop.attributes[names.OUTCOME] = "cancelled"
+            charge(self.ledger, hop, per_token, Usage(sum(_shares(inputs, None)), 0, estimated=True))
             hop.end("cancelled")
             raise
         share = partial(_shares, inputs, tokens)
         shares = await off_loop(share) if large else share()
         used = Usage(sum(shares), 0, estimated=tokens is None)
         settle(self.ledger, 1)
-        charge(self.ledger, hop, None if price is None else Price(input=price), used)
+        charge(self.ledger, hop, per_token, used)
         hop.attributes[names.OUTCOME] = "answered"
         hop.end()
         now = self.steps.cache.vectors.clock()
@@ -316,9 +329,10 @@ class _Embedding(SideExchange):
 
 def _may_help(error: BackendError, *, elsewhere: bool) -> bool:
     """Return whether another call may end better: at another service, or at once at the one that has failed."""
-    if isinstance(error, BadStatus) and error.blame in ("request", "content"):
+    wordless = isinstance(error, BadStatus) and error.blame == "unknown" and not error.told.get("message")
+    if isinstance(error, BadStatus) and (error.blame in ("request", "content") or wordless):
         return False
-    passing = isinstance(error, BadStatus) and error.status >= 500 and not error.asks_for_pause
+    passing = isinstance(error, BadStatus) and error.status >= 500 and not (error.asks_for_pause or error.cannot)
     return elsewhere or passing or isinstance(error, InvalidReply | Truncated | Unreachable)
 
 
@@ -429,6 +443,12 @@ def _cut(steps: Steps, policy: Policy, request: EmbeddingsRequest) -> int | None
     """Return the length to which vectors are cut here; None where they stay as they are."""
     own = policy.endpoints.embeddings.service is None
     return request.dimensions if own and request.dimensions != steps.encoder.encoder.dimension else None
+
+
+def _ignored(dimensions: int | None, vectors: Sequence[StoredVector]) -> tuple[str, ...]:
+    """Return the name of the field that a service ignored if its vectors do not have the length that was asked for."""
+    honoured = dimensions is None or all(len(one.vector) == _FLOAT * dimensions for one in vectors)
+    return () if honoured else ("dimensions",)
 
 
 def _stored(vector: np.ndarray[Any, Any], tokens: int, now: float, policy: Policy) -> StoredVector:

@@ -20,13 +20,13 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, model_validator
 from starlette.requests import Request
 
-from cache.store.base import Append, StoreUnavailable
+from cache.store.base import StoreUnavailable
 from gateway.caching.wrong_hits import served_hit
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
 from gateway.http.api_route import Body, BodyRoute, Sender, Served
 from gateway.steps import Steps
 from gateway.telemetry import reader
-from gateway.telemetry.feedback import STREAM, Feedback
+from gateway.telemetry.feedback import Feedback, append
 
 _MAX_COMMENT: Final = 500
 _MAX_ID: Final = 128
@@ -125,7 +125,7 @@ async def _store(steps: Steps, tenant: str, body: FeedbackRequest) -> tuple[Feed
         if comment:
             comment = await steps.telemetry.redacted(comment)
         feedback = Feedback(body.request_id, tenant, surface, body.rating, comment, time.time())
-        await steps.store.apply([Append(STREAM, feedback.encode(), settings.keep)])
+        await steps.store.apply([append(feedback, settings.keep)])
         removed = await _removed(steps, record, body.request_id, tenant) if body.rating < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(

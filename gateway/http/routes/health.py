@@ -133,6 +133,8 @@ def readiness(steps: Steps) -> dict[str, Any]:
         degraded.append(f"policies: the last valid ones are in force; {failure}")
     degraded += [f"policies: {note}" for note in steps.policies.notes]
     degraded += [f"keys: {note}" for note in steps.keys.notes]
+    if (copies := steps.admission.leases.copies) is not None:
+        degraded += [f"budgets: {note}" for note in copies.notes()]
     learned = steps.cache.audits.state() if steps.cache.audits is not None else {}
     degraded += [
         f"semantic cache of {surface}: more wrong hits than its max_error; its threshold was raised"
@@ -203,6 +205,8 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
         "retirement": retirement(endpoint.config.retires) or None,
         "refused_fields": endpoint.refused_fields.names(),
+        "refusals": endpoint.refusals.shown(),
+        "context": endpoint.lengths.context,
         "in_flight": endpoint.in_flight,
         "waiting": endpoint.queue.size,
         "limit": endpoint.capacity,

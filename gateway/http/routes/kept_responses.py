@@ -15,7 +15,7 @@ from gateway.dialects.responses.items import Json as Shown
 from gateway.dialects.responses.items import listed_item, without_encrypted
 from gateway.dialects.responses.reading import ENCRYPTED, unsupported
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.api_route import BodyRoute, Sender, Served
+from gateway.http.api_route import BodyRoute, Owner, Served
 from gateway.steps import Steps
 
 router: Final = APIRouter(prefix="/v1/responses", tags=["Answers"], route_class=BodyRoute)
@@ -71,8 +71,8 @@ class _ShownItems:
 ShownItems = Annotated[_ShownItems, Depends()]
 
 
-async def _kept(steps: Served, tenant: Sender, response_id: str) -> KeptResponse:
-    kept = await steps.kept_responses.find(tenant, response_id)
+async def _kept(steps: Served, owner: Owner, response_id: str) -> KeptResponse:
+    kept = await steps.kept_responses.find(owner, response_id)
     if kept is None or kept.response["object"] != "response":
         raise NotFound(f"Response with id {response_id!r} not found.", code="response_not_found", param="response_id")
     return await steps.background.current(kept)
@@ -99,8 +99,13 @@ async def show_response(
 
 
 @router.delete("/{response_id}")
-async def delete_response(steps: Served, kept: _Found) -> Shown:
-    """Delete a kept response."""
+async def delete_response(steps: Served, owner: Owner, response_id: str) -> Shown:
+    """Delete a kept response; one that is not there yet will not be kept."""
+    try:
+        kept = await _kept(steps, owner, response_id)
+    except NotFound:
+        await steps.kept_responses.delete(owner, response_id)
+        raise
     if kept.response["status"] in UNFINISHED:
         raise InvalidRequest("The response is not at its end. Cancel it first.", code="response_in_progress")
     await steps.background.delete(kept)

@@ -12,19 +12,19 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field, StringConstraints
 
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
-from gateway.keys.made_keys import change_key, check_name, make_key, rotate_key
+from gateway.keys.made_keys import change_key, check_owner, make_key, rotate_key
 from gateway.keys.moving import export_lines, read_export
-from gateway.keys.records import LATEST, STATE_AFTER, KeyRecord, OwnerRecord, public
+from gateway.keys.records import LATEST, STATE_AFTER, KeyRecord, OwnerRecord, public, team_of
 from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
-from gateway.keys.roles import Person, may
-from gateway.keys.self_service import NotAllowed, may_with
+from gateway.keys.roles import Person
+from gateway.keys.self_service import NotAllowed, may_with, may_with_owner
 from gateway.quotas.terms import Terms
 from gateway.steps import Steps
 from policies.quantities import read_duration
@@ -189,34 +189,43 @@ async def set_state(
 async def list_teams(steps: Served, person: _SeesTeam) -> Shown:
     """List the teams and tenants that have terms in the store."""
     owners = await KeyRegistry(steps.store).owners()
-    seen = [one for one in owners if may(person, "teams.see", one.name if one.kind == "team" else "")]
+    seen = [one for one in owners if may_with_owner(person, "teams.see", one)]
     return {"object": "team.list", "teams": [_owner(one) for one in seen]}
 
 
+async def _named(team: str, kind: Kind = "team", tenant: str = "") -> OwnerRecord:
+    """Return an owner by its name: the team of a tenant, where one is given."""
+    return OwnerRecord(kind, team_of(tenant or DEFAULT_TENANT, team) if kind == "team" else team)
+
+
+_Named = Annotated[OwnerRecord, Depends(_named)]
+
+
 @teams.get("/{team}")
-async def show_team(steps: Served, person: _SeesTeam, team: str, kind: Kind = "team") -> Shown:
-    """Show a team or a tenant."""
-    permit(person, "teams.see", team if kind == "team" else "")
-    return _owner(await _there(KeyRegistry(steps.store), kind, team))
+async def show_team(steps: Served, person: _SeesTeam, named: _Named) -> Shown:
+    """Show a team, of a `tenant` where one is given, or a tenant."""
+    if not may_with_owner(person, "teams.see", named):
+        raise Forbidden(f"You may not see {named.kind} {named.name}.", code="not_permitted")
+    return _owner(await _there(KeyRegistry(steps.store), named))
 
 
 @teams.put("/{team}")
-async def put_team(steps: Served, person: _ChangesTeam, team: str, body: TeamFields, kind: Kind = "team") -> Shown:
-    """Make or change the terms of a team or a tenant."""
+async def put_team(steps: Served, person: _ChangesTeam, named: _Named, body: TeamFields) -> Shown:
+    """Make or change the terms of a team, of a `tenant` where one is given, or of a tenant."""
     registry = KeyRegistry(steps.store)
     with _told():
-        check_name(kind, team)
-        before = await registry.owner(kind, team)
+        check_owner(named.kind, named.name)
+        before = await registry.owner(named.kind, named.name)
         _check_revision(body, before)
-        wanted = replace(before or OwnerRecord(kind, team), **_given(body))
+        wanted = replace(before or named, **_given(body))
         return _owner(await registry.put_owner(before, wanted, _why(person, body)))
 
 
 @teams.delete("/{team}")
-async def remove_team(steps: Served, person: _ChangesTeam, team: str, kind: Kind = "team", message: str = "") -> Shown:
-    """Remove the terms of a team or a tenant; its keys stay."""
+async def remove_team(steps: Served, person: _ChangesTeam, named: _Named, message: str = "") -> Shown:
+    """Remove the terms of a team, of a `tenant` where one is given, or of a tenant; its keys stay."""
     registry = KeyRegistry(steps.store)
-    record = await _there(registry, kind, team)
+    record = await _there(registry, named)
     with _told():
         await registry.remove_owner(record, Why(person.author(), message, "admin"))
     return {**_owner(record), "removed": True}
@@ -242,10 +251,10 @@ async def _found(steps: Steps, person: Person, key: str, action: str, body: Said
     return record
 
 
-async def _there(registry: KeyRegistry, kind: Kind, name: str) -> OwnerRecord:
-    record = await registry.owner(kind, name)
+async def _there(registry: KeyRegistry, named: OwnerRecord) -> OwnerRecord:
+    record = await registry.owner(named.kind, named.name)
     if record is None:
-        raise NotFound(f"The store has no terms of {kind} {name!r}.", code="team_not_found", param="team")
+        raise NotFound(f"The store has no terms of {named.kind} {named.name!r}.", code="team_not_found", param="team")
     return record
 
 

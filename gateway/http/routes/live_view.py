@@ -35,7 +35,7 @@ from policies.loader import policy_files, read_policy
 from routing.decide import DecisionInput, TierHealth
 from routing.decision_basis import CLASSIFIER, basis_of
 from routing.decision_record import record_of
-from routing.features import Features, room_needed
+from routing.features import Features, room_wanted
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
@@ -163,7 +163,7 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
         deadline_s(policy, request.options),
         ttft_deadline(policy, request.options, 0.0) if features.stream else None,
         request.clamp,
-        room=room_needed(request.body, largest, own_limit=request.own_limit) if largest else 0,
+        room=room_wanted(request.body, largest, own_limit=request.own_limit) if largest else 0,
     )
 
 

@@ -16,8 +16,11 @@ from starlette.responses import JSONResponse
 from gateway.dialects.responses.reading import unsupported
 from gateway.errors import NotFound
 from gateway.http.api_route import BodyRoute, CallerOf, Served
+from gateway.http.build_context import models_of
+from gateway.keys.open_models import open_models
 from gateway.keys.records import Caller
 from policies.loader import AUTO, CLAUDE
+from policies.model import Policy
 
 router: Final = APIRouter(tags=["The gateway"], route_class=BodyRoute)
 _MOST_LISTED: Final = 1000
@@ -52,7 +55,8 @@ async def list_models(
     version: _Version = None,
 ) -> Models | JSONResponse:
     """List the surfaces that the key may use, as models to ask for: in pages where Anthropic's clients ask for such."""
-    names = (AUTO, *(name for name in steps.policies.current.names if _is_open(caller, name)))
+    policies = steps.policies.current.by_surface
+    names = (AUTO, *(name for name, policy in policies.items() if _is_open(steps, caller, policy)))
     if version is None:
         return Models(data=[_model(steps, name) for name in names])
     page, more = _page((*names, *(CLAUDE + name for name in names[1:])), limit, after_id, before_id)
@@ -66,15 +70,18 @@ async def list_models(
 async def get_model(steps: Served, caller: CallerOf, model: str, version: _Version = None) -> Model | dict[str, Any]:
     """Show one surface, by its name or an alias."""
     policy = steps.policies.current.resolve(model)
-    if policy is None or not (model == AUTO or _is_open(caller, policy.surface)):
+    if policy is None or not (model == AUTO or _is_open(steps, caller, policy)):
         raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
     return _model(steps, model) if version is None else _anthropic_model(steps, model)
 
 
-def _is_open(caller: Caller, surface: str) -> bool:
-    """Return whether the caller's key may use a surface."""
+def _is_open(steps: Served, caller: Caller, policy: Policy) -> bool:
+    """Return whether the caller's key may use a surface, and any of the models that may answer there."""
     key = caller.record
-    return key is None or not key.surfaces or surface in key.surfaces
+    if key is None or (key.surfaces and policy.surface not in key.surfaces):
+        return key is None
+    models = open_models(key, policy, steps.policies.current, models_of(steps, policy))
+    return models is None or bool(models.tiers)
 
 
 def _page(

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.backends.base import BackendError, InvalidReply
+from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, Unreachable
 from gateway.backends.sse import DONE, EventParser
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
-from gateway.http.messages import read_body
+from gateway.http.routes.service_units import Units
 from gateway.http.routes.services import client_of, hop_of
 from gateway.http.side_exchange import SideExchange
+from gateway.keys.open_models import further_models, not_open
 from gateway.off_loop import off_loop
 from gateway.request.access import in_tenants_space
 from gateway.request.body import ChatBodies
@@ -53,8 +54,14 @@ OTHER: Final = "other"
 METHODS: Final = ("GET", "POST", "DELETE")
 _MODELS_ENDPOINT: Final = "completions"
 """The endpoint whose replies are a model's that may have a prompt cache."""
-_SHARED: Final = frozenset({"files", "batches"})
-"""Endpoints whose replies show what others at the same account have put there."""
+_NAME_MODEL: Final = frozenset({"audio", "completions", "images", "moderations"})
+"""Endpoints whose requests name their model in the body: so the models of a key can be held there."""
+_MAKING: Final = frozenset(
+    {"/v1/completions", "/v1/moderations"}
+    | {f"/v1/audio/{name}" for name in ("speech", "transcriptions", "translations")}
+    | {f"/v1/images/{name}" for name in ("edits", "generations", "variations")}
+)
+"""Paths of which a POST asks for an answer. All else may show, or change, what others at the account have there."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_.~:@!$&'()*+,;=-]+)+/?")
 _QUERY: Final = re.compile(r"[!-~]*")
 _REQUEST_HEADERS: Final = frozenset(
@@ -111,6 +118,7 @@ class _PassedRequest(SideExchange):
         super().__init__(steps, endpoint, scope, receive, send)
         self._bodies = bodies
         self._model = model
+        self._sent = False
 
     async def answer(self) -> None:
         await self.accept()
@@ -122,30 +130,39 @@ class _PassedRequest(SideExchange):
             )
         segments = path.split("/")
         plain = self.scope["raw_path"].decode("latin-1") == path and _PATH.fullmatch(path) and _QUERY.fullmatch(query)
-        if not plain or "." in segments or ".." in segments:
+        if not plain or any(segment.partition(";")[0] in (".", "..") for segment in segments):
             raise NotFound(f"There is no {path!r} here: a path that is passed on has plain characters only.")
         policy = self.policy(self._model)
         await self.let_in()
         service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
+        self.check_service(service)
         config = self.steps.deployment.services[service]
         client = client_of(self.steps, service)
         self.ledger.tier = self.ledger.backend = service
         headers = self._headers(config)
-        body = await self._body(config, headers)
+        body = await self._body(config, headers, policy)
         self.client.watch()
-        makes = method == "POST"
-        if makes:
-            await self.reserve(config.request_price, f"a request to {service!r}")
+        units = Units(self.endpoint, path, self.headers) if method == "POST" else None
+        if units is not None and self.hold is not None and self.hold.money:
+            if isinstance(body, bytes):
+                units.feed(body)
+            await self.reserve(_price(config, units, units.most()), f"a request to {service!r}")
         hop = hop_of(self.trace, self.ledger, service, self.endpoint, self.ledger.model)
         headers.update(self.trace.headers(hop))
-        outcome = "cancelled"
+        body = body if units is None else units.of_parts(body)
+        outcome, self._sent = "cancelled", False
         try:
             async with asyncio.timeout(self._limit_s()):
                 reply = await client.send(
-                    method, path.removeprefix("/v1"), headers, body, query=query, clients_path=True
+                    method,
+                    path.removeprefix("/v1"),
+                    headers,
+                    body,
+                    query=query,
+                    clients_path=True,
+                    sent=self._note_sent,
                 )
-            if makes:
-                self._charge(hop, config.request_price)
+            self._charge(hop, config, units)
             try:
                 await self._pass_back(reply, config)
             finally:
@@ -153,16 +170,25 @@ class _PassedRequest(SideExchange):
             outcome = "answered"
         except BackendError as error:
             outcome = error.error_type
+            self._sent = self._sent and not isinstance(error, BadStatus | Unreachable | Saturated)  # nothing was made
             raise exhausted([error], timed_out=False) from None
         except TimeoutError:
             outcome = "deadline_exceeded"
             raise exhausted([], timed_out=True) from None
         finally:
+            self._charge(hop, config, units)
             hop.attributes[names.OUTCOME] = outcome
             hop.end(None if outcome == "answered" else outcome)
 
-    def _charge(self, hop: Hop, price: float | None) -> None:
-        """Charge a request that the service has taken; its tokens, where the reply tells them, follow at its end."""
+    def _note_sent(self) -> None:
+        """Note that the service has all of the request: it bills it, whether or not somebody waits for the reply."""
+        self._sent = True
+
+    def _charge(self, hop: Hop, config: ServiceConfig, units: Units | None) -> None:
+        """Charge what the service was sent, once; its tokens, where the reply tells them, follow at its end."""
+        if units is None or not self._sent or names.COST in hop.attributes:
+            return
+        price = _price(config, units, units.count())
         if price is None:
             self.ledger.cost_unknown = hop.attributes[names.COST_UNKNOWN] = True
         else:
@@ -183,7 +209,7 @@ class _PassedRequest(SideExchange):
                 f"Surface {policy.surface!r} has no {self.endpoint} endpoint: set endpoints.{self.endpoint} in its "
                 "policy to a service of the config (services)."
             )
-        if self.endpoint in _SHARED:
+        if self.scope["method"] != "POST" or self.scope["path"].rstrip("/") not in _MAKING:
             self._check_shared(service)
         return service
 
@@ -206,11 +232,11 @@ class _PassedRequest(SideExchange):
         return service
 
     def _check_shared(self, service: str) -> None:
-        """Raise Forbidden where tenants would see each other's at the service's one account."""
-        deployment = self.steps.deployment
-        if self.ledger.tenant not in deployment.unshared and not deployment.services[service].share_files:
+        """Raise Forbidden where tenants, or teams of one, would see each other's at the service's one account."""
+        deployment, owner = self.steps.deployment, self.caller.owner
+        if owner not in deployment.unshared and not deployment.services[service].share_files:
             raise Forbidden(
-                f"All tenants would share the {self.endpoint} at the service {service!r}. "
+                f"All tenants and teams would share the {self.endpoint} at the service {service!r}. "
                 f"services.{service}.share_files in the config allows that.",
                 code="files_not_shared",
             )
@@ -228,20 +254,33 @@ class _PassedRequest(SideExchange):
             headers[_IDEMPOTENCY_KEY] = in_tenants_space(self.ledger.tenant, key)
         return headers
 
-    async def _body(self, config: ServiceConfig, headers: dict[str, str]) -> bytes | AsyncIterator[bytes] | None:
-        """Return the body to send: as it comes, or with another model in it; None without a body."""
+    async def _body(
+        self, config: ServiceConfig, headers: dict[str, str], policy: Policy
+    ) -> bytes | AsyncIterator[bytes] | None:
+        """Return the body to send: as it comes, or with another model in it; None without a body.
+
+        Raises Forbidden for a key of some models, unless the request is JSON that says its model, and that is open.
+        """
         length = headers.get("Content-Length")
         if length is not None and length.isdigit() and int(length) > config.max_request:
             raise _too_large(config.max_request)
+        is_json = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == _JSON
+        key = self.caller.record
+        limited = key is not None and bool(key.models)
+        if key is not None and limited and not (is_json and self._may_name_model(policy)):
+            raise not_open(key, f"{self.endpoint} by a request that does not say its model in JSON")
         if not length and b"transfer-encoding" not in dict(self.scope["headers"]):
             headers.pop("Content-Type", None)
             return None
-        is_json = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == _JSON
-        if not config.models or not is_json:
+        if not limited and (not config.models or not is_json):
             return self._parts(config.max_request)
-        raw = await read_body(self.receive, self.headers, self.steps.deployment.limits.body, self.steps.gate)
+        raw = await self.body(self.steps.deployment.limits.body, typed=False)
         value, large = await self._bodies.read_object(raw)
         model = value.get("model")
+        if key is not None and limited:
+            if not isinstance(model, str) or further_models(value):
+                raise not_open(key, f"{self.endpoint} by a request that does not say its one model in JSON")
+            self.check_model(policy, value, model, config.models.get(model, model))
         if isinstance(model, str):
             self.ledger.requested_model = model[:256]
             if model in config.models:
@@ -250,6 +289,11 @@ class _PassedRequest(SideExchange):
                 raw = await off_loop(write) if large else write()
         headers["Content-Length"] = str(len(raw))
         return raw
+
+    def _may_name_model(self, policy: Policy) -> bool:
+        """Return whether the model that answers a request is the one in its body, and in nothing else of it."""
+        listed = self.endpoint in _NAME_MODEL or self.scope["path"] in policy.endpoints.other
+        return listed and self.scope["method"] == "POST" and b"model" not in self.scope["query_string"]
 
     async def _parts(self, limit: int) -> AsyncIterator[bytes]:
         """Yield the client's body as it comes. Raises ClientGone, RequestTimeout and RequestTooLarge."""
@@ -306,6 +350,11 @@ class _PassedRequest(SideExchange):
             else:
                 self.ledger.tokens_out = int(count)
         await self.part(b"", more=False)
+
+
+def _price(config: ServiceConfig, units: Units, count: int) -> float | None:
+    """Return what so many units cost in US dollars; None if nobody states it."""
+    return None if config.request_price is None or units.unknown else config.request_price * count
 
 
 async def _parts_of(reply: ServiceReply) -> AsyncIterator[bytes]:

@@ -27,7 +27,7 @@ from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, needs
 from gateway.http.policy_jobs import PolicyJobs, policy_file
 from gateway.http.routes.live_view import LiveRequest, live_view, text_in
-from gateway.keys.roles import Person
+from gateway.keys.roles import Person, may
 from gateway.registry.apply import apply_file
 from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
@@ -292,6 +292,7 @@ async def apply(person: _Changes, admin: _Admin, surface: str, body: ApplyReques
                 at=time.time(),
                 base=body.base,
                 surface=surface,
+                may_change=partial(may, person, "policies.change"),
             )
         except ConfigError as error:
             raise InvalidRequest(str(error), code="unsupported_value", param="text") from None

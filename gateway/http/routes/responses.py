@@ -39,10 +39,17 @@ class ResponsesEndpoint:
         dialect = client_of(self._steps, known_headers(scope["headers"]), compacts=self._compacts)
         return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
 
-    def answer_message(self, scope: Any, receive: Any, send: Any, recent: dict[str, Any]) -> Coroutine[Any, Any, None]:
-        """Return the coroutine that answers a message of a WebSocket; `recent`: see `ResponsesClient`."""
+    def answer_message(
+        self, scope: Any, receive: Any, send: Any, recent: dict[str, Any], *, counted: bool
+    ) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers a message of a WebSocket; `recent`: see `ResponsesClient`.
+
+        `counted`: its owners' limits have counted it, with the handshake.
+        """
         dialect = client_of(self._steps, known_headers(scope["headers"]), recent=recent)
-        return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
+        exchange = ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect)
+        exchange.counted = counted
+        return exchange.run()
 
 
 class ResponsesExchange(Exchange):
@@ -64,17 +71,30 @@ class ResponsesExchange(Exchange):
 
     def close(self) -> None:
         """See `Exchange.close`."""
-        self._response.close()
+        self._response.close(failed=bool(self.ledger.error))
         super().close()
         if self._run is not None:
             self.steps.background.end(self._run)
 
+    async def admit(self) -> None:
+        """See `BaseExchange.admit`: what is kept is the team's of the key."""
+        await super().admit()
+        self._response.owner = self.caller.owner
+
     def _translated(self) -> None:
+        self._prepares = not self._response.generates
         if self._response.compacts:  # of two conversations that are alike, neither's summary is the other's
             self.headers[b"x-tierline-cache"] = b"no-cache, no-store"
         if self._response.background:  # a client's time limit is one for the reply, which it has at once
             for name in _CLIENTS_LIMITS:
                 self.headers.pop(name, None)
+
+    async def _prepare(self, request: RequestContext) -> None:
+        self.ledger.surface += "/prewarm"
+        self.ledger.status = 200
+        await start_events(self.send, self.explained())
+        self._started = True
+        await self.send({"type": "http.response.body", "body": self._response.prepared()})
 
     async def _accepted(self, request: RequestContext) -> None:
         client = self._response
@@ -82,7 +102,7 @@ class ResponsesExchange(Exchange):
             return
         started = client.at("in_progress")
         self._run = run = await self.steps.background.begin(
-            request.tenant, started, client.given, client.ttl_s, self._cancel
+            request.caller.owner, started, client.given, client.ttl_s, self._cancel
         )
         self.client.detach()
         self.ledger.status = 200

@@ -20,13 +20,14 @@ from gateway.backends.base import BackendError
 from gateway.dialects.messages.client import chat_body, protocol_in
 from gateway.dialects.native import Native
 from gateway.http.api_route import BodyRoute, CountedCaller, Served
-from gateway.http.build_context import chosen_policy
+from gateway.http.build_context import chosen_policy, clamp_of, models_of
 from gateway.http.openapi import MESSAGES_ERROR
 from gateway.http.routes.responses import client_of
+from gateway.keys.open_models import open_models
 from gateway.keys.records import KeyRecord
 from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
-from gateway.request.options import TIER_PREFIX, known_headers
+from gateway.request.options import TIER_PREFIX, RequestOptions, known_headers
 from gateway.steps import Steps
 from policies.loader import AUTO
 from routing.features import estimated_tokens, features_of, room_needed, text_of
@@ -51,6 +52,7 @@ async def count_response(
         given["model"] = AUTO
     large = request.state.large
     client = client_of(steps, known_headers(request.scope["headers"]))
+    client.owner = caller.owner
     try:
         chat, _, large = await client.read(given, caller.tenant, large=large)
     finally:
@@ -88,16 +90,22 @@ async def _counted(
 ) -> int | None:
     """Return the exact count of the first tier that would answer; None if it gives none in time, or is not the key's.
 
-    Raises Forbidden for a surface that the key may not use.
+    Raises Forbidden for a surface that the key may not use, or where none of its tiers and models is.
     """
     surface, model = headers.get(b"x-tierline-surface"), body["model"]
     pinned = model.removeprefix(TIER_PREFIX) if model.startswith(TIER_PREFIX) else None
     name = AUTO if pinned is not None else model
     named = None if surface is None else surface.decode("latin-1")
-    policy = chosen_policy(steps.policies.current, model, name, named, key)
-    tier = pinned or next(iter(policy.ladder if policy is not None else ()), "")
-    counter = None if policy is None else steps.counters.get(tier)
-    if counter is None or (key is not None and key.tiers and tier not in key.tiers):
+    policies = steps.policies.current
+    policy = chosen_policy(policies, name, named, key)
+    ladder = () if policy is None else policy.ladder
+    if policy is not None and key is not None:
+        models = open_models(key, policy, policies, models_of(steps, policy))
+        clamp = clamp_of(policy, RequestOptions(), None, key, models)
+        ladder = ladder if clamp is None else clamp.of(policy)
+    tier = pinned or next(iter(ladder), "")
+    counter = steps.counters.get(tier) if pinned is None or pinned in ladder else None
+    if counter is None:
         return None
     try:
         async with asyncio.timeout(_COUNT_S):

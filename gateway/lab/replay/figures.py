@@ -51,13 +51,16 @@ def imputations_for(requests: int) -> int:
 class FigureChange:
     """One figure before and after; `low` and `high` are the 95% interval of the difference.
 
-    The interval says what these very requests would have got: it has no width where nothing is estimated.
+    The interval says what these very requests would have got: it has no width where nothing is estimated. Requests
+    without evidence count as they were recorded, and the interval reaches to the least and the most they could be.
     """
 
     before: float
     after: float
     low: float
     high: float
+    estimated: int = 0
+    """Requests whose part in this figure is estimated, or without evidence; 0 for a figure that is exact."""
 
     @property
     def difference(self) -> float:
@@ -153,8 +156,8 @@ def is_hit(path: str) -> bool:
 def good(results: Results, words: Sequence[str], slo: Slo) -> tuple[Bools, Bools]:
     """Return which requests count for goodput, and which met every objective of one request and were not degraded.
 
-    Client errors and clients that left do not count; see `gateway.accounting`. What an answer's structure would have
-    been is not known of a call that was never made, so faults in it are left out, before as after.
+    What was refused and clients that left do not count; see `gateway.telemetry.goodput`. What an answer's structure
+    would have been is not known of a call that was never made, so faults in it are left out, before as after.
     """
     counted = (results.status == _OK) | (results.status == _TOO_MANY) | (results.status >= _SERVER_ERROR)
     total = min(slo.deadline, slo.total.p99 or slo.deadline) * 1000
@@ -169,8 +172,17 @@ def good(results: Results, words: Sequence[str], slo: Slo) -> tuple[Bools, Bools
     return np.asarray(counted), np.asarray(met)
 
 
-def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, float]]) -> dict[str, FigureChange]:
-    """Return each figure's change, from the figures of every imputation (Rubin 1987)."""
+def combined(
+    before: Mapping[str, float],
+    imputations: Sequence[Mapping[str, float]],
+    unknown: Mapping[str, tuple[float, float]],
+    estimated: Mapping[str, int],
+) -> dict[str, FigureChange]:
+    """Return each figure's change, from the figures of every imputation (Rubin 1987).
+
+    `unknown` is how much lower and higher a figure could be by the requests without evidence (see `reach`), `estimated`
+    of how many requests it is estimated.
+    """
     changes = {}
     for name, was in before.items():
         values = np.array([imputation[name] for imputation in imputations])
@@ -178,8 +190,45 @@ def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, flo
         mean = float(values.mean() if differ else values[0])
         between = float(values.var(ddof=1)) if differ else 0.0
         half = 0.0 if not differ else _T[len(values) - _FEWEST] * math.sqrt((1 + 1 / len(values)) * between)
-        changes[name] = FigureChange(was, mean, mean - half - was, mean + half - was)
+        lower, higher = unknown.get(name, (0.0, 0.0))
+        low, high = mean - half - was - lower, mean + half - was + higher
+        changes[name] = FigureChange(was, mean, low, high, estimated.get(name, 0))
     return changes
+
+
+def reach(results: Results, unknown: Bools, words: Sequence[str], slo: Slo) -> dict[str, tuple[float, float]]:
+    """Return how much lower and higher each figure would be if requests had got the least or the most there is.
+
+    Results are those of all requests, as recorded; `unknown` are those of which nothing says what they would get. Each
+    may have any path, and cost and first token between those of the cheapest, dearest, fastest and slowest recorded.
+    """
+    own = results.only(unknown)
+    n, of = max(len(results.path), 1), len(own.path)
+    if not of:
+        return {}
+    counts = np.bincount(own.path, minlength=len(words))
+    count = {word: int(counts[number]) for number, word in enumerate(words)}
+    count["failed"] = int(own.failed.sum())
+    count["hits"] = sum(count[word] for word in words if is_hit(word))
+    found = {
+        name: (count.get(name, 0) / n, (of - count.get(name, 0)) / n)
+        for name in ("escalated", "degraded", "fallback", "failed", "hits")
+    }
+    counted, met = good(results, words, slo)
+    every = max(int(counted.sum()), 1)
+    good_ones = int((counted & met)[unknown].sum())
+    found["goodput"] = good_ones / every, (int(counted[unknown].sum()) - good_ones) / every
+    for name, column in (("cost", results.cost_usd), ("wasted", results.wasted_usd)):
+        spent = float(column[unknown].sum())
+        found[name] = spent / n * 1000, (of * float(column.max(initial=0.0)) - spent) / n * 1000
+    all_ttft, mine = np.sort(_first_tokens(results)), len(_first_tokens(own))
+    if mine:
+        rest = np.sort(_first_tokens(results.only(~unknown)))
+        for name, q in (("ttft_p50", 0.5), ("ttft_p95", 0.95)):
+            now = quantile_of_both(all_ttft, all_ttft[:0], q)
+            least, most = (quantile_of_both(rest, np.full(mine, end), q) for end in (all_ttft[0], all_ttft[-1]))
+            found[name] = now - least, most - now
+    return found
 
 
 def as_json(changes: Mapping[str, FigureChange]) -> dict[str, Any]:
@@ -191,6 +240,7 @@ def as_json(changes: Mapping[str, FigureChange]) -> dict[str, Any]:
             "after": _known(change.after),
             "difference": _known(change.difference),
             "interval_95": [_known(change.low), _known(change.high)],
+            "estimated": change.estimated,
         }
         for name, change in changes.items()
     }

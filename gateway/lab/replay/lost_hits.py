@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policies.caching import ExactCache, SemanticCache
     from policies.model import Policy
 
+_OK: Final = 200
 _LONGEST_S: Final = 600.0
 """An answer is stored at most so long after its request began."""
 _CLOCKS_S: Final = 1.0
@@ -125,7 +126,8 @@ def as_asked(history: History, lost: LostHits) -> History:
 
 def _origins(history: History, rows: Ints, created_s: Floats) -> Ints:
     """Return the latest request that began before each stored answer and got it: by its tier and both token counts."""
-    answered = (history.basis >= 0) & ~history.failed & (history.tier > 0) & ~np.isnan(history.answer_out)
+    whole = (history.status == _OK) & ~history.failed & ~np.isnan(history.answer_out)
+    answered = (history.basis >= 0) & (history.tier > 0) & whole
     served = np.flatnonzero(answered)
     every = np.concatenate([served, rows])
     tokens = [

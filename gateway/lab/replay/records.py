@@ -430,8 +430,9 @@ _REQUEST: Final = (
     "entry_seq",
     f"{_HASH} AS hash_",
     "stream::TINYINT AS stream_",
-    "status",
-    "(error IS NOT NULL)::TINYINT AS failed",
+    # What a client was refused for its own limits counts as its mistake; older records do not say who refused.
+    "if(coalesce(ended = 'refused', status = 429 AND attempts = 0), 400, status)::INTEGER AS status",
+    "(error IS NOT NULL AND coalesce(ended NOT IN ('refused', 'left'), true))::TINYINT AS failed",
     "answer_tokens_in::DOUBLE AS answer_tokens",
     "answer_tokens_out::DOUBLE AS answer_tokens_out",
     "cost_usd",

@@ -12,7 +12,7 @@ import numpy as np
 from gateway.lab.replay.answer_quality import quality_change
 from gateway.lab.replay.cells import Bools, Ints
 from gateway.lab.replay.donors import Pool, hit_strata_of
-from gateway.lab.replay.figures import FigureChange, Results, Tally, as_json, combined, imputations_for
+from gateway.lab.replay.figures import FigureChange, Results, Tally, as_json, combined, imputations_for, reach
 from gateway.lab.replay.history import Read, with_candidate
 from gateway.lab.replay.lost_hits import LostHits, as_asked, lost_hits
 from gateway.lab.replay.outcomes import PATHS, CourseFollower, Followed
@@ -43,7 +43,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a replay. Shares are of `requests`, but for those of `figures`, which leave out `no_evidence`."""
+    """The result of a replay. Shares are of `requests`; `figures` say how those without evidence count."""
 
     surface: str
     candidate: str
@@ -145,11 +145,17 @@ def _replayed(recording: Recording, read: Read, candidate: Policy, on_progress: 
     before, words = recording.results, recording.words
     estimates = _impute(recording, read, follower, lost, candidate, on_progress)
     kept = estimates.kept
-    was = Tally(before.only(kept), words, recording.newest.slo).figures(before.only(np.zeros_like(kept)))
+    was = Tally(before, words, recording.newest.slo).figures(before.only(np.zeros_like(kept)))
     changed = np.zeros(len(history), np.bool_)
     changed[follower.rows] = changed[lost.rows] = True
     slices, examples = _most_changed(recording, changed)
     goodput = was["goodput"]
+    no_evidence = int((~kept).sum())
+    estimated = int((estimates.is_estimated & kept).sum())
+    estimated_path = int((follower.estimated_path & kept[follower.rows]).sum())
+    estimated_path += int((~lost.linked & kept[lost.rows]).sum())
+    of_figures = dict.fromkeys(was, estimated + no_evidence)
+    of_figures |= dict.fromkeys(("escalated", "degraded"), estimated_path + no_evidence) | {"hits": no_evidence}
     return Replayed(
         surface=candidate.surface,
         candidate=candidate.label,
@@ -162,10 +168,10 @@ def _replayed(recording: Recording, read: Read, candidate: Policy, on_progress: 
         redecided=follower.redecided,
         changed=int(changed.sum()),
         lost_hits=len(lost.rows),
-        estimated=int((estimates.is_estimated & kept).sum()),
-        estimated_path=int(follower.estimated_path.sum()) + int((~lost.linked).sum()),
-        no_evidence=int((~kept).sum()),
-        figures=combined(was, estimates.figures),
+        estimated=estimated,
+        estimated_path=estimated_path,
+        no_evidence=no_evidence,
+        figures=combined(was, estimates.figures, reach(before, ~kept, words, candidate.slo), of_figures),
         goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
         quality=quality_change(recording.answers, follower, len(lost.rows)),
         moves=estimates.moves,
@@ -235,8 +241,8 @@ def _impute(
     # Only followed requests and lost hits differ between imputations.
     some = np.flatnonzero(pool.size > 0) if pool is not None else np.zeros(0, np.int64)
     varying = np.concatenate([rows, unlinked[some]])
-    fixed = kept.copy()
-    fixed[varying] = False
+    fixed = np.ones_like(kept)  # those without evidence count as they were recorded
+    fixed[varying[kept[varying]]] = False
     tally = Tally(before.only(fixed), words, candidate.slo)
     place = np.full(len(history), -1, np.int64)
     place[rows] = np.arange(len(rows))
@@ -345,7 +351,10 @@ def _notes(
             "each is taken for some request with a prompt as long"
         )
     if follower.no_evidence.any():
-        notes.append("requests without evidence are left out of all figures, before and after")
+        notes.append(
+            "requests without evidence count as they were recorded; the intervals reach to the least and the most that "
+            "they could have got"
+        )
     return notes
 
 

@@ -107,19 +107,64 @@ async def test_what_is_removed_or_altered_breaks_the_chain(store: RedisStore) ->
     ids = [one.id.encode() for one in reversed(await listed(store))]
     assert await problems(store) == {KEYS: ()}
     await store.ask([Command((b"XDEL", KEYS.encode(), ids[2]))])
-    [problem] = (await problems(store))[KEYS]
-    assert ids[1].decode() in problem and "removed" in problem
+    problem, count = (await problems(store))[KEYS]
+    assert ids[1].decode() in problem and "removed" in problem and count == "1 of 6 entries were removed"
     await store.ask([Command((b"XDEL", KEYS.encode(), ids[0]))])
     assert "is the first, but others came before it" in (await problems(store))[KEYS][0]
     await store.ask([Command((b"XDEL", KEYS.encode(), ids[5]))])
-    assert "newest entries were removed" in (await problems(store))[KEYS][-1] and ids[5].decode() in str(
-        await problems(store)
-    )
+    problem = (await problems(store))[KEYS][-2]
+    assert "newest entries were removed" in problem and ids[5].decode() in problem
     head = (await listed(store))[0].chain
-    await store.ask([Command((b"DEL", KEYS.encode()))])
+    await store.ask([Command((b"DEL", KEYS.encode(), f"{KEYS}:head".encode()))])
     await of_key(store, "k_0", "create")
     [check] = await AuditTrail(store).checked()
-    assert not check.problems and check.head != head
+    assert not check.problems and check.head != head, "a head that was noted elsewhere tells even that"
+
+
+@pytest.mark.parametrize("removed", ["all", "newest", "newest, and the mark of it"])
+async def test_what_is_removed_from_the_end_is_missed(store: RedisStore, removed: str) -> None:
+    """Also where the stream is made anew, without a trace of what was in it; and when changes go on after that."""
+    for number in range(4):
+        await of_key(store, f"k_{number}", "disable")
+    assert (await problems(store))[KEYS] == ()
+    (entries,) = await store.ask([Command((b"XRANGE", KEYS.encode(), b"-", b"+"))])
+    if removed == "newest":
+        await store.ask([Command((b"XDEL", KEYS.encode(), entries[-1][0]))])
+    else:
+        await store.ask([Command((b"DEL", KEYS.encode()))])
+        for id_, fields in entries[:3] if removed != "all" else ():
+            await store.ask([Command((b"XADD", KEYS.encode(), id_, *fields))])
+    told = str((await problems(store))[KEYS])
+    assert "newest entries were removed" in told and entries[-1][0].decode() in told
+    assert f"{4 if removed == 'all' else 1} of 4 entries were removed" in told
+    await of_key(store, "k_5", "disable")
+    told = str((await problems(store))[KEYS])
+    assert "others came before it" in told if removed == "all" else "one after it was removed" in told
+    assert "of 5 entries were removed" in told
+
+
+async def test_the_newest_entry_cannot_be_altered(store: RedisStore) -> None:
+    """No entry after it has its hash."""
+    await of_key(store, "k_0", "disable")
+    await of_key(store, "k_1", "disable")
+    (entries,) = await store.ask([Command((b"XRANGE", KEYS.encode(), b"-", b"+"))])
+    await store.ask([Command((b"DEL", KEYS.encode()))])
+    for id_, fields in entries:
+        changed = [text.replace(b"k_1", b"k_2") for text in fields]
+        await store.ask([Command((b"XADD", KEYS.encode(), id_, *changed))])
+    assert "was altered" in str((await problems(store))[KEYS])
+
+
+async def test_entries_of_a_version_that_notes_nothing_beside_are_no_break(store: RedisStore) -> None:
+    """While a deployment is upgraded both append."""
+    await of_key(store, "k_0", "disable")
+    noted = f"{KEYS}:head".encode()
+    (before,) = await store.ask([Command((b"HGETALL", noted))])
+    await of_key(store, "k_1", "disable")
+    await store.ask([Command((b"HSET", noted, *before))])
+    assert (await problems(store))[KEYS] == ()
+    await of_key(store, "k_2", "disable")
+    assert (await problems(store))[KEYS] == ()
 
 
 async def test_entries_of_an_older_version_stay_and_are_counted(

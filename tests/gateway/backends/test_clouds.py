@@ -31,7 +31,7 @@ from tests.support.gateway import CHAT
 from tests.support.strict_messages import events_of, text, thinking, tool_use
 from tests.support.tls import make_certificate, tls_front
 from tests.support.upstream import Reply
-from tests.support.wait import eventually
+from tests.support.wait import SLACK, eventually
 
 BODY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -312,7 +312,7 @@ async def test_a_frame_that_is_none_of_theirs(payload: Any, more: dict[str, str]
 @pytest.mark.parametrize(
     ("status", "kind", "message", "blame"),
     [
-        (400, "ValidationException", "Malformed input request", "request"),
+        (400, "ValidationException", "Malformed input request", "unknown"),
         (400, "ValidationException", "The provided model identifier is invalid.", "model"),
         (400, "ValidationException", "Invocation of model ID x with on-demand throughput isn't supported.", "model"),
         (400, "ServiceQuotaExceededException", "You have exceeded your quota.", "account"),
@@ -495,22 +495,23 @@ async def test_tokens_are_renewed_before_they_end(google: Vertex) -> None:
             await whole(endpoint.backend)
             slowest = max(slowest, time.monotonic() - began)
 
-        ends = time.monotonic() + 3.5
-        while time.monotonic() < ends:
+        began = time.monotonic()
+        while time.monotonic() < began + 3.5 or (len(google.issued) < 3 and time.monotonic() < began + 3.5 * SLACK):
             await asyncio.gather(call(), call(), call())
             await asyncio.sleep(0.02)
+        took_s = time.monotonic() - began
     assert google.refused == []
-    assert 3 <= len(google.issued) <= 5
+    assert 3 <= len(google.issued) <= 1.5 * took_s
     assert all(one.used for one in list(google.issued.values())[:-1])
-    assert slowest < 1.0
+    assert slowest < SLACK / 4
 
 
 async def test_credentials_of_a_role_are_renewed_before_they_end(aws: Bedrock) -> None:
     """botocore renews them when it is asked, which it is in time."""
     aws.life_s = 3.0
     async with bedrock(aws) as endpoint:
-        ends = time.monotonic() + 4.0
-        while time.monotonic() < ends:
+        began = time.monotonic()
+        while time.monotonic() < began + 4.0 or (len(aws.issued) < 3 and time.monotonic() < began + 4.0 * SLACK):
             await whole(endpoint.backend)
             await asyncio.sleep(0.05)
     assert aws.refused == []

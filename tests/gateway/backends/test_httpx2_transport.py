@@ -75,7 +75,7 @@ async def test_calls_share_a_connection_of_http2(tmp_path: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     context.set_alpn_protocols(["h2"])
-    httpx2_transport._verifying_context(http2=True).load_verify_locations(certificate)
+    httpx2_transport.verifying_context_of(http2=True).load_verify_locations(certificate)
     server = await asyncio.get_running_loop().create_server(Http2Server, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     transport = Httpx2Transport(

@@ -314,6 +314,35 @@ async def test_once_without_it_and_then_never_with_it(backend: OpenAIBackend, up
         assert sent["max_tokens"] == 9 and not {"seed", "logprobs", "top_logprobs", "stream_options"} & sent.keys()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "'content' must be a string",
+        "messages.0.content: Input should be a valid string",
+        "json: cannot unmarshal array into Go struct field ChatMessage.messages.content of type string",
+        "Failed to deserialize the JSON body: messages[0].content: invalid type: sequence, expected a string",
+        "[{'role': 'user'}] messages[0].content is not a string",
+    ],
+)
+async def test_texts_in_parts_are_one_text_where_a_server_takes_strings(
+    backend: OpenAIBackend, upstream: Upstream, words: str
+) -> None:
+    """Once, then from the start; nothing is lost, so nothing is told, and a picture is no text."""
+    text, picture = {"type": "text", "text": "one"}, {"type": "image_url", "image_url": {"url": "data:,"}}
+    upstream.on(lambda request: isinstance(request.body["messages"][0]["content"], list)).reply(
+        Reply(status=400, body=openai(words)), Reply(status=400, body=openai(words))
+    )
+    body = {"messages": [{"role": "user", "content": [text, {"type": "text", "text": "two"}]}]}
+    for calls in (2, 3):
+        reply = await backend.complete(BackendRequest(body, ask_logprobs=False))
+        assert reply.dropped == () and len(upstream.requests) == calls
+        assert upstream.requests[-1].body["messages"][0]["content"] == "one\ntwo"
+    with pytest.raises(BadStatus):
+        seen = [{"role": "user", "content": [text, picture]}]
+        await backend.complete(BackendRequest({"messages": seen}, ask_logprobs=False))
+    assert upstream.requests[-1].body["messages"] == seen
+
+
 async def test_what_does_not_help_is_not_remembered(backend: OpenAIBackend, upstream: Upstream) -> None:
     """The error stands, and the next request is sent whole."""
     raw = openai("Unsupported parameter: 'seed' is not supported with this model.", "seed", "unsupported_parameter")
@@ -323,6 +352,27 @@ async def test_what_does_not_help_is_not_remembered(backend: OpenAIBackend, upst
     assert error.value.told["message"] == "no" and error.value.callers_fault
     await backend.complete(BackendRequest({"messages": ASKED, "seed": 1}, ask_logprobs=False))
     assert upstream.requests[-1].body["seed"] == 1
+
+
+async def test_what_is_refused_while_a_model_reasons_is_left_out_at_that_effort(
+    backend: OpenAIBackend, upstream: Upstream
+) -> None:
+    """It is learnt once for each effort; a request that turns reasoning off keeps its temperature."""
+    raw = openai("temperature=0.2 is not supported while reasoning is active.", "temperature", "unsupported_value")
+    upstream.on(lambda got: got.body.get("temperature") and got.body.get("reasoning_effort") != "none").reply(
+        Reply(status=400, body=raw)
+    )
+    asked = {"messages": ASKED, "temperature": 0.2}
+    for body, calls, sent in (
+        (asked, 2, False),
+        (asked, 1, False),
+        (asked | {"reasoning_effort": "none"}, 1, True),
+        (asked | {"reasoning_effort": "high"}, 2, False),
+        (asked | {"reasoning_effort": "high"}, 1, False),
+    ):
+        upstream.requests.clear()
+        await backend.complete(BackendRequest(body, ask_logprobs=False))
+        assert (len(upstream.requests), "temperature" in upstream.requests[-1].body) == (calls, sent)
 
 
 async def test_what_is_refused_beside_another_field_is_sent_without_it_again(

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 import uvloop
 
-from gateway.backends import http1_transport
+from gateway.backends import http1_transport, httpx2_transport
 from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.httpx2_transport import Httpx2Transport
@@ -90,6 +90,7 @@ async def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         certificate = request.getfixturevalue("certificate")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     http1_transport.verifying_context.cache_clear()
+    httpx2_transport.verifying_context_of.cache_clear()
     kinds: dict[str, Callable[..., Transport]] = {
         "http1": Http1Transport,
         "httpx2": Httpx2Transport,
@@ -98,6 +99,7 @@ async def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     yield maker
     await maker.aclose()
     http1_transport.verifying_context.cache_clear()
+    httpx2_transport.verifying_context_of.cache_clear()
 
 
 ours = pytest.mark.parametrize("make", ["http1", "http1-tls"], indirect=True)
@@ -806,6 +808,19 @@ async def test_a_thousand_cancellations_cost_no_slot(make: Make, upstream: Upstr
 
 
 @pytest.mark.parametrize("make", ["http1", "httpx2"], indirect=True)
+async def test_authorities_of_the_environment_are_trusted(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where SSL_CERT_FILE names a company's authorities, every client verifies servers by them."""
+    async with self_signed_server(tmp_path) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
+        http1_transport.verifying_context.cache_clear()
+        httpx2_transport.verifying_context_of.cache_clear()
+        response = await send(await make(server.url))
+        assert response.status == 200
+        response.close()
+
+
 async def test_a_certificate_of_another_host(make: Make, tmp_path: Path) -> None:
     """A certificate that is trusted, but names another host: nothing is sent there."""
     async with self_signed_server(tmp_path) as server:
@@ -822,7 +837,4 @@ async def test_a_certificate_of_another_host(make: Make, tmp_path: Path) -> None
 
 def contexts_of_clients() -> list[ssl.SSLContext]:
     """The TLS contexts by which our transports verify servers."""
-    from gateway.backends import httpx2_transport
-
-    of_httpx2 = httpx2_transport._verifying_context(http2=False)
-    return [http1_transport.verifying_context(), of_httpx2]
+    return [http1_transport.verifying_context(), httpx2_transport.verifying_context_of(http2=False)]

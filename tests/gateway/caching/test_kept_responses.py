@@ -10,14 +10,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 from cache.scopes.shelf import ENTRY, Caps
-from cache.store.base import Command, NoStore, Operation, StoreUnavailable, Write
+from cache.store.base import Command, NoStore, Operation, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from gateway.caching import kept_responses
+from gateway.caching.conversations import Conversations
 from gateway.caching.kept_responses import KeptResponses
 from gateway.errors import InvalidRequest, Overloaded
 from tests.support.store import UNHURRIED, LocalStore, local_store
+from tests.support.wait import eventually
 
 Json = dict[str, Any]
 CAPS = Caps()
@@ -28,6 +31,7 @@ class Held(RedisStore):
 
     go: asyncio.Event
     fails = False
+    loses_reply = False
     sizes: list[int]
     """How many operations each write had."""
 
@@ -37,6 +41,14 @@ class Held(RedisStore):
         if self.fails:
             raise StoreUnavailable("full")
         await super().apply(operations)
+        if self.loses_reply:
+            raise StoreUnavailable("timeout")
+
+
+async def until_found(kept: KeptResponses, response_id: str) -> None:
+    async with asyncio.timeout(10):
+        while await kept.find("t", response_id) is None:
+            await asyncio.sleep(0.01)
 
 
 def made(number: int, text: str = "a") -> Json:
@@ -199,6 +211,17 @@ async def test_a_tenant_has_so_much_room(store: LocalStore) -> None:
         assert [number for number in range(6) if await kept.find("t", f"resp_{number}") is not None] == [5]
 
 
+async def test_conversations_share_the_room_of_responses(store: LocalStore) -> None:
+    """Whoever begins one after another makes room by their own that end first, and by nobody else's."""
+    async with worker(store, Caps(entries=3)) as (kept, held):
+        conversations = Conversations(kept, held)
+        other = await conversations.create("one", [], {}, 5)
+        begun = [await conversations.create("many", [], {}, 60 + number) for number in range(6)]
+        left = [one for one in begun if await kept.find("many", one["id"]) is not None]
+        assert left == begun[3:]
+        assert await kept.find("one", other["id"]) is not None
+
+
 def command(*words: str) -> Any:
     return Command(tuple(word.encode() for word in words))
 
@@ -212,6 +235,48 @@ async def test_a_response_that_is_deleted_while_it_is_written_is_gone(store: Loc
         held.go.set()
     async with worker(store) as (kept, _):
         assert await kept.find("t", "resp_1") is None
+
+
+async def test_what_another_worker_writes_after_it_was_deleted_is_gone(store: LocalStore) -> None:
+    """Its client has the id before the store has the response; whichever worker it asks, deleted stays deleted."""
+    async with worker(store) as (late, held), worker(store) as (other, _):
+        held.go.clear()
+        late.keep("t", made(1), given("q"), [], 60)
+        late.keep("t", made(2), given("q"), [], 60)
+        await asyncio.sleep(0)
+        assert not await other.delete("t", "resp_1"), "it is not there yet"
+        held.go.set()
+        await until_found(other, "resp_2")
+        assert await other.find("t", "resp_1") is None
+
+
+async def test_a_write_that_is_tried_again_brings_nothing_back(store: LocalStore) -> None:
+    """The first try has reached the store, though its answer came too late; the response was deleted meanwhile."""
+    async with worker(store) as (first, held), worker(store) as (other, _):
+        first.leases["resp_1"] = Release(first.lease_of("t", "resp_1"), b"me")  # so it is tried again
+        held.loses_reply = True
+        first.keep("t", made(1), given("q"), [], 60)
+        await until_found(other, "resp_1")
+        assert await other.delete("t", "resp_1")
+        held.loses_reply = False
+        tries = len(held.sizes)
+        await eventually(lambda: len(held.sizes) > tries)
+        first.keep("t", made(2), given("q"), [], 60)
+        await until_found(other, "resp_2")
+        assert await other.find("t", "resp_1") is None
+
+
+async def test_what_was_deleted_is_known_of_the_latest_alone(store: LocalStore) -> None:
+    """Ids that nobody has take no room without end, and what is known of them goes by itself."""
+    async with worker(store) as (kept, _):
+        for number in range(3):
+            await kept.delete("t", f"resp_{number}")
+        async with redis.asyncio.Redis.from_url(store.url) as client:
+            (name,) = await client.keys("*:gone")
+            await client.zadd(name, {f"{number:032x}": number for number in range(12_000)})
+            await kept.delete("t", "resp_3")
+            assert await client.zcard(name) == 10_000
+            assert 0 < await client.pttl(name) <= 600_000
 
 
 async def test_a_store_that_refuses_costs_the_response_alone(
@@ -289,7 +354,7 @@ async def test_a_tenant_leaves_room_for_the_others(
 )
 async def test_a_damaged_value_is_no_response(store: LocalStore, value: bytes) -> None:
     async with worker(store) as (kept, held):
-        await held.ask([command("SET", kept._key("t", "resp_1"), value.decode())])
+        await held.ask([command("SET", kept.key_of("t", "resp_1"), value.decode())])
         assert await kept.find("t", "resp_1") is None
 
 
@@ -341,7 +406,7 @@ async def test_a_response_is_found_by_its_owner_alone(store: LocalStore) -> None
         await kept.find("acme", "resp_77")
         assert await kept.find("umbrella", "resp_77") is None
         assert not await kept.delete("umbrella", "resp_77")
-        one, other = (kept._key(tenant, "resp_77").split(ENTRY) for tenant in ("acme", "umbrella"))
+        one, other = (kept.key_of(tenant, "resp_77").split(ENTRY) for tenant in ("acme", "umbrella"))
         assert one[0] != other[0], "the place of all of its responses"
         assert one[1] != other[1], "the id, so that a listing does not tell who has what"
         assert await kept.find("acme", "resp_77") is not None

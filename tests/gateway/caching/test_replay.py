@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cache.entry import CacheEntry, Hit
-from gateway.caching.replay import in_pieces, replay
+from gateway.caching.replay import as_new, in_pieces, replay
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of
 from gateway.request.context import Client, RequestContext
 from tests.support.context import streamed_request
@@ -109,3 +109,16 @@ async def test_a_client_that_does_not_read_is_dropped(pace: str) -> None:
     await asyncio.wait([task], timeout=5)
     assert task.cancelled()
     assert stalled.client.gone
+
+
+@pytest.mark.parametrize("ident", ["chatcmpl-7", 'a"b\\\\c', "\u6c38"])
+def test_each_reply_of_a_stored_answer_has_its_own_id_and_time(ident: str) -> None:
+    """Of an answer as it is stored now, whose id comes first, and of one that an earlier version stored."""
+    value = {**ANSWERS[0], "id": ident, "model": 'an "id":"x","created":1'}
+    now = {"id": ident, "created": value["created"], **value}
+    for stored in (orjson.dumps(now), orjson.dumps(value)):
+        one, other = (orjson.loads(as_new(stored)) for _ in range(2))
+        assert {ident, one["id"], other["id"]} == {ident} | {one["id"]} | {other["id"]} and one["id"] != other["id"]
+        assert one["id"].startswith("chatcmpl-") and len(one["id"]) == 41 and one["created"] > value["created"]
+        for found in (one, other):
+            assert {**found, "id": ident, "created": value["created"]} == value

@@ -192,3 +192,18 @@ async def test_a_store_that_does_not_say_leaves_the_quotas_alone() -> None:
         assert (room.memory, room.degraded(), room.responses.bytes) == (None, [], 256 * _MIB)
         await room.aclose()
         await store.aclose()
+
+
+@pytest.mark.parametrize(("flags", "told"), [("--rename-command ZMSCORE GONE", True), ("", False)])
+async def test_a_server_that_is_too_old_is_told(flags: str, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """From the start, in `/readyz` and once in the log: what lacks a command of Redis 6.2 fails where it is needed."""
+    with local_store(flags) as server:
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
+        room = StoreRoom(store, deployed(), lambda: _SET)
+        with caplog.at_level(logging.WARNING, "tierline.store"):
+            await room.start()
+            await room.refresh()
+        assert [line.startswith("store: older than Redis 6.2") for line in room.degraded()] == [True] * told
+        assert sum("older than" in record.getMessage() for record in caplog.records) == told
+        await room.aclose()
+        await store.aclose()

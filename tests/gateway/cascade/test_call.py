@@ -54,13 +54,13 @@ def generated(tokens: int, usage: dict[str, int] | None = None) -> StreamState:
         ("cancelled", "cancelled", True),
         ("fault", "internal_error", False),
         (Truncated("cut"), "upstream_truncated", False),
-        (BudgetSpent(1.0), "upstream_timeout", False),
+        (BudgetSpent(1.0), "upstream_timeout", True),
     ],
 )
 def test_each_outcome_settles_the_call(
     endpoint: Endpoint, outcome: CallOutcome, error: str | None, charged: bool
 ) -> None:
-    """The slot is free, the hop has ended, and a call that failed before its first token costs nothing."""
+    """The slot is free, the hop has ended, and a backend that failed before its first token charges nothing."""
     call, ledger = call_at(endpoint)
     call.close(outcome)
     assert endpoint.in_flight == 0
@@ -83,6 +83,29 @@ def test_a_whole_answer_that_came_too_late_has_its_prompt_charged(endpoint: Endp
     call, ledger = call_at(endpoint, stream=False)
     call.close(BudgetSpent(1.0))
     assert (ledger.tokens_in, ledger.tokens_out) == (PROMPT, 0)
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "lost", BudgetSpent(1.0)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_given_up_owes_an_answer(endpoint: Endpoint, outcome: CallOutcome, *, stream: bool) -> None:
+    """It was sent, and its backend makes and bills the answer: it is charged until somebody knows better."""
+    ledger = Ledger("r")
+    call = BackendCall(ledger, endpoint.take(SlotRequest(stream=stream)), Hop([], "attempt"), PROMPT, lambda: 500)
+    call.close(outcome)
+    assert (ledger.tokens_in, ledger.tokens_out, ledger.usage_estimated) == (PROMPT, 500, True)
+    assert ledger.cost_usd == pytest.approx(500 + PROMPT / 1e6)
+
+
+def test_a_stream_that_is_cut_owes_what_had_come(endpoint: Endpoint) -> None:
+    """A chunk may hold many tokens; what the stream's beginning said of its prompt is the truth of that."""
+    ledger = Ledger("r")
+    call = BackendCall(ledger, endpoint.take(SlotRequest()), Hop([], "attempt"), PROMPT, lambda: 500)
+    call.state = StreamState()
+    begun = {"prompt_tokens": 100_003, "completion_tokens": 1, "estimated": True, "begun": True}
+    call.state.add({"choices": [{"index": 0, "delta": {"content": ""}}], "usage": begun})
+    call.state.add({"choices": [{"index": 0, "delta": {"content": "word " * 80}}]})
+    call.close("cancelled")
+    assert (ledger.tokens_in, ledger.tokens_out) == (100_003, 100)
 
 
 def test_only_the_first_close_counts(endpoint: Endpoint) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from gateway.cascade.conversations import ConversationMemory
 from gateway.telemetry import names
@@ -51,7 +53,9 @@ async def memory_of(folder: Path, clock: list[float], backends: int = 1, **backe
     own = [{"base_url": "http://127.0.0.1:9/v1", "model": "m", **backend} for _ in range(backends)]
     settings = {"tiers": [{"name": name, "backends": own[:1] if name == "local" else own} for name in TIERS]}
     folder.mkdir()
-    settings = {"tiers": [{**one, "backends": [dict(b) for b in one["backends"]]} for one in settings["tiers"]]}
+    settings = {
+        "tiers": [{**one, "backends": [copy.deepcopy(b) for b in one["backends"]]} for one in settings["tiers"]]
+    }
     env = {"A_KEY": "sk-a-key-of-a-test"}
     async with in_process(folder, "http://127.0.0.1:9/v1", settings=settings, env=env) as app:
         return ConversationMemory(app.steps.router._tiers, lambda: clock[0])
@@ -91,6 +95,30 @@ async def test_a_session_that_asks_for_longer_is_kept_for_longer(tmp_path: Path)
     [short, long] = [one.held["hosted"] for one in found if one is not None]
     assert [held.at(1299.0) for held in (short, long)] == [3000, 3000]
     assert [held.at(1301.0) for held in (short, long)] == [0, 3000] and long.at(4600.0) == 0
+
+
+async def test_what_is_weighed_knows_that_an_hour_costs_more(tmp_path: Path) -> None:
+    """A tier that is cold writes the whole prompt, for an hour where the policy keeps prompts long."""
+    memory = await memory_of(
+        tmp_path / "one", [1000.0], prompt_lifetime="5m", kind="anthropic", model="claude-haiku-4-5", key_env="A_KEY",
+        price={"input": 2, "output": 0, "cached_input": 0, "cache_write": 2.5},
+    )  # fmt: skip
+    cold = []
+    for rules in (policy(), policy(prompt_cache="long")):
+        turn(memory, call("hosted", tokens_cached=PROMPT), rules=rules)
+        known = turn(memory, call("hosted", tokens_cached=PROMPT), rules=rules)
+        assert known is not None
+        body = {"messages": [{"role": "user", "content": "Hello."}]}
+        request = SimpleNamespace(
+            conversation=known,
+            policy=rules,
+            features=features_of(body),
+            ledger=Ledger("r", tokens_left_out=known.left_out),
+        )
+        costs = memory.costs(cast(Any, request))
+        assert costs is not None
+        cold.append(costs["local"].usd)
+    assert cold[0] is not None and cold[1] is not None and cold[1] > cold[0]
 
 
 async def test_the_latest_conversations_are_remembered(tmp_path: Path) -> None:

@@ -42,3 +42,23 @@ async def test_only_the_last_two_days_are_kept() -> None:
             spent[day] = await budget.spent("chat")
         assert spent == {0: 0, 1: 0, 2: 0, 3: 0.25, 4: 0}
         await store.aclose()
+
+
+async def test_one_of_several_tenants_has_half_of_what_the_others_leave() -> None:
+    """Whoever comes first does not use up what is there for all; one that is alone may."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
+        budget = DailyBudget(store)
+        assert await budget.reserve("chat", 0.51, 1.0, "acme") is None
+        first = await budget.reserve("chat", 0.5, 1.0, "acme")
+        assert first is not None
+        assert await budget.reserve("chat", 0.01, 1.0, "acme") is None
+        assert await budget.reserve("chat", 0.26, 1.0, "gamma") is None
+        assert await budget.reserve("chat", 0.25, 1.0, "gamma") is not None
+        assert await budget.reserve("verify:chat", 0.5, 1.0, "acme") is not None
+        await budget.settle(first, 0.1)
+        assert [await budget.spent("chat", tenant) for tenant in ("", "acme", "gamma")] == [0.35, 0.1, 0.25]
+        assert await budget.reserve("chat", 0.25, 1.0, "acme") is not None
+        assert await budget.reserve("chat", 0.41, 1.0) is None
+        assert await budget.reserve("chat", 0.4, 1.0) is not None
+        await store.aclose()

@@ -88,9 +88,9 @@ async def test_a_judge_that_was_late_is_asked_again_after_a_while() -> None:
     endpoint = Endpoint(made, OpenAIBackend(NeverAnswers(), model="m", key=None))
     judge = DraftJudge({"judge": endpoint}, {"judge": "judge"}, DailyBudget(NoStore()), lambda: now)
     rule = JudgeRules(backend="judge")
-    with pytest.raises(NotJudged, match="no verdict within 20 ms"):
-        await judge.ask(streamed_request(Client(None, 60.0)), rule, Evidence("A draft."), 0.02)
-    assert judge.takes_s(rule) == pytest.approx(0.02, rel=0.2)
+    with pytest.raises(NotJudged, match=r"no verdict within \d+ ms"):
+        await judge.ask(streamed_request(Client(None, 60.0)), rule, Evidence("A draft."), 0.2)
+    assert 0.0 < judge.takes_s(rule) <= 0.2  # what was left of it once the budget was asked
     now += 31
     assert judge.takes_s(rule) == 0.0
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.cascade.expected_costs import ExpectedCosts
+from gateway.config.prices import Price
 from gateway.errors import Forbidden
 from gateway.keys.records import Caller, Limited
-from gateway.quotas.terms import Budget, Terms
+from gateway.quotas.terms import NANO, Budget, Terms
 from gateway.request.admission import Holding
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Trace
+from policies.model import Hedge
 from routing.features import features_of
 from tests.support.app import InProcess, in_process
 from tests.support.upstream import Upstream
@@ -73,16 +76,22 @@ def ledger_of(*calls: CallAccount) -> Ledger:
     return ledger
 
 
+def learn(costs: ExpectedCosts, ended: Ledger, tiers: tuple[str, ...] = ("hosted",), surface: str = "chat") -> None:
+    """A request of 500 tokens, of tenant t, has ended."""
+    costs.learn("t", surface, tiers, 500, 1, ended)
+
+
 def test_what_is_expected_does_not_follow_max_tokens_but_the_worst_case_does(app: InProcess) -> None:
     costs = ExpectedCosts(app.steps.tiers)
-    few, many = (costs.of(*request(app, max_tokens=most), TIERS) for most in (1000, 64_000))
+    few, many = (costs.of(*request(app, max_tokens=most), TIERS) for most in (4000, 64_000))
     assert 0 < few.expected == many.expected < few.worst < many.worst
+    assert few.expected < few.reserved == many.reserved < few.worst
 
 
 def test_an_answer_is_not_expected_to_be_longer_than_the_request_allows(app: InProcess) -> None:
     costs = ExpectedCosts(app.steps.tiers)
     made, hold = request(app, max_tokens=10)
-    assert costs.answer_tokens(made) == 10
+    assert costs.tokens(made) == made.features.approx_tokens + 10
     assert costs.of(made, hold, TIERS).expected < costs.of(*request(app), TIERS).expected
 
 
@@ -90,30 +99,128 @@ def test_a_tier_further_up_counts_by_how_often_it_is_asked(app: InProcess) -> No
     costs = ExpectedCosts(app.steps.tiers)
     alone, behind = (costs.of(*request(app), tiers).expected for tiers in (("hosted",), TIERS))
     assert behind < alone, "the price of tier local is 0"
-    made, _ = request(app)
     for _ in range(200):
-        both = ledger_of(call("local", 500, 100), call("hosted", 500, 400))
-        costs.learn("chat", TIERS, made.features.approx_tokens, both)
+        learn(costs, ledger_of(call("local", 500, 100), call("hosted", 500, 400)), TIERS)
     assert costs.of(*request(app), TIERS).expected == pytest.approx(alone, rel=0.25), "now each request comes there"
 
 
-def test_what_answers_had_is_learnt_for_each_surface(app: InProcess) -> None:
+def test_what_answers_had_is_learnt_for_each_surface_and_tenant(app: InProcess) -> None:
     costs = ExpectedCosts(app.steps.tiers)
     before = costs.of(*request(app), ("hosted",)).expected
     for _ in range(200):
-        costs.learn("another", ("hosted",), 500, ledger_of(call("hosted", 500, 4000)))
-    assert costs.of(*request(app), ("hosted",)).expected == before, "of another surface"
+        learn(costs, ledger_of(call("hosted", 500, 4000)), surface="another")
+        costs.learn("another", "chat", ("hosted",), 500, 1, ledger_of(call("hosted", 500, 4000)))
+    assert costs.of(*request(app), ("hosted",)).expected == before, "of another surface, and another tenant"
     made, hold = request(app)
     costs.of(made, hold, ("hosted",))
     assert hold.learn is not None
     for _ in range(200):
         made.ledger.calls = [call("hosted", made.features.approx_tokens, 4000)]
         hold.learn(made.ledger)
-    assert costs.answer_tokens(made) == 400, "of tier local nothing was learnt"
+    assert costs.tokens(made) == made.features.approx_tokens + 400, "of tier local nothing was learnt"
     assert costs.of(*request(app), ("hosted",)).expected > 5 * before
+
+
+def test_the_worst_case_counts_tokens_as_the_provider_does_and_every_call_beside(app: InProcess) -> None:
+    """A provider that counts three tokens for one estimated makes it dearer, and so do a hedge and samples."""
+    costs = ExpectedCosts(app.steps.tiers)
+    made, hold = request(app, max_tokens=1)
+    once = costs.of(made, hold, ("hosted",)).worst
+    for _ in range(200):
+        learn(costs, ledger_of(call("hosted", 1500, 1)))
+    thrice = costs.of(made, hold, ("hosted",)).worst
+    assert thrice == pytest.approx(3 * once, rel=0.05)
+    escalate = made.policy.escalate
+    hedged = replace(
+        made,
+        policy=made.policy.model_copy(
+            update={"escalate": escalate.model_copy(update={"hedge": Hedge(after="p95", max_extra_spend=0.03)})}
+        ),
+    )
+    assert costs.of(hedged, hold, ("hosted",)).worst == pytest.approx(2 * thrice, rel=0.01)
+
+
+def test_nothing_is_learnt_of_a_request_that_was_left_or_failed(app: InProcess) -> None:
+    """What its calls used is a guess: were it learnt, a client that leaves would teach what the next ones reserve."""
+    costs = ExpectedCosts(app.steps.tiers)
+    before = costs.of(*request(app), ("hosted",))
+    for error in ("client_gone", "deadline_exceeded"):
+        left = ledger_of(call("hosted", 500, 4000))
+        left.error = error
+        learn(costs, left)
+    assert costs.of(*request(app), ("hosted",)) == before
+
+
+def test_every_choice_counts(app: InProcess) -> None:
+    costs = ExpectedCosts(app.steps.tiers)
+    one, eight = (costs.of(*request(app, n=n, max_tokens=1000), ("hosted",)) for n in (1, 8))
+    assert eight.reserved > 6 * one.reserved
+    for _ in range(20):
+        learn(costs, ledger_of(call("hosted", 500, 1000)))
+    one, eight = (costs.of(*request(app, n=n, max_tokens=1000), ("hosted",)) for n in (1, 8))
+    assert eight.reserved > 6 * one.reserved
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0="}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+    ],
+)
+def test_what_is_not_in_the_body_counts_as_all_that_a_tier_can_read(app: InProcess, part: dict[str, Any]) -> None:
+    """A file may hold any number of tokens: the tier's context is reserved, and what others had says nothing of it."""
+    costs = ExpectedCosts(app.steps.tiers)
+    plain = costs.of(*request(app), ("hosted",))
+    for _ in range(20):
+        learn(costs, ledger_of(call("hosted", 50, 10)))
+    made, hold = request(app, messages=[{"role": "user", "content": [{"type": "text", "text": "sum up"}, part]}])
+    unseen = costs.of(made, hold, ("hosted",))
+    assert unseen.reserved > 20 * plain.reserved
+    assert costs.tokens(made) > 100_000
+    assert hold.learn is not None
+    before = costs.of(*request(app), ("hosted",))
+    made.ledger.calls = [call("hosted", 90_000, 10)]
+    hold.learn(made.ledger)
+    assert costs.of(*request(app), ("hosted",)) == before, "its prompt's length says nothing of other prompts"
+
+
+def test_a_picture_counts_as_the_tokens_that_it_usually_has(app: InProcess) -> None:
+    costs = ExpectedCosts(app.steps.tiers)
+    picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    made, _ = request(app, messages=[{"role": "user", "content": [{"type": "text", "text": "what?"}, picture]}])
+    assert costs.tokens(made) > 1600
 
 
 def test_a_tool_of_the_provider_has_a_price_that_nobody_states(app: InProcess) -> None:
     made, hold = request(app, web_search_options={})
     with pytest.raises(Forbidden, match=r"keys\.unknown_price\.ceiling"):
         ExpectedCosts(app.steps.tiers).of(made, hold, TIERS)
+
+
+def test_a_tier_of_unknown_price_refuses_whoever_may_come_there(app: InProcess) -> None:
+    """Also where it is only the last one to be asked; a request that stays below is let in."""
+    costs = ExpectedCosts(app.steps.tiers)
+    app.steps.tiers["hosted"].price = None
+    with pytest.raises(Forbidden, match="tier 'hosted'"):
+        costs.of(*request(app), TIERS)
+    assert costs.of(*request(app), ("local",)).worst == 0
+
+
+@pytest.mark.parametrize(
+    ("marker", "times"),
+    [({"type": "ephemeral", "ttl": "1h"}, 2.0), ({"type": "ephemeral"}, 1.25), (None, 1.0)],
+    ids=["an hour", "five minutes", "nothing"],
+)
+def test_a_prompt_that_is_to_be_kept_costs_what_writing_it_does(
+    app: InProcess, marker: dict[str, str] | None, times: float
+) -> None:
+    """As expected, as reserved and at most, until it is known what the provider reads of it."""
+    costs, tier = ExpectedCosts(app.steps.tiers), app.steps.tiers["hosted"]
+    tier.price = Price(input=4, cache_write=5)
+    part = {"type": "text", "text": "word " * 400, **({"cache_control": marker} if marker else {})}
+    made, hold = request(app, messages=[{"role": "user", "content": [part]}])
+    cost = costs.of(made, hold, ("hosted",))
+    usd = made.features.approx_tokens * 4e-6 * times
+    assert [one / NANO for one in (cost.expected, cost.reserved, cost.worst)] == pytest.approx([usd] * 3, rel=0.01)

@@ -37,9 +37,7 @@ GOOD: dict[str, Any] = {"text": "a sure answer", "confidence": 0.9}
 POOR: dict[str, Any] = {"text": "a doubtful answer", "confidence": 0.3}
 SLOW: dict[str, Any] = {**GOOD, "ttft": "30s"}
 DOWN: dict[str, Any] = {"error": {"status": 500}}
-WRONG: dict[str, Any] = {
-    "error": {"status": 400, "body": {"error": {"message": "no", "type": "invalid_request_error"}}}
-}
+WRONG: dict[str, Any] = {"error": {"status": 400, "body": {"error": {"message": "no", "code": "invalid_type"}}}}
 
 
 class Worker:

@@ -23,7 +23,7 @@ def folded(*deltas: list[dict[str, Any]]) -> list[tuple[str, str]]:
     for parts in deltas:
         choice = {"index": 0, "delta": {"tool_calls": json.loads(json.dumps(parts))}, "finish_reason": None}
         normaliser.mend([choice])
-        for one in choice["delta"]["tool_calls"]:  # type: ignore[index]
+        for one in choice["delta"].get("tool_calls", ()):  # type: ignore[attr-defined]
             call = calls.setdefault(one["index"], {"id": "", "name": "", "arguments": ""})
             call["id"] += one.get("id", "")
             call["name"] += one["function"].get("name", "")
@@ -129,12 +129,13 @@ def test_an_ordinary_call_is_not_touched() -> None:
     ("word", "finish"),
     [
         ("", None), (None, None), (7, None), ("stop", "stop"), ("STOP", "stop"), ("eos", "stop"), ("end_turn", "stop"),
-        ("MAX_TOKENS", "length"), ("max_tokens", "length"), ("model_length", "length"), ("tool_use", "tool_calls"),
+        ("MAX_TOKENS", "length"), ("max_tokens", "length"), ("model_length", "length"),
         ("SAFETY", "content_filter"), ("sensitive", "content_filter"), ("of a later version", "of a later version"),
     ],
 )  # fmt: skip
 def test_finish_reasons(word: object, finish: str | None) -> None:
     """What servers call a finish reason becomes OpenAI's word for it, whole and in a stream."""
+    assert finish_reason_of("tool_use") == "tool_calls"
     assert finish_reason_of(word) == finish
     choice = {"index": 0, "delta": {}, "finish_reason": word}
     DeltaNormaliser().mend([choice])
@@ -152,6 +153,81 @@ def test_an_answer_that_failed(word: str) -> None:
             normalise({"choices": [{"message": {"content": "half"}, **choice}]}, "m")
         with pytest.raises(AnswerFailed):
             DeltaNormaliser().mend([{"index": 0, "delta": {}, **choice}])
+
+
+def streamed(*chunks: tuple[dict[str, Any], Any]) -> tuple[list[Any], list[Any]]:
+    """The deltas and finish reasons that clients get of these chunks' deltas and finish reasons, and of the end."""
+    normaliser = DeltaNormaliser()
+    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": told} for delta, told in chunks]
+    for choice in choices:
+        normaliser.mend([choice])
+    choices += normaliser.end()
+    assert not normaliser.holds and normaliser.end() == []
+    return [one["delta"] for one in choices], [one["finish_reason"] for one in choices]
+
+
+def piece(text: str, **members: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "function": {"arguments": text, **members}}]}
+
+
+@pytest.mark.parametrize(
+    ("chunks", "finishes"),
+    [
+        pytest.param(
+            [(piece('{"a":', name="f"), "tool_calls"), (piece("1}"), "tool_calls")],
+            [None, None, "tool_calls"],
+            id="on each piece of a call",
+        ),
+        pytest.param(
+            [(piece('{"a":', name="f"), "tool_calls"), (piece("1}"), None), ({}, "stop")],
+            [None, None, "tool_calls"],
+            id="on the first piece, and at the end",
+        ),
+        pytest.param(
+            [({"content": "a"}, "stop"), ({"content": "b"}, "stop")], [None, None, "stop"], id="on each piece of a text"
+        ),
+        pytest.param([({"content": "a"}, None), ({}, "stop"), ({}, "stop")], [None, "stop", None], id="twice"),
+        pytest.param(
+            [(piece("", name="f"), None), ({}, "tool_calls"), ({}, "stop")], [None, "tool_calls", None], id="two"
+        ),
+        pytest.param([({"content": "a"}, "length"), ({}, "stop")], [None, "length"], id="cut short, then stop"),
+        pytest.param([({"content": "a"}, None), ({}, "tool_calls")], [None, "stop"], id="no call at all"),
+        pytest.param([({"tool_calls": []}, "tool_calls")], ["stop"], id="an empty list"),
+        pytest.param(
+            [({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, "tool_calls")], ["stop"], id="no name"
+        ),
+        pytest.param([({"content": "a"}, None)], [None], id="cut off"),
+        pytest.param([({"role": "assistant"}, "stop")], ["stop"], id="an empty answer"),
+    ],
+)
+def test_a_choice_of_a_stream_ends_once_after_all_of_it(chunks: list[Any], finishes: list[Any]) -> None:
+    """Whatever the server repeats. What came beside a piece of the answer is held until the stream's end."""
+    assert streamed(*chunks)[1] == finishes
+
+
+def test_pieces_of_a_call_wait_for_its_name() -> None:
+    deltas, _ = streamed(
+        ({"tool_calls": [{"index": 0, "id": "a", "type": "function"}]}, None),
+        (piece('{"a":'), None),
+        (piece("1", name="f"), None),
+        (piece("}"), None),
+        ({}, "tool_calls"),
+    )
+    first = {"index": 0, "id": "a", "type": "function", "function": {"arguments": '{"a":1', "name": "f"}}
+    assert deltas == [{}, {}, {"tool_calls": [first]}, piece("}"), {}]
+
+
+def test_arguments_of_a_call_without_a_name_are_a_failed_answer() -> None:
+    """No client can do anything with them; an empty call without a name is none, and left out."""
+    with pytest.raises(AnswerFailed):
+        streamed((piece('{"a":1}'), None), ({}, "tool_calls"))
+    calls = [{"id": "a", "type": "function", "function": {"name": None, "arguments": '{"a":1}'}}]
+    with pytest.raises(AnswerFailed):
+        normalise({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}, "m")
+    calls[0]["function"]["arguments"] = ""  # type: ignore[index]
+    value: dict[str, Any] = {"choices": [{"message": {"content": "x", "tool_calls": calls}, "finish_reason": "stop"}]}
+    normalise(value, "m")
+    assert value["choices"][0]["finish_reason"] == "stop" and value["choices"][0]["message"]["tool_calls"] == []
 
 
 def test_calls_that_end_with_stop() -> None:

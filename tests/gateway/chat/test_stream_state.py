@@ -83,6 +83,18 @@ def test_an_answer_is_whole_when_every_choice_has_finished(order: str, whole: bo
     assert state.has_choice is bool(order)
 
 
+@pytest.mark.parametrize(("more", "out"), [({"timings": {"predicted_n": 2}}, 4), ({}, 2)], ids=["apart", "so far"])
+def test_a_usage_of_each_choice_is_added_up(more: dict[str, Any], out: int) -> None:
+    """llama.cpp tells what each choice took when it ends; others tell a stream's usage so far, with every chunk."""
+    ends = {**HEAD, "choices": [], "usage": USAGE, **more}
+    both = [chunk({"content": "a"}, index=number) for number in (0, 1)]
+    state = through(*both, chunk(index=1, finish_reason="stop"), ends, chunk(finish_reason="stop"), ends)
+    assert state.usage == Usage(3, out)
+    assert state.reported == {"prompt_tokens": 3, "completion_tokens": out, "total_tokens": 3 + out}
+    one = through(both[0], ends, ends)
+    assert one.usage == Usage(3, 2), "of one choice the last word counts"
+
+
 def test_usage_that_makes_no_sense_is_none() -> None:
     """The last report that makes sense holds; the other is noted."""
     state = through({**HEAD, "choices": [], "usage": USAGE}, {**HEAD, "choices": [], "usage": {"prompt_tokens": -1}})

@@ -80,6 +80,25 @@ def test_every_count_that_is_told_is_read_once(usage: dict[str, Any], read: tupl
     assert in_messages["cache_read_input_tokens"] == read[2]
 
 
+def test_one_choice_of_several_that_was_counted_counts_for_each() -> None:
+    """llama.cpp tells the tokens of one choice; a server that counts them all tells what no single choice took."""
+    choices = [{"index": number} for number in range(3)]
+    one: dict[str, Any] = {"choices": choices, "usage": counts(7, 20, 27), "timings": {"predicted_n": 20}}
+    assert standardise(one)
+    got = usage_of(one)
+    assert got is not None and (got.tokens_in, got.tokens_out, got.estimated) == (7, 60, True)
+    assert one["usage"]["total_tokens"] == 67
+    assert not standardise(one), "it is counted once"
+    for value in (
+        {"choices": choices[:1], "usage": counts(7, 20, 27), "timings": {"predicted_n": 20}},
+        {"choices": choices, "usage": counts(7, 60, 67), "timings": {"predicted_n": 20}},
+        {"choices": choices, "usage": counts(7, 60, 67)},
+        {"usage": counts(7, 20, 27), "timings": {"predicted_n": 20}},
+        {"choices": choices, "usage": counts(7, 20, 27), "timings": None},
+    ):
+        assert not standardise(value), value
+
+
 def test_usage_in_the_usual_words_stays_as_it_is() -> None:
     """Nothing is changed, so that a reply's bytes may be passed on."""
     for usage in (

@@ -76,6 +76,9 @@ async def test_a_trail_is_verified_against_itself_and_an_export(
     code, text = await asyncio.to_thread(said, capsys, "verify", *of_store)
     assert code == 1 and f"{KEYS}: BROKEN" in text and f"{REST}: whole" in text
     await store.ask([Command((b"DEL", KEYS.encode()))])
+    code, text = await asyncio.to_thread(said, capsys, "verify", *of_store)
+    assert code == 1 and "2 of 2 entries were removed" in text, "a stream that is gone is missed"
+    await store.ask([Command((b"DEL", f"{KEYS}:head".encode()))])
     await of_key(store, "k_1", "create")
     assert (await asyncio.to_thread(said, capsys, "verify", *of_store))[0] == 0
     code, text = await asyncio.to_thread(said, capsys, "verify", *of_store, *export, "--json")

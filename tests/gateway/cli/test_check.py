@@ -18,6 +18,7 @@ from gateway.config.loader import default_config
 from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead
 from routing.difficulty.model import SHEET_FILE, shipped_artefact
+from tests.gateway.cli.test_gguf_header import gguf
 from tests.support.heads import mean_scorer, write_head
 from tests.support.processes import children_cpu_s
 
@@ -133,6 +134,18 @@ def test_connections_that_cannot_be_had_are_a_warning(tmp_path: Path, capsys: py
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("(warning)")]
     assert warning.startswith(f"{config}:{place_of(config, '3000000000')}: limits.connections: 3000000000 connections")
     assert "this process may have open" in warning
+
+
+def test_a_model_without_a_chat_template_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """llama.cpp serves it as ChatML without saying so, and its answers end by their length."""
+    gguf(tmp_path / "base.gguf")
+    config = tmp_path / "tierline.yaml"
+    shutil.copy(default_config(), config)
+    edit(config, "  context: 4096 # tokens per slot\n", "  gguf: base.gguf\n  context: 4096\n")
+    main(["check", "--config", str(config)])
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if "chat template" in line]
+    assert warning.startswith(f"{config}:{place_of(config, 'base.gguf')}: local_model.gguf: base.gguf has no chat")
+    assert warning.endswith("(warning)")
 
 
 def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,12 +250,19 @@ def test_an_endpoint_that_is_not_there_is_one_clear_line(
     assert collect(upstream, prompts, tmp_path / "rows.jsonl") == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "request (5000 tokens) exceeds the available context size (4096 tokens)",
+        "max_tokens is too large: 9000. This model supports at most 8192 completion tokens, whereas you provided 9000.",
+    ],
+)
 def test_a_prompt_that_fails_alone_is_left_for_later(
-    model: Upstream, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Upstream, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
     """The others are labelled, the exit code is 1, and --resume asks for it again."""
     out = tmp_path / "rows.jsonl"
-    model.on("Two").reply(error_reply(400, "request (5000 tokens) exceeds the available context size (4096 tokens)"))
+    model.on("Two").reply(error_reply(400, words))
     assert collect(model, prompts, out) == 1
     assert len(model.requests) == 3, "what the model cannot hold is not asked again"
     assert "1 prompts got no answer, --resume asks them again; the first, 2: status 400" in capsys.readouterr().err

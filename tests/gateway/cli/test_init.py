@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -40,6 +41,23 @@ class _Claude(StrictMessages):
         assert request.headers["x-api-key"] == self.KEY
         data = [{"type": "model", "id": name} for name in ("claude-sonnet-5-5", "claude-haiku-5-5")]
         return Reply(body=json.dumps({"data": data}).encode())
+
+
+class _Listing(Upstream):
+    """Lists one model, to who has its key if it wants one."""
+
+    def __init__(self, model: str, key: str | None = None) -> None:
+        super().__init__()
+        self.default = Reply(text="Hello.", logprob=-0.01)
+        self._model, self._key = model, key
+
+    def reply_to(self, request: Received) -> Reply:
+        """See `Host`."""
+        if self._key is not None and request.headers.get("authorization") != f"Bearer {self._key}":
+            return Reply(status=401, body=b'{"error": {"message": "Unauthorized"}}')
+        if request.path == "/v1/models":
+            return Reply(body=json.dumps({"data": [{"id": self._model}]}).encode())
+        return super().reply_to(request)
 
 
 def init(capsys: pytest.CaptureFixture[str], out: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -144,6 +162,70 @@ def test_a_server_and_a_key_make_a_ladder_that_serves(
         assert answer.choices[0].message.content == "Hello."
 
 
+@pytest.mark.parametrize("servers", [1, 2, 3, 4])
+def test_servers_without_any_key_make_a_config_that_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], servers: int
+) -> None:
+    """Each server that was named has a place, and every tier that the shipped policies name is there."""
+    out = tmp_path / "tierline.yaml"
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(_Listing(f"model-{number}")).url for number in range(servers)]
+        code, said = init(capsys, out, *(word for url in urls for word in ("--server", url)))
+    assert (code, said["problems"], said["written"]) == (0, [], True)
+    names = ["local", "hosted", "large", "local-2"][:servers]
+    assert {rung["tier"]: rung["base_url"] for rung in said["rungs"]} == dict(zip(names, urls, strict=True))
+    assert main(["check", "--config", str(out)]) == 0
+    assert {tier.name for tier in load_deployment(out, {}).tiers} >= {"local", "hosted", "large"}
+
+
+def test_two_servers_with_one_model_are_backends_of_one_tier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tierline.yaml"
+    with _Listing("same") as one, _Listing("same") as other:
+        code, said = init(capsys, out, "--server", one.url, "--server", other.url)
+        assert code == 0 and [rung["also_at"] for rung in said["rungs"]] == [[other.url]]
+        backends = load_deployment(out, {}).tiers[0].backends
+    assert [backend.base_url for backend in backends] == [one.url, other.url]
+
+
+def test_a_server_that_wants_a_key_gets_it_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one it is said to want it; the file names the variable, and holds no key."""
+    out = tmp_path / "tierline.yaml"
+    with _Listing("mine", key="sk-of-my-server") as server:
+        assert main(["init", "--out", str(out), "--server", server.url]) == 0
+        assert "wants a key: name its variable with --key-env" in " ".join(capsys.readouterr().out.split())
+        monkeypatch.setenv("MY_KEY", "sk-of-my-server")
+        code, said = init(capsys, out, "--server", server.url, "--key-env", "MY_KEY", "--force", "--try")
+        assert (code, said["tried"]) == (0, {"local": "answers"})
+    assert "key_env: MY_KEY" in out.read_text() and "sk-of-my-server" not in out.read_text()
+
+
+def test_a_config_that_would_be_refused_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The problems name the file that would have been written, and what was there stays."""
+    monkeypatch.setattr("gateway.cli.ladder.FAR_S", 0.0)
+    monkeypatch.setenv("OPENAI_API_KEY", "a key with spaces")
+    out = tmp_path / "tierline.yaml"
+    out.write_text("mine")
+    code, said = init(capsys, out, "--server", NOBODY, "--force")
+    assert (code, said["written"], out.read_text()) == (1, False, "mine")
+    assert said["problems"] and all(str(out) in one for one in said["problems"])
+    assert [file.name for file in tmp_path.iterdir()] == ["tierline.yaml"]
+
+
+def test_a_price_that_is_not_known_is_no_infinite_one() -> None:
+    known = {one.name: one for one in known_providers().providers}
+    own = known["Azure"].model_copy(update={"small": "my-own-deployment", "large": "another"})
+    for rung in ladder([*places_of("OpenAI"), ModelServer("Azure", "https://a.example/openai/v1", None, own)]):
+        assert "inf" not in rung.why, rung.why
+    (hosted, _) = ladder([ModelServer("Azure", "https://a.example/v1", None, own), ModelServer("B", NOBODY, None, own)])
+    assert "its price is not known" in hosted.why and "$" not in hosted.why
+
+
 def test_people_are_told_what_it_costs_and_who_judges(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +291,7 @@ def test_people_are_told_why_a_rung_is_whose(
     assert max(map(len, printed.splitlines())) <= 80
     said = " ".join(printed.split())
     assert "with log-probabilities, $0.23 per 1,000 chats; others: claude-haiku-5-5 $0.23" in said
-    assert "nearest $2 per million tokens in, and Anthropic answers while OpenAI does not" in said
+    assert "nearest $2 per million tokens in, and it is of another provider: an outage of OpenAI leaves it up" in said
     text = Path("tierline.yaml").read_text()
     assert "key_env: OPENAI_API_KEY" in text and "key_env: ANTHROPIC_API_KEY" in text
 

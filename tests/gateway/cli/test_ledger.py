@@ -35,8 +35,8 @@ def _row(**said: Any) -> dict[str, Any]:
     return row
 
 
-def test_a_saving_is_claimed_from_reported_usage_alone() -> None:
-    """Estimated dollars and answers stand apart, unknown ones too; a free call's own count spoils nothing."""
+def test_the_saving_is_of_all_requests_that_can_be_compared() -> None:
+    """Those whose draft was given up too, which save least; how much rests on our own count is said beside it."""
     free_draft = [_call(estimated=True, wasted=True), _call(cost_usd=0.0003)]
     paid_draft = [_call(estimated=True, wasted=True, cost_usd=0.0001), _call(cost_usd=0.0003)]
     rows = [
@@ -47,9 +47,12 @@ def test_a_saving_is_claimed_from_reported_usage_alone() -> None:
         _row(),
     ]
     said = figures(rows)["strongest_alone"]
-    assert [said[part]["requests"] for part in ("reported", "estimated", "unknown")] == [2, 2, 1]
-    assert said["reported"]["saved_usd"] == pytest.approx(0.0014)
-    assert said["reported"]["saved_share"] == pytest.approx(0.7)
+    assert (said["requests"], said["unknown"]["requests"]) == (4, 1)
+    assert said["estimated"] == {"requests": 2, "cost_usd": pytest.approx(0.0001)}
+    assert said["saved_usd"] == pytest.approx(0.0028) and said["saved_share"] == pytest.approx(0.7)
+    low, high = said["interval_95"]
+    assert low == high == pytest.approx(0.0028)
+    assert ("  estimated", "of 2 of them some tokens are our own count, $0.0001 of their cost") in _money(figures(rows))
     assert figures(rows)["estimated_usd"] == pytest.approx(0.0001)
 
 
@@ -58,13 +61,13 @@ def test_no_saving_is_claimed_where_a_price_is_unknown() -> None:
     rows = [_row(counterfactual_usd=0.01), _row(counterfactual_usd=0.01, cost_unknown=True)]
     said = figures(rows)
     assert said["cost_unknown"] == 1
-    assert said["strongest_alone"]["reported"]["requests"] == said["strongest_alone"]["unknown"]["requests"] == 1
+    assert said["strongest_alone"]["requests"] == said["strongest_alone"]["unknown"]["requests"] == 1
 
 
 def test_waste_is_a_share_of_what_was_spent() -> None:
     """Wasted dollars are told against all dollars, wasted tokens against all tokens, though they cost nothing."""
-    said = figures([_row(wasted_usd=0.0, wasted_tokens=153), _row(wasted_usd=0.0003)])["wasted"]
-    assert (said["tokens"], said["share_of_tokens"]) == (153, 0.25)
+    said = figures([_row(wasted_usd=0.0, wasted_tokens=60), _row(wasted_usd=0.0003)])["wasted"]
+    assert (said["tokens"], said["share_of_tokens"]) == (60, 0.25)
     assert said["share_of_usd"] == pytest.approx(0.5)
 
 
@@ -81,16 +84,19 @@ def test_prompt_caches_are_told_by_what_they_saved_and_how_much_was_read() -> No
 
 
 def test_goodput_needs_every_limit_of_a_single_request() -> None:
-    """A p95, which one request in twenty may miss, is told apart; who was refused unread counts, who erred does not."""
+    """A p95, which one request in twenty may miss, is told apart; what failed counts, what was refused does not."""
     rows = [
         _row(slo={"ttft_p95": False, "deadline": True}),
         _row(slo={"ttft_p95": True, "deadline": True}),
         _row(slo={"ttft_p95": True, "deadline": False}),
         _row(slo=None),
-        _row(slo=None, status=503),
+        _row(slo=None, status=503, error="server_is_overloaded"),
+        _row(slo=None, status=429, error="rate_limit_exceeded", refused=True),
+        _row(slo=None, status=400, error="invalid_json"),
     ]
     said = figures(rows)["slo"]
-    assert (said["n"], said["goodput"], said["refused"]) == (4, 0.5, 1)
+    assert (said["n"], said["goodput"]) == (4, 0.5)
+    assert [said[name] for name in ("good", "late", "poor", "failed", "refused", "left")] == [2, 1, 0, 1, 2, 0]
     assert said["objectives"]["ttft_p95"] == {"n": 3, "met": pytest.approx(2 / 3)}
 
 

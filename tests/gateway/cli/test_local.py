@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.local import CannotStart
-from gateway.cli.local.banner import BannerFacts, BannerRow, render
+from gateway.cli.local.banner import OWN_KEY, BannerFacts, BannerRow, render
 from gateway.cli.local.child import MAX_BACKOFF_S, MAX_LOG_BYTES, Child, ChildSpec, backoff_s, rotate, tail
 from gateway.cli.local.family import Family
 from gateway.cli.local.local_model import find_gguf
@@ -600,3 +600,13 @@ def test_a_free_port_can_be_listened_on() -> None:
     """The port that was found free is free."""
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+def test_the_curl_line_has_a_key_where_one_is_required() -> None:
+    """Of a tenant's variable, or of the caller's own, which has to be made first."""
+    rows = [BannerRow("local", "ready")]
+    facts = BannerFacts("http://127.0.0.1:1", rows, "ready", ["chat"], "chat", ".state")
+    assert "authorization" not in render(facts)
+    own, named = render(replace(facts, key_env=OWN_KEY)), render(replace(facts, key_env="ACME_KEY"))
+    assert '"authorization: Bearer $TIERLINE_KEY"' in own and "`tierline keys create --name me` makes one" in own
+    assert '"authorization: Bearer $ACME_KEY"' in named and "keys create" not in named

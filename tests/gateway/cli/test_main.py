@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.
     (tmp_path / "map.json").write_text(json.dumps({"gpt-4o": {**prices, "mode": "chat", "max_input_tokens": 1000}}))
     out = tmp_path / "none" / "x.json"
     assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(out)]) == 2
-    assert capsys.readouterr().err == f"tierline: {out}: No such file or directory\n"
+    assert capsys.readouterr().err == f"tierline: {out} cannot be written: No such file or directory\n"
 
 
 @pytest.mark.parametrize("row", [5, {}, {"surface": "chat"}, {"surface": "chat", "judged_at": 1}])

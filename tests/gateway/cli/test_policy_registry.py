@@ -55,7 +55,7 @@ class Shell:
 
 
 def _version(gateway: Gateway) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
     body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     reply = connection.getresponse()

@@ -36,7 +36,8 @@ def surface(**changes: Any) -> dict[str, Any]:
     return {
         "surface": "chat", "requests": 1600, "per_second": 2.5, "in_flight": 3.25, "goodput": 0.97, "burn": 3.0,
         "ttft_p95": 380.0, "ttft_limit": 400.0, "paths": paths, "per_1000": 0.31234, "cost_unknown": False,
-        "canary": 0, "unavailable": {}, "chips": [], **changes,
+        "canary": 0, "unavailable": {}, "chips": [],
+        "ended": {"good": 1552, "late": 31, "poor": 0, "failed": 17, "refused": 9}, **changes,
     }  # fmt: skip
 
 
@@ -53,9 +54,30 @@ def test_a_row_says_all_of_a_surface() -> None:
     lines = drawn(140, surface(), surface(surface="batch", goodput=None, burn=None, ttft_p95=None, cost_unknown=True))
     assert lines[0].endswith("last 15m  5.0 requests/s")
     assert lines[-2].split("  ")[0] == "chat"
-    cells = ["chat", "2.5", "3.2", "1,600", "97.0%", "3.0", "380", "ms", "of", "400", "ms", "25.0%", "12.5%", "$0.3123"]
+    cells = [
+        "chat",
+        "2.5",
+        "3.2",
+        "1,600",
+        "31",
+        "17",
+        "9",
+        "97.0%",
+        "3.0",
+        "380",
+        "ms",
+        "of",
+        "400",
+        "ms",
+        "25.0%",
+        "12.5%",
+        "$0.3123",
+    ]
     assert lines[-2].split() == [*cells, "####========++!."]
-    assert lines[-1].split()[:7] == ["batch", "2.5", "3.2", "1,600", "-", "-", "-"] and "$0.3123+?" in lines[-1]
+    assert (
+        lines[-1].split()[:10] == ["batch", "2.5", "3.2", "1,600", "31", "17", "9", "-", "-", "-"]
+        and "$0.3123+?" in lines[-1]
+    )
 
 
 def test_a_narrow_terminal_has_fewer_columns() -> None:

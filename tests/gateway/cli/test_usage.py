@@ -22,7 +22,7 @@ from gateway.cli.main import main
 from gateway.keys.budgets import OwnerBudgets
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, Why
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
@@ -111,12 +111,16 @@ async def test_what_is_asked_for_is_grouped_and_chosen(at: tuple[str, ...], caps
     """By several columns, of one team or end user, by the days of a time zone, and between two times."""
     found = await in_json(capsys, "--month", "2026-11", "--by", "team,day", *at)
     assert {(line["team"], line["day"]): line["requests"] for line in found["lines"]} == {
-        ("ops", "2026-11-01"): 1,
-        ("web", "2026-11-01"): 5,
-        ("web", "2026-11-03"): 1,
+        ("acme/ops", "2026-11-01"): 1,
+        ("acme/web", "2026-11-01"): 5,
+        ("acme/web", "2026-11-03"): 1,
     }
+    found = await in_json(capsys, "--month", "2026-11", "--by", "tenant,team", *at)
+    assert {(line["tenant"], line["team"]) for line in found["lines"]} == {("acme", "ops"), ("acme", "web")}
     for more, requests in {
         ("--team", "ops"): 1,
+        ("--team", "acme/ops"): 1,
+        ("--team", "other/ops"): 0,
         ("--user", "u1"): 1,
         ("--surface", "chat/embeddings"): 1,
         ("--zone", "Europe/Berlin"): 8,
@@ -139,7 +143,7 @@ async def test_what_is_not_known_is_not_zero(at: tuple[str, ...], capsys: pytest
     """A call whose price nobody states is named, in the cells and below."""
     _, out = await run(capsys, "--month", "2026-11", "--by", "tier", *at)
     cells = {line.split()[0]: re.split(r"  +", line.strip()) for line in out.splitlines() if line.strip()}
-    assert cells["odd"][4] == "not known (1)" and cells["local"][4] == "$0.231 + not known (1)"
+    assert cells["odd"][5] == "not known (1)" and cells["local"][5] == "$0.231 + not known (1)"
     assert "2 requests called a backend whose price nobody states" in out
 
 
@@ -275,3 +279,31 @@ async def test_a_store_that_is_away_leaves_what_files_have(
     nobody = f"redis://127.0.0.1:{free_port()}/0"
     found = await in_json(capsys, "--month", "2026-11", "--store", nobody, *at[2:])
     assert found["total"]["requests"] == 4 and "the store does not answer" in " ".join(found["notes"])
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--parquet", "--focus"])
+def test_a_file_that_cannot_be_written_is_one_line(
+    server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    """A folder that is not there, and a file in its place."""
+    (tmp_path / "plain").write_text("")
+    for file in (tmp_path / "gone" / "u.csv", tmp_path / "plain" / "u.csv"):
+        assert main(["usage", flag, str(file), "--store", server.url, "--dir", str(tmp_path)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and f"{file} cannot be written" in said, said
+
+
+async def test_keys_have_names_and_lines_their_surfaces(
+    at: tuple[str, ...], store: RedisStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the ids, in the table too; a key that is gone, or has no name, has none."""
+    await KeyRegistry(store).create(KeyRecord("k_2", "cd" * 32, "acme", "web", name="ada's agent"), Why("tester"))
+    found = await in_json(capsys, "--month", "2026-11", *at)
+    lines = {line["key"]: line for line in found["lines"]}
+    assert (lines["k_2"]["name"], lines["k_2"]["surfaces"]) == ("ada's agent", "chat")
+    assert (lines["k_1"]["name"], lines["k_1"]["surfaces"]) == ("", "chat, chat/embeddings")
+    assert await asyncio.to_thread(main, ["usage", "--month", "2026-11", *at]) == 0
+    text = capsys.readouterr().out
+    assert "ada's agent" in text and "chat/embeddings" in text and " owed" not in text
+    assert await asyncio.to_thread(main, ["usage", "--month", "2026-11", "--by", "tier", *at]) == 0
+    assert " owed" in capsys.readouterr().out

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.app import in_process
 from tests.support.gateway import serve
-from tests.support.upstream import Upstream
+from tests.support.upstream import Upstream, error_reply
 from tests.support.wait import until as within
 
 
@@ -132,6 +132,39 @@ async def test_a_backends_key_is_taken_from_its_file_again(tmp_path: Path, kind:
                 return (await sent()).endswith("sk-new")
 
             await until(is_new)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_key_that_has_changed_is_tried_at_once(upstream: Upstream, tmp_path: Path, stream: bool) -> None:
+    """A provider that refuses the old key while the new one is in its file already is sent that: nobody notices."""
+    file = written(tmp_path / "backend.key", "sk-old")
+    good = ["sk-old"]
+    upstream.on(lambda received: received.headers["authorization"] != f"Bearer {good[0]}").reply(error_reply(401, "no"))
+    backend = {"base_url": upstream.url, "model": "m", "kind": "openai", "key_file": str(file)}
+    policy = (
+        "surface: chat\nslo: {deadline: 20s}\ntiers: [local]\nroute: {classifier: none, start: {local: otherwise}}\n"
+    )
+    settings = {"tiers": [{"name": "local", "backends": [backend]}]}
+    async with in_process(tmp_path, upstream.url, settings=settings, policies={"chat": policy}) as app:
+
+        async def status() -> int:
+            reply = await app.ask(stream=stream, headers={"x-tierline-cache": "no-store"})
+            return int(reply.status_code)
+
+        assert await status() == 200
+        for number in range(3):
+            good[0] = f"sk-{number}"
+            written(file, good[0])
+            assert await asyncio.gather(*(status() for _ in range(8))) == [200] * 8
+        good[0] = "sk-later"
+        assert await status() == 502
+        assert await status() == 502, "it rests for a while"
+        written(file, good[0])
+
+        async def well() -> bool:
+            return await status() == 200
+
+        await until(well)
 
 
 async def test_the_log_says_that_keys_were_read_again(

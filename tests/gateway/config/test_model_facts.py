@@ -26,6 +26,8 @@ MAP = {
         "cache_read_input_token_cost": 2e-07,
         "input_cost_per_token_above_200k_tokens": 4e-06,
         "output_cost_per_token_above_200k_tokens": 1.6e-05,
+        "input_cost_per_token_above_400k_tokens": 6e-06,
+        "input_cost_per_image_above_128k_tokens": 1e-04,
         "input_cost_per_token_flex": 1e-06,
         "output_cost_per_token_flex": 4e-06,
         "max_input_tokens": 400_000,
@@ -80,6 +82,90 @@ def test_an_unknown_price_can_be_refused(tmp_path: Path) -> None:
     assert backend(tmp_path, f"{keys}, price: {{}}", "prices: {unknown: refuse}\n").price == Price()
 
 
+@pytest.mark.parametrize(
+    ("model", "price"),
+    [
+        *((name, None) for name in (
+            "gpt-4o-mini", "openai/gpt-6-luna", "claude-haiku-5-5", "bedrock/us.anthropic.claude-haiku-4-5-v1:0",
+            "gemini/gemini-3.5-flash", "xai/grok-4.7", "o3", "azure/gpt-5.5", "deepseek-chat", "mistral-large-latest",
+        )),
+        *((name, Price()) for name in (
+            "m", "SmolLM2-135M-Instruct", "openai/gpt-oss-120b", "gpt-oss:20b", "gpt2", "gemma-3-27b-it",
+            "deepseek-r1:8b", "mistral:7b", "qwen/qwen3.8-27b", "meta-llama/Llama-3.3-70B-Instruct", "o3d-7b",
+        )),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["", ", key_env: KEY"], ids=["no key", "key"])
+def test_a_proxy_on_this_machine_is_not_free(tmp_path: Path, model: str, price: Price | None, key: str) -> None:
+    """One that serves a model which its maker alone serves: somebody pays for it. A server of open models is free."""
+    made = backend(tmp_path, f"base_url: 'http://localhost:4000/v1', model: '{model}'{key}")
+    assert made.price == price
+    assert made.price_source == ("" if price is None else "on this machine")
+    stated = backend(tmp_path, f"base_url: 'http://localhost:4000/v1', model: '{model}'{key}, price: {{}}")
+    assert stated.price == Price() and stated.price_source == ("config" if price is None else "on this machine")
+
+
+def test_check_says_why_a_proxy_on_this_machine_is_not_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to write if it is."""
+    file = tmp_path / "tierline.yaml"
+    file.write_text(
+        "tiers: [{name: hosted, backends: [{base_url: 'http://127.0.0.1:4000/v1', model: gpt-4o-mini}]}]\n"
+        "cross_encoder: none\n"
+    )
+    assert main(["prices", "check", "--config", str(file), "--json"]) == 1
+    [row] = orjson.loads(capsys.readouterr().out)["backends"]
+    assert row["price"] is None and row["source"] == "unknown"
+    assert "a hosted model behind an address of this machine" in row["finding"] and "price: {}" in row["finding"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("", "a request whose key has a budget of money is refused with 403 (price_unknown) if it may come to this"),
+        ("keys: {unknown_price: {ceiling: 0.5}}\n", "of a budget of money each call takes $0.5 (keys.unknown_price"),
+    ],
+    ids=["refused", "a ceiling"],
+)
+def test_check_says_what_an_unknown_price_does_to_budgets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: str, told: str
+) -> None:
+    """At the tier of the policy that has it."""
+    file, policies = tmp_path / "tierline.yaml", tmp_path / "policies"
+    policies.mkdir()
+    (policies / "chat.yaml").write_text(
+        "surface: chat\nslo: {deadline: 9s}\ntiers: [one, two]\nroute: {start: {one: otherwise}}\n"
+    )
+    file.write_text(
+        "tiers:\n"
+        "  - {name: one, backends: [{base_url: 'http://127.0.0.1:9/v1', model: small}]}\n"
+        "  - {name: two, backends: [{base_url: 'http://127.0.0.1:4000/v1', model: claude-opus-5}]}\n"
+        f"cross_encoder: none\n{keys}"
+    )
+    main(["check", "--config", str(file), "--policies", str(policies)])
+    [line] = [one for one in capsys.readouterr().out.splitlines() if "[T713]" in one]
+    assert "tiers[1]" in line and told in line and "a hosted model behind an address of this machine" in line
+
+
+def test_check_tells_where_the_two_files_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both figures, and that the own file's counts; nothing where they agree."""
+    shipped = shipped_facts().models["openai"]["gpt-5.4"].price
+    assert shipped is not None
+    file = tmp_path / "tierline.yaml"
+    file.write_text(
+        f"tiers: [{{name: hosted, backends: [{{base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY}}]}}]\n"
+        "cross_encoder: none\nprices: {file: prices.json}\n"
+    )
+    found = []
+    for price in ({"input": 10, "output": 60}, shipped.model_dump(mode="json", exclude_none=True)):
+        own = {"dated": date.today(), "models": {"openai": {"gpt-5.4": {"price": price}}}}
+        (tmp_path / "prices.json").write_bytes(orjson.dumps(own))
+        main(["prices", "check", "--config", str(file), "--json"])
+        found.append(orjson.loads(capsys.readouterr().out)["backends"][0])
+    assert found[0]["price"]["input"] == 10
+    assert "$10 in, $60 out" in found[0]["finding"] and "$2.5, 0.25 cached" in found[0]["finding"]
+    assert "the first counts, as prices.file names it" in found[0]["finding"] and found[1]["finding"] == ""
+
+
 def test_an_own_file_comes_first(tmp_path: Path) -> None:
     """A file of one's own adds hosts and models, and replaces what the shipped one says."""
     own = {
@@ -102,10 +188,36 @@ def test_a_map_of_prices_is_read() -> None:
     known = facts.models["openai"]["gpt-9"]
     assert known.price is not None
     assert (known.price.input, known.price.output, known.price.cached_input) == (2, 8, 0.2)
-    assert known.price.long is not None and (known.price.long.over, known.price.long.input) == (200_000, 4)
+    assert [(one.over, one.input) for one in known.price.long] == [(200_000, 4), (400_000, 6)]
     assert known.price.service_tiers["flex"].output == 4
     with pytest.raises(ValueError, match="no model of a known provider"):
         facts_from_price_map({}, {"api.openai.com": "openai"}, date(2026, 11, 22), "")
+
+
+def test_no_shipped_price_leaves_the_answer_out() -> None:
+    """Of a model that answers: neither its own, nor that of long prompts, nor of a service tier."""
+    free = [
+        (provider, name)
+        for provider, models in shipped_facts().models.items()
+        for name, known in models.items()
+        if known.price is not None and known.context is not None
+        for rates in (
+            known.price,
+            *known.price.long,
+            *(one for tier in known.price.service_tiers.values() for one in (tier, *tier.long)),
+        )
+        if not rates.output
+    ]
+    assert free == []
+
+
+def test_a_price_without_that_of_the_answer_is_not_imported() -> None:
+    """Some models of a map state the prompt's alone; an embedding has no answer."""
+    lacks = {name: value for name, value in MAP["gpt-9"].items() if name != "output_cost_per_token"}
+    price_map = {"half": lacks, "embeds": {**lacks, "mode": "embedding"}}
+    models = facts_from_price_map(price_map, {"api.openai.com": "openai"}, date(2026, 11, 22), "a map").models["openai"]
+    assert models["half"].price is None
+    assert models["embeds"].price is not None and models["embeds"].price.input == 2
 
 
 def test_the_shipped_file_is_dated() -> None:

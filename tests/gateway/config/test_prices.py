@@ -12,7 +12,7 @@ PRICE = Price(
     output=10,
     cached_input=0.5,
     cache_write=2.5,
-    long=LongContext(over=1000, input=4, output=20),
+    long=(LongContext(over=1000, input=4, output=20), LongContext(over=5000, input=6, output=30)),
     service_tiers={"flex": ServiceTierPrice(input=1, output=5)},
 )
 
@@ -23,7 +23,10 @@ PRICE = Price(
         (Usage(100, 10), 100 * 2 + 10 * 10),
         (Usage(100, 10, tokens_cached=60), 40 * 2 + 60 * 0.5 + 100),
         (Usage(100, 10, tokens_cached=60, tokens_cache_write=30), 10 * 2 + 60 * 0.5 + 30 * 2.5 + 100),
+        (Usage(100, 10, tokens_cache_write=30, tokens_hour_write=20), 70 * 2 + 10 * 2.5 + 20 * 4 + 100),
         (Usage(1001, 10), 1001 * 4 + 10 * 20),
+        (Usage(5000, 10), 5000 * 4 + 10 * 20),
+        (Usage(5001, 10), 5001 * 6 + 10 * 30),
         (Usage(100, 10, service_tier="flex"), 100 + 50),
         (Usage(100, 10, service_tier="default"), 300),
     ],
@@ -31,6 +34,25 @@ PRICE = Price(
 def test_a_call_costs_by_its_rates(usage: Usage, micro_dollars: float) -> None:
     """Cached tokens, long prompts and service tiers have rates of their own."""
     assert PRICE.of(usage) == pytest.approx(micro_dollars * 1e-6)
+
+
+def test_writing_for_an_hour_may_have_a_price_of_its_own() -> None:
+    """Where writing has none at all, it is charged as any other token."""
+    usage = Usage(100, 0, tokens_cache_write=100, tokens_hour_write=100)
+    assert Price(input=2, cache_write=2.5, cache_write_1h=3).of(usage) == pytest.approx(300e-6)
+    assert Price(input=2).of(usage) == pytest.approx(200e-6)
+
+
+def test_rates_that_leave_a_price_out_have_the_usual_one() -> None:
+    """Of long prompts, of service tiers and of long prompts there; a price that nobody states is never 0."""
+    flex = {"input": 1, "long": {"over": 1000, "input": 3}}
+    usual = {"input": 2, "output": 10, "long": {"over": 1000, "input": 4}, "service_tiers": {"flex": flex}}
+    price = Price.model_validate(usual)
+    assert price.of(Usage(2000, 10)) == pytest.approx((2000 * 4 + 10 * 10) * 1e-6)
+    assert price.of(Usage(100, 10, service_tier="flex")) == pytest.approx((100 * 1 + 10 * 10) * 1e-6)
+    assert price.of(Usage(2000, 10, service_tier="flex")) == pytest.approx((2000 * 3 + 10 * 10) * 1e-6)
+    dear_answers = Price.model_validate({"input": 2, "output": 10, "long": {"over": 1000, "output": 20}})
+    assert dear_answers.of(Usage(2000, 10)) == pytest.approx((2000 * 2 + 10 * 20) * 1e-6)
 
 
 def test_usage_names_what_was_cached() -> None:

@@ -494,12 +494,12 @@ def test_a_missing_config_is_one_clear_problem(tmp_path: Path) -> None:
 
 
 def test_a_tenant_may_have_a_team(load: Load) -> None:
-    """The config says who is in which team, and who is in none; without tenants nobody is in one."""
+    """The config says who is in which team, and who is in none."""
     text = CONFIG + "tenants: {acme: {key_env: A, team: red}, zeta: {key_env: Z}}\n"
     deployment = load(text, {"A": "key-of-a", "Z": "key-of-z"})
     assert deployment.team_of == {"acme": "red"}
     assert deployment.teamless == ("zeta",)
-    assert load().teamless == ("default",)
+    assert load().teamless == (), "teams of keys are groups within a tenant"
 
 
 def test_there_is_an_admin_api_only_where_the_config_says_so(load: Load) -> None:
@@ -614,3 +614,12 @@ def test_the_secret_of_alerts_comes_from_the_environment(load: Load) -> None:
     assert secret is not None and secret.get_secret_value() == CANARY
     with pytest.raises(ConfigError, match="HOOK is not set; without it no alert could be signed"):
         load(text)
+
+
+@pytest.mark.parametrize("base_url", ['base_url: "", ', "", 'base_url: "${ANOTHER_URL:-}", '])
+def test_a_backend_without_a_url_is_none_that_up_starts(load: Load, base_url: str) -> None:
+    """To `up` as to `serve`: only the variable that `up` sets stands for its own model."""
+    text = CONFIG.replace('base_url: "http://127.0.0.1:9000/v1/", ', base_url)
+    assert text != CONFIG
+    deployment = load(text, {})
+    assert not deployment.wants_local_model and not deployment.tiers[0].configured

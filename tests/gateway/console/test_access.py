@@ -9,6 +9,7 @@ import pytest
 from gateway.config.schema import ConsoleConfig
 from gateway.console.access import LOGIN_S, SESSION_S, ConsoleAccess
 from gateway.console.server import CannotServeConsole, access_of
+from gateway.errors import RateLimited
 from gateway.keys.roles import EDITOR, NOBODY, OWNER, VIEWER, Person
 
 KEYS = {EDITOR: "edit-key", VIEWER: "view-key"}
@@ -50,6 +51,26 @@ async def test_a_session_cannot_be_made_up_and_ends() -> None:
     access.end_session(session)
     assert (await access.person_of("", session), await access.person_of("", other)) == (NOBODY, EDITOR)
     assert await ConsoleAccess(KEYS).person_of("", other) is NOBODY
+
+
+async def test_many_sign_ins_of_one_person_end_their_own_sessions() -> None:
+    """There is room for a thousand; whoever has the most gives way, and of theirs the oldest."""
+    access = ConsoleAccess(KEYS)
+    editor, first = access.session(EDITOR), access.session(VIEWER)
+    others = [access.session(VIEWER) for _ in range(1_500)]
+    assert await access.person_of("", editor) is EDITOR
+    assert await access.person_of("", first) is NOBODY
+    assert await access.person_of("", others[-1]) is VIEWER
+
+
+async def test_wrong_keys_of_an_address_do_not_lock_out_the_right_one() -> None:
+    """They have to wait themselves."""
+    access = ConsoleAccess(KEYS)
+    for _ in range(10):
+        assert await access.person_of_key("wrong", "192.0.2.1") is NOBODY
+    with pytest.raises(RateLimited):
+        await access.person_of_key("wrong", "192.0.2.1")
+    assert await access.person_of_key("edit-key", "192.0.2.1") is EDITOR
 
 
 async def test_a_session_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ async def test_now_says_what_needs_somebody(store: RedisStore, tmp_path: Path) -
         assert data["totals"]["saving"]["usd"] == surface["saving"]["usd"] == pytest.approx(60 * 0.0002)
         assert surface["saving"]["low"] == pytest.approx(60 * 0.0002)
         what = data["needs"][0]["what"]
-        assert what.startswith("chat: 0.0% of requests were good, where 99% shall be (60 of 60 were not: ttft.p99 was")
+        assert what.startswith("chat: 0.0% of requests were good, where 99% shall be (60 of 60 were not: 60 came late")
         assert what.endswith("by tier hosted and on path escalated.") and data["verdict"]["text"].startswith(what)
         assert data["needs"][0]["href"] == "/surfaces/chat?limit=ttft_p99" and data["needs"][0]["since_s"]
         p95 = [value for value in surface["over_time"]["ttft_p95"] if value is not None]

@@ -37,7 +37,8 @@ NAME = "00c0ffee00c0ffee"
 CONFIG = """
 policies: {source: files}
 tiers:
-  - {name: local, backends: [{name: small, kind: scripted, price: {input: 1, output: 5, cached_input: 0.1},
+  - {name: local, backends: [{name: small, kind: scripted,
+                              price: {input: 1, output: 5, cached_input: 0.1, cache_write: 1.25},
                               script: [{reply: {text: Hello.}}]}]}
   - {name: hosted, backends: [{name: large, kind: scripted, price: {input: 3, output: 15, cached_input: 0.3},
                                script: [{reply: {text: Hello.}}]}]}
@@ -57,10 +58,10 @@ def turn(number: int, tier: str, prompt: int, cached: int = 0, path: str = "dire
     return Ledger(f"req-{number}", **given | ledger)
 
 
-def _call(attempt: int, tier: str, prompt: int, cached: int, *, wasted: bool) -> CallAccount:
+def _call(attempt: int, tier: str, prompt: int, cached: int, *, wasted: bool, hour_write: int = 0) -> CallAccount:
     return CallAccount(
         attempt, tier, BACKENDS[tier], "m", "accepted", prompt, 10, False, 0.01, wasted, 0.0, None, 50.0,
-        tokens_cached=cached,
+        tokens_cached=cached, tokens_cache_write=hour_write, tokens_hour_write=hour_write,
     )  # fmt: skip
 
 
@@ -238,6 +239,16 @@ async def test_conversations_that_begin_alike_are_told_apart(store: RedisStore, 
         earlier = (await client.get(f"/conversations/{NAME}.json?at={other['at']}")).json()
         assert [one["request_id"] for one in earlier["turns"]] == ["req-1", "req-2", "req-3"]
         assert "Others that begin with the same words" in (await client.get(f"/conversations/{NAME}")).text
+
+
+async def test_what_is_written_again_for_an_hour_costs_its_own_price(store: RedisStore, tmp_path: Path) -> None:
+    """The turn that comes back writes for an hour what it would have read."""
+    back = _call(1, "local", 4000, 1800, wasted=False, hour_write=2200)
+    turns = [turn(1, "local", 3000), turn(2, "hosted", 3000), turn(3, "local", 4000, 1800, calls=[back])]
+    async with console(tmp_path, store, turns) as client:
+        flip = (await client.get(f"/conversations/{NAME}.json")).json()["turns"][2]["flip"]
+        assert flip["tokens_again"] == 1200
+        assert flip["usd_again"] == pytest.approx(1200 * (2 - 0.1) / 1e6)
 
 
 async def test_those_that_flip_most_are_listed(store: RedisStore, tmp_path: Path) -> None:

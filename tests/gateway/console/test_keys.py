@@ -23,8 +23,7 @@ from gateway.keys.minting import CONTEXT, digest_of, is_mistyped
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, Why
 from gateway.keys.roles import ADMIN, Grant, Person
-from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.accounts import ACCOUNT_PREFIX, OwnerAccounts
 from gateway.quotas.terms import NANO, Budget, Terms
 from tests.gateway.console.test_app import console, places
 from tests.gateway.registry.conftest import server, store

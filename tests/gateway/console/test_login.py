@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -329,6 +331,28 @@ async def test_every_route_of_the_console_is_an_action(
             for method in sorted((route.methods or set()) - {"HEAD"}):
                 if not path.startswith(("/sign-in", "/sign-out", "/static/", "/healthz")):
                     assert (await client.request(method, path)).status_code == 403, f"{method} {path}"
+
+
+async def test_strangers_see_no_pages_and_nobody_a_link_that_is_refused(
+    store: RedisStore, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """The sign-in has neither navigation nor "Sign out"; who has no role gets links to what is theirs."""
+
+    def links(page: httpx2.Response) -> set[str]:
+        found = re.findall(r'(?:href|action)="(/[^"#]*)"', page.text)
+        return {html.unescape(one) for one in found if not one.startswith(("/static/", "/sign-in", "/sign-out"))}
+
+    async with console(tmp_path, store, provider) as client:
+        for stranger in ("/sign-in", "/nowhere"):
+            page = await client.get(stranger)
+            assert links(page) <= {"/"} and "Sign out" not in page.text, stranger
+        for groups, path in (([], "/now"), (["staff"], "/now"), (["staff"], "/keys")):
+            provider.id_claims = {"groups": groups}
+            await sign_in(client, provider)
+            page = await client.get(path)
+            assert "Sign out" in page.text
+            for link in links(page) - {"/"}:  # that one says that there is no role
+                assert (await client.get(link, follow_redirects=True)).status_code != 403, (groups, path, link)
 
 
 def test_a_secret_of_the_client_must_be_there(provider: IdentityProvider) -> None:

@@ -135,9 +135,11 @@ async def test_cookies_bodies_and_keys_of_any_kind(
         again = await asked(port, form("editor-key"))
         for number in range(10):
             assert b" 401 " in (await asked(port, form(f"wrong-{number}")))[:16]
-        for refused in (form("editor-key"), GET + close + b"authorization: Bearer editor-key\r\n\r\n"):
+        for refused in (form("wrong"), GET + close + b"authorization: Bearer wrong\r\n\r\n"):
             reply = await asked(port, refused)
             assert b" 429 " in reply[:16] and re.search(rb"retry-after: [1-9]", reply)
+        assert b" 303 " in (await asked(port, form("editor-key")))[:16]
+        assert b" 200 " in (await asked(port, GET + close + b"authorization: Bearer editor-key\r\n\r\n"))[:16]
         cookie = re.search(rb"set-cookie: (tierline-console=[^;]+)", again)
         assert cookie is not None
         assert b" 200 " in (await asked(port, GET + close + b"cookie: " + cookie[1] + b"\r\n\r\n"))[:16]

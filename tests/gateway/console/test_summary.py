@@ -63,6 +63,24 @@ def test_an_escalation_says_its_score_and_what_it_took_and_cost() -> None:
     assert said(misfit, second).startswith("local's draft was rejected: not what the JSON schema says, so hosted")
 
 
+def test_a_refusal_says_whose_budget_ran_out_of_how_much() -> None:
+    """In the client's words, with how long it was held back before; one that ended well is told beside the answer."""
+    words = "Key k_1 has spent $0.0501 of its budget of $0.05 a day (2026-11-28)."
+    root = hop(names.REQUEST, 0, 0, 600, **{names.LIMIT_SAID: words, names.LIMITED_BY: "key:k_1/usd/2026-11-28@UTC"})
+    wait = hop(
+        names.QUOTA_WAIT, 1, 2, 1200, **{names.OUTCOME: "refused", names.LIMITED_BY: "key:k_1/usd/2026-11-28@UTC"}
+    )
+    told = {"status": 429, "error": "insufficient_quota"}
+    bars = timeline_of({"ledger": LEDGER | told, "hops": [root, wait]}, None, ()).bars
+    assert summary_of(LEDGER | told, bars).text == (
+        "Refused with 429: Key k_1 has spent $0.0501 of its budget of $0.05 a day (2026-11-28), "
+        "after 1.20 s of waiting for the budget of key:k_1"
+    )
+    text = said(wait, attempt(2, 1203, 500, "hosted", **{names.CONFIDENCE: 0.9, names.MIN_CONFIDENCE: 0.8}))
+    assert text.endswith("is asked, after 1.20 s of waiting for the budget of key:k_1")
+    assert "waiting" not in said(hop(names.QUOTA_WAIT, 1, 2, 4), attempt(2, 6, 500, "hosted"))
+
+
 def test_a_long_wait_is_told_where_a_limit_was_missed() -> None:
     queued = attempt(2, 3, 500, "hosted", **{names.QUEUE: 475.0})
     assert said(queued).endswith("475 ms of it in the queue")

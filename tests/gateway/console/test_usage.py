@@ -22,6 +22,7 @@ from tests.gateway.cli.test_usage import one, used
 from tests.gateway.console.test_app import console as pages_of
 from tests.gateway.console.test_conversation import console
 from tests.gateway.telemetry.conftest import server, store
+from tests.support.wait import SLACK
 
 __all__ = ["server", "store"]
 
@@ -53,12 +54,12 @@ async def test_what_everybody_spent_is_there_within_a_second(store: RedisStore, 
     began = time.monotonic()
     await used(store, [(time.time(), ledger) for ledger in some()])
     while len((data := await view.data("key"))["rows"]) < 4:
-        assert time.monotonic() < began + 1.0
+        assert time.monotonic() < began + SLACK
     rows = [(row["name"], row["requests"], row["spent"], row["list"], row["unpriced"]) for row in data["rows"]]
     assert rows == [("k_3", 1, 1.0, 0, 0), ("k_2", 1, 0.5, 0, 1), ("k_1", 2, 0.25, 0.05, 0), ("none", 1, 0.125, 0, 0)]
     assert [row["request_id"] for row in data["latest"]] == [f"req-{number}" for number in (5, 4, 3, 2, 1)]
     assert [(row["name"], row["spent"]) for row in (await view.data("team"))["rows"]] == [
-        ("ops", 1.0), ("web", 0.75), ("none", 0.125),
+        ("acme/ops", 1.0), ("acme/web", 0.75), ("none", 0.125),
     ]  # fmt: skip
 
 
@@ -66,7 +67,7 @@ async def test_a_key_admin_sees_their_teams_alone(store: RedisStore, archive: Li
     """In the rows, in the total and among the last requests."""
     await used(store, [(time.time(), ledger) for ledger in some()])
     await archive.catch_up()
-    data = await UsageView(archive, store).data("key", ["ops"])
+    data = await UsageView(archive, store).data("key", ["acme/ops"])
     assert [row["name"] for row in data["rows"]] == ["k_3"] and data["total"]["spent"] == 1.0
     assert [row["request_id"] for row in data["latest"]] == ["req-4"]
     assert "tenant" not in data["columns"]
@@ -101,8 +102,8 @@ async def test_the_page_leads_to_requests_keys_and_teams(store: RedisStore, tmp_
         assert (await client.get("/usage?by=color")).status_code == 400
         lines = list(csv.DictReader(io.StringIO((await client.get("/usage.csv?by=team")).text)))
         assert [(line["team"], line["charged_usd"]) for line in lines] == [
-            ("ops", "1.0"),
-            ("web", "0.75"),
+            ("acme/ops", "1.0"),
+            ("acme/web", "0.75"),
             ("none", "0.125"),
         ]
         assert {row["name"] for row in (await client.get("/usage.json")).json()["rows"]} == {
@@ -115,8 +116,8 @@ async def test_the_page_leads_to_requests_keys_and_teams(store: RedisStore, tmp_
 
 async def test_people_see_the_teams_that_their_role_says(store: RedisStore, tmp_path: Path) -> None:
     """Members and key admins of some teams theirs, and no tenant; viewers all; also in the file."""
-    member = Person("mo@acme.example", "u_1", teams=("ops",))
-    admin_of_web = Person("kay@acme.example", "u_2", (Grant("key_admin", ("web",)),))
+    member = Person("mo@acme.example", "u_1", tenant="acme", teams=("ops",))
+    admin_of_web = Person("kay@acme.example", "u_2", (Grant("key_admin", ("web",)),), "acme")
     viewer = Person("vi@acme.example", "u_3", (Grant("viewer"),))
     people = {member: "member-key-1", admin_of_web: "key-admin-key-1", viewer: "viewer-key-1"}
     await used(store, [(time.time(), ledger) for ledger in some()])

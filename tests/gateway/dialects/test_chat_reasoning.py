@@ -11,6 +11,7 @@ from gateway.dialects.chat_reasoning import (
     checks_calls,
     own_reasoning,
     seal_reasoning,
+    with_joined_calls,
     with_short_ids,
     with_signed_calls,
 )
@@ -173,3 +174,15 @@ def test_long_ids_of_calls_are_shortened_with_those_of_their_results() -> None:
     assert first["id"] == result["tool_call_id"] != long and len(first["id"]) <= 40
     assert (second, changed[3]) == (CALL, messages[3])
     assert with_short_ids([messages[0], messages[3]]) is None
+
+
+def test_calls_of_neighbouring_turns_are_one_turn() -> None:
+    """So that all of their results follow it; a text between them, and turns without calls, stay where they are."""
+    one, two = {**CALL, "id": "call_1"}, {**CALL, "id": "call_2"}
+    first = {"role": "assistant", "content": "a", "tool_calls": [one]}
+    second = {"role": "assistant", "content": None, "tool_calls": [two]}
+    results = [{"role": "tool", "tool_call_id": ident, "content": "4"} for ident in ("call_1", "call_2")]
+    joined = {"role": "assistant", "content": "a", "tool_calls": [one, two]}
+    assert with_joined_calls([USER, first, second, *results]) == [USER, joined, *results]
+    assert with_joined_calls([USER, first, results[0], second, results[1]]) is None
+    assert with_joined_calls([{"role": "assistant", "content": "b"}, first, results[0]]) is None

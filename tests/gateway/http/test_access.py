@@ -156,7 +156,7 @@ async def test_without_tenants_metrics_are_open(upstream: Upstream, tmp_path: Pa
 def test_children_get_no_secrets() -> None:
     """The store and the local model start with what a process needs to run, and with none of the gateway's keys."""
     environ = {"PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C", "LD_LIBRARY_PATH": "/lib", "TMPDIR": "/tmp"}
-    environ |= {"OMP_NUM_THREADS": "2", "PYTHONPATH": "/src", "CUDA_VISIBLE_DEVICES": "0"}
+    environ |= {"OMP_NUM_THREADS": "2", "PYTHONPATH": "/src", "CUDA_VISIBLE_DEVICES": "0", "SSL_CERT_FILE": "/ca"}
     secrets = {"OPENAI_API_KEY": "sk-1", "TIERLINE_CACHE_SECRET": "s", "AWS_SECRET_ACCESS_KEY": "a", "ACME_KEY": "b"}
     assert without_secrets({**environ, **secrets}) == environ
 

@@ -63,6 +63,42 @@ async def test_a_key_is_checked_also_where_none_is_demanded(
         assert by_header.status_code == 200
 
 
+@pytest.mark.parametrize("required", [False, True])
+async def test_of_two_credentials_the_key_of_ours_counts(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, *, required: bool
+) -> None:
+    """Clients that are signed in to a provider send its token beside our key; a refused key is not made up for."""
+    imported = KeyRecord("k_old", key_digest(b"sk-old-one").hex(), "acme", imported=True, surfaces=("code",))
+    for with_imported in (False, True):
+        if with_imported:
+            await registry.restore([imported], WHY)
+        async with gateway(tmp_path / str(with_imported), upstream, server, keys={"required": required}) as app:
+            headers, record = await made(registry, surfaces=("code",))
+            key, theirs = headers["authorization"].split()[1], "sk-ant-oat01-0000"
+            gone, revoked = await made(registry)
+            await registry.update(revoked, WHY, state="revoked")
+            ended = gone["authorization"].split()[1]
+            ways = [(f"Bearer {theirs}", key, 200), (f"Bearer {key}", theirs, 200), ("Bearer ", key, 200)]
+            ways += [("", key, 200), (f"Bearer {ended}", key, 200), (f"Bearer {key}", ended, 200)]
+            ways += [(f"Bearer {theirs}", ended, 401), (f"Bearer {ended}", theirs, 401), ("Basic eDp5", key, 200)]
+            ways += [(f"Bearer {new_key()}", key, 200), (f"Bearer {theirs}", "sk-ant-api03", 401 if required else 0)]
+            if with_imported:
+                ways += [(f"Bearer {theirs}", "sk-old-one", 200), ("Bearer sk-old-one", theirs, 200)]
+            for bearer, other, status in ways * 2:  # found, then known
+                two = {"authorization": bearer, "x-api-key": other}
+                reply = await app.ask(headers=two, model="auto")
+                if status:
+                    assert reply.status_code == status, (bearer, other, reply.text)
+                if reply.status_code == 200:
+                    expected = "code" if status else "chat"
+                    assert reply.headers["x-tierline-surface"] == expected, (bearer, other)
+                body = {"model": "code", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+                got = (await app.client.post("/v1/messages", json=body, headers=two)).status_code
+                assert got == (status or 200), (bearer, other)
+                assert (await app.get("/v1/models", two)).status_code == (status or 200), (bearer, other)
+        await registry.update(record, WHY, state="revoked")
+
+
 async def test_where_keys_are_required_nobody_gets_in_without(
     upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
 ) -> None:

@@ -79,7 +79,7 @@ async def test_limits_of_the_subject_and_its_team_are_found(
         token = provider.token(org="acme", groups=["web"]).encode()
         caller = await app.steps.callers.of({b"authorization": b"Bearer " + token})
         assert (caller.tenant, caller.team) == ("acme", "web") and caller.key.startswith("u_")
-        assert [(one.kind, one.name) for one in caller.limited] == [("key", caller.key), ("team", "web")]
+        assert [(one.kind, one.name) for one in caller.limited] == [("key", caller.key), ("team", "acme/web")]
         assert caller.limited[0].terms.requests_per_minute == 60
 
 

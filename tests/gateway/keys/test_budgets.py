@@ -20,9 +20,9 @@ from gateway.cli.main import main
 from gateway.keys.budgets import Owned, OwnerBudgets, account_named
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.accounts import OwnerAccounts
+from gateway.quotas.accounts import ACCOUNT_PREFIX, OwnerAccounts
 from gateway.quotas.alerts import MARK
-from gateway.quotas.leases import ACCOUNT_PREFIX, Demand, Entered, QuotaLeases
+from gateway.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import reader
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -140,6 +140,16 @@ async def test_budgets_in_use_are_those_of_running_windows(store: RedisStore) ->
     assert found == [("team", "a/b", 9 * 10**9, 10 * 10**9, 0), ("key", "k_1", 5 * 10**9, 25 * 10**9, 10**9)]
 
 
+async def test_budgets_are_shown_before_anything_is_spent(store: RedisStore) -> None:
+    """Those of keys, of teams with a record and of the config; each once, those in use first."""
+    configured: dict[Owned, Terms] = {("tenant", "acme"): Terms.model_validate({"budgets": [{"usd": 100}]})}
+    before = [(one.account.name, one.spent) for one in await OwnerBudgets(store, configured, lambda: NOW).every()]
+    assert before == [("tenant:acme/usd/2026-11@UTC", 0), (MONTH, 0), ("key:k_1/usd/2026-11-26@UTC", 0)]
+    await spend(store, MONTH, 5 * 10**9)
+    after = [(one.account.name, one.spent) for one in await OwnerBudgets(store, configured, lambda: NOW).every()]
+    assert after[0] == (MONTH, 5 * 10**9) and sorted(name for name, _ in after) == sorted(name for name, _ in before)
+
+
 @pytest.mark.parametrize(
     ("name", "at", "runs"),
     [
@@ -188,7 +198,7 @@ async def test_what_workers_lease_is_reserved(store: RedisStore) -> None:
     total = Terms.model_validate({"budgets": [{"usd": 10, "per": "total"}]})
     user: Owned = ("user", "key:k_1:0a1b")
     accounts = [OwnerAccounts(kind, name, total).money(NOW)[0] for kind, name in (("team", "web"), user)]
-    entered = await leases.wait(accounts, Demand(expected=10**8, worst=10**9))
+    entered = await leases.wait(accounts, Demand(0, 10**8, 10**8, 10**9))
     assert isinstance(entered, Entered)
     found = {one.account.kind: one for one in await budgets(store).in_use()}
     assert found["team"].account.limit == 10 * 10**9 and found["team"].spent == 0

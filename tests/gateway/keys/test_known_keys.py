@@ -19,7 +19,7 @@ from gateway.keys.kept_keys import KeptKeys, file_in
 from gateway.keys.known_keys import KnownKeys
 from gateway.keys.minting import CONTEXT, digest_of, new_key
 from gateway.keys.records import Caller, KeyRecord, OwnerRecord
-from gateway.keys.registry import KeyRegistry, KeysRefused
+from gateway.keys.registry import FoundKey, KeyRegistry, KeysRefused
 from gateway.quotas.terms import Terms
 from tests.gateway.keys.conftest import WHY, minted
 from tests.support.store import UNHURRIED, local_store
@@ -220,6 +220,44 @@ async def test_a_key_that_is_revoked_as_it_is_looked_up_is_not_known_by_the_copy
     async with worker(RedisStore.from_url("redis://127.0.0.1:9/0"), tmp_path) as keys:
         with pytest.raises(Unauthorized, match="revoked"):
             await caller(keys, key)
+
+
+class _HeldUp(KeyRegistry):
+    """A registry whose answers to lookups are on their way until `go`."""
+
+    def __init__(self, store: RedisStore) -> None:
+        super().__init__(store)
+        self.read, self.go = asyncio.Event(), asyncio.Event()
+
+    async def looked_up(self, digest: str) -> tuple[bool, FoundKey]:
+        found = await super().looked_up(digest)
+        self.read.set()
+        await self.go.wait()
+        return found
+
+
+async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_known_from_then_on(
+    registry: KeyRegistry, store: RedisStore, tmp_path: Path
+) -> None:
+    """The change is taken over while the answer of before is on its way: what that says must not be held."""
+    held_up = _HeldUp(store)
+    keys = KnownKeys(held_up, CONTEXT, {}, KeptKeys(file_in(tmp_path, "store")), 60)
+    await keys.start()
+    try:
+        key, record = minted()
+        record = await registry.create(record, WHY)
+        assert await keys.look()
+        finding = asyncio.create_task(keys.find(key.encode()))
+        async with asyncio.timeout(20):
+            await held_up.read.wait()
+        await registry.update(record, WHY, state="revoked")
+        assert await keys.look()
+        held_up.go.set()
+        await finding  # it came before the change
+        with pytest.raises(Unauthorized, match="revoked"):
+            await caller(keys, key)
+    finally:
+        await keys.aclose()
 
 
 async def test_without_a_store_no_key_is_known(tmp_path: Path) -> None:

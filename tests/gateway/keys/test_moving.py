@@ -9,7 +9,7 @@ import pytest
 
 from gateway.keys.litellm import litellm_keys
 from gateway.keys.moving import export_lines, read_export
-from gateway.keys.records import OwnerRecord
+from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.quotas.terms import Terms
 from tests.gateway.keys.conftest import WHY, minted, registry, server, store
@@ -69,3 +69,27 @@ def test_a_key_of_elsewhere_with_a_number_that_is_none_is_left_out(wrong: dict[s
     moved = litellm_keys(orjson.dumps(rows).decode(), "acme")
     assert [getattr(one, "name", "") for one in moved.records] == ["good"]
     assert moved.notes["odd"][0].startswith("left out")
+
+
+@pytest.mark.parametrize(
+    ("row", "models", "is_said"),
+    [
+        ({"models": ["all-team-models"]}, ("-",), True),
+        ({"models": ["all-team-models", "gpt-4o"]}, ("gpt-4o",), True),
+        ({"models": ["all-team-models"], "team_models": ["a", "b"]}, ("a", "b"), False),
+        ({"models": ["all-team-models"], "team_models": ["all-proxy-models"]}, (), False),
+        ({"models": ["all-proxy-models"]}, (), False),
+        ({"models": ["all-proxy-models"], "team_models": ["a"]}, ("a",), False),
+        ({"models": ["a", "b"], "team_models": ["b", "c"]}, ("b",), False),
+        ({"models": ["a"], "team_models": ["c"]}, ("-",), False),
+        ({"models": []}, (), False),
+        ({"models": [], "team_models": ["a"]}, ("a",), False),
+        ({"models": [], "team_id": "web"}, (), True),
+        ({"models": ["a"], "team_id": "web"}, ("a",), False),
+    ],
+)
+def test_a_key_of_elsewhere_gets_no_more_models(row: dict[str, Any], models: tuple[str, ...], *, is_said: bool) -> None:
+    """Those of its team where the list tells them; else none, which is said, as is what its team's may be."""
+    moved = litellm_keys(orjson.dumps([{"token": TOKEN, "key_alias": "ada", **row}]).decode(), "acme")
+    assert [one.models for one in moved.records if isinstance(one, KeyRecord)] == [models]
+    assert any("team" in note for note in moved.notes.get("ada", ())) == is_said

@@ -11,10 +11,13 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.audit.entries import TrailEntry
 from gateway.audit.trail import AuditTrail
-from gateway.keys.minting import CONTEXT, digest_of, new_key
+from gateway.keys.made_keys import change_key, make_key, rotate_key
+from gateway.keys.minting import CONTEXT, digest_of, new_key, secret_of
 from gateway.keys.records import KeyRecord, OwnerRecord, caller_of
 from gateway.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
+from gateway.keys.roles import ADMIN
 from gateway.quotas.terms import Terms
+from tests.cache.store.test_settled_change import old_redis
 from tests.gateway.keys.conftest import WHY, minted
 from tests.support.store import UNHURRIED, local_store
 
@@ -35,9 +38,9 @@ async def test_a_key_is_found_by_its_digest_with_the_terms_of_its_owners(registr
     assert (record.created_by, record.revision) == ("ada", 1)
     assert found.tenant is None
     caller = caller_of(*found)
-    assert [(one.kind, one.name) for one in caller.limited] == [("key", record.id), ("team", "web")]
+    assert [(one.kind, one.name) for one in caller.limited] == [("key", record.id), ("team", "acme/web")]
     assert caller.limited[1].terms == terms
-    assert [(one.name, one.terms) for one in caller.per_user] == [("web", Terms(concurrent=2))]
+    assert [(one.name, one.terms) for one in caller.per_user] == [("acme/web", Terms(concurrent=2))]
     assert not (await registry.looked_up("00" * 32))[0]
 
 
@@ -54,6 +57,18 @@ async def test_every_change_is_in_the_trail_and_never_a_key_or_digest(registry: 
     assert entries[0].words == "state: active -> disabled"
     assert key not in str(entries)
     assert record.digest not in str(entries)
+
+
+async def test_the_grace_of_an_old_key_ends_with_the_key(registry: KeyRegistry) -> None:
+    """A longer grace gives it no longer life, nor does a second rotation to the one before."""
+    ends = time.time() + 600
+    old = await registry.create(minted(expires=ends)[1], WHY)
+    new = await registry.rotate(old, digest_of(new_key().encode(), CONTEXT).hex(), 86400.0, WHY)
+    newest = await registry.rotate(new, digest_of(new_key().encode(), CONTEXT).hex(), 86400.0, WHY)
+    for one in (old, new, newest):
+        found = await registry.by_digest(one.digest)
+        assert found is not None
+        assert found.expires == pytest.approx(ends, abs=0.001)
 
 
 async def test_a_rotated_key_keeps_its_id_and_the_old_one_is_valid_for_the_grace(
@@ -160,6 +175,46 @@ async def test_a_change_waits_for_the_disk_of_a_store_that_has_one(store: RedisS
         await disk.create(minted()[1], WHY)
         assert disk.on_disk is True
         await opened.aclose()
+
+
+async def test_a_key_of_a_redis_before_7_2_is_made_rotated_and_revoked() -> None:
+    """Its secret comes back each time: a server that cannot say whether a change is on its disk has made it."""
+    server = old_redis()
+    opened = RedisStore.from_url(server.url, slack=UNHURRIED)
+    try:
+        registry = KeyRegistry(opened, durable=True)
+        made, key = await make_key(registry, ADMIN, KeyRecord("", "", "acme"), WHY)
+        assert registry.on_disk is None
+        new, rotated = await rotate_key(registry, ADMIN, made, 0.0, WHY)
+        assert await registry.by_digest(digest_of(rotated.encode(), secret_of()).hex()) == new
+        assert key != rotated
+        revoked = await change_key(registry, ADMIN, new, replace(new, state="revoked"), WHY)
+        assert (await registry.find(made.id)).state == revoked.state == "revoked"
+    finally:
+        await opened.aclose()
+        server.close()
+
+
+async def test_a_key_is_revoked_although_it_is_rotated_meanwhile(registry: KeyRegistry) -> None:
+    """Old and new: who revokes has seen the one before, and must not be told to look again while a thief goes on."""
+    old = await registry.create(minted()[1], WHY)
+    new = await registry.rotate(old, digest_of(new_key().encode(), CONTEXT).hex(), 3600.0, WHY)
+    await change_key(registry, ADMIN, old, replace(old, state="revoked"), WHY)
+    for digest in (old.digest, new.digest):
+        record = await registry.by_digest(digest)
+        assert record is not None and record.state == "revoked"
+    with pytest.raises(KeysRefused, match="revoked"):
+        await change_key(registry, ADMIN, new, replace(new, state="disabled"), WHY)
+
+
+async def test_a_rotation_under_way_does_not_outlive_a_revocation(registry: KeyRegistry) -> None:
+    """It has read the key before that was revoked; its new secret is never valid."""
+    seen = await registry.create(minted()[1], WHY)
+    await change_key(registry, ADMIN, seen, replace(seen, state="revoked"), WHY)
+    digest = digest_of(new_key().encode(), CONTEXT).hex()
+    with pytest.raises(KeysConflict):
+        await registry.rotate(seen, digest, 3600.0, WHY)
+    assert await registry.by_digest(digest) is None
 
 
 async def test_records_are_restored_once_whatever_is_there_already(registry: KeyRegistry, store: RedisStore) -> None:

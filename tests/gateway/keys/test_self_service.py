@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.keys.records import KeyRecord, OwnerRecord
+from gateway.keys.records import KeyRecord, Limited, OwnerRecord, caller_of
 from gateway.keys.roles import ADMIN, Grant, Person
-from gateway.keys.self_service import NotAllowed, allowed_key
+from gateway.keys.self_service import NotAllowed, allowed_key, may_with
 from gateway.quotas.terms import Budget, Terms
 
 NOW, DAY = 1_800_000_000.0, 86400.0
@@ -38,7 +38,7 @@ def test_what_a_key_leaves_open_is_what_the_team_allows() -> None:
 def test_a_key_within_its_team_is_made_as_it_is_wanted() -> None:
     terms = Terms(requests_per_minute=100, concurrent=5, budgets=(Budget(usd=500, per="month"),))
     wanted = key(surfaces=("chat",), tiers=("small",), default_surface="chat", terms=terms, expires=NOW + DAY)
-    assert allowed_key(MEMBER, wanted, WEB, NOW) == replace(wanted, owner="mo@acme.example")
+    assert allowed_key(MEMBER, wanted, WEB, NOW) == replace(wanted, owner="mo@acme.example", maker="u_1")
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,64 @@ def test_an_admin_makes_any_key() -> None:
 
 def test_a_team_without_a_record_limits_nothing() -> None:
     assert allowed_key(MEMBER, key(tiers=("frontier",)), None, NOW).tiers == ("frontier",)
+
+
+LIMITED = replace(
+    MEMBER,
+    surfaces=("search", "mail"),
+    terms=Terms(concurrent=2, budgets=(Budget(usd=1, per="day"),)),
+    longest_life_s=10 * DAY,
+)
+
+
+@pytest.mark.parametrize("team", [None, replace(WEB, surfaces=(), longest_life_s=None)])
+def test_a_key_is_no_wider_than_the_person_who_makes_it(team: OwnerRecord | None) -> None:
+    """In surfaces, money and life, with a record of its team and without one; what it leaves open is what they have."""
+    made = allowed_key(LIMITED, key(), team, NOW)
+    assert made.surfaces == LIMITED.surfaces and made.expires == NOW + 10 * DAY
+    assert (made.maker, made.maker_terms) == ("u_1", LIMITED.terms)
+    caller = caller_of(made, team)
+    assert Limited("key", "u_1", LIMITED.terms) in caller.limited and caller.is_limited
+    beyond: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"surfaces": ("chat",)}, "surfaces chat, of search, mail"),
+        ({"default_surface": "chat"}, "default surface chat, of search, mail"),
+        ({"expires": NOW + 11 * DAY}, "more than 10 days"),
+        ({"terms": Terms(concurrent=3)}, "concurrent 3, of 2"),
+        ({"terms": Terms(budgets=(Budget(usd=2, per="day"),))}, "a budget of $2 a day, of $1 a day"),
+        ({"per_user": Terms(concurrent=3)}, "concurrent 3, of 2"),
+    )
+    for wanted, said in beyond:
+        with pytest.raises(NotAllowed) as refused:
+            allowed_key(LIMITED, key(**wanted), team, NOW)
+        assert said in str(refused.value)
+
+
+def test_a_key_has_the_surfaces_that_team_and_person_share() -> None:
+    assert allowed_key(LIMITED, key(), WEB, NOW).surfaces == ("search",)
+    assert allowed_key(LIMITED, key(), WEB, NOW).expires == NOW + 90 * DAY, "the team states a life"
+    nothing_shared = allowed_key(replace(LIMITED, surfaces=("mail",)), key(), WEB, NOW)
+    assert nothing_shared.surfaces == ("-",), "and so it may use none"
+
+
+def test_a_key_that_a_role_makes_counts_against_its_team_alone() -> None:
+    """It is no person's; but of surfaces it has none that its maker has not, now or after a change."""
+    admin = replace(KEY_ADMIN, surfaces=("search",), terms=LIMITED.terms, longest_life_s=DAY)
+    made = allowed_key(admin, key(), None, NOW)
+    assert (made.surfaces, made.maker, made.expires) == (("search",), "", None)
+    assert not caller_of(made).is_limited
+    with pytest.raises(NotAllowed, match="surfaces chat"):
+        allowed_key(admin, replace(made, replaces="0" * 64, surfaces=("chat",)), None, NOW)
+
+
+def test_members_rotate_their_own_keys_alone() -> None:
+    """Whoever rotates a key ends it for everybody else: another's needs a role, and an equal name is not enough."""
+    own, given = key(maker="u_1", owner="mo@acme.example"), key(owner="mo@acme.example")
+    others = [key(), key(owner="ada@acme.example"), key(maker="u_9", owner="mo@acme.example")]
+    for one in (own, given):
+        assert may_with(MEMBER, "keys.rotate", one) and may_with(KEY_ADMIN, "keys.rotate", one)
+        assert not may_with(MEMBER, "keys.rotate", replace(one, tenant="globex"))
+        assert not may_with(replace(MEMBER, teams=("mail",)), "keys.rotate", one)
+    for one in others:
+        assert not may_with(MEMBER, "keys.rotate", one)
+        assert may_with(KEY_ADMIN, "keys.rotate", one) and may_with(ADMIN, "keys.rotate", one)
+        assert may_with(MEMBER, "keys.see", one)

@@ -14,9 +14,10 @@ import yaml
 
 from gateway.archive.folder import segments_of
 from gateway.archive.query import opened
-from gateway.cli.commands.policy._replay_view import quality_text
+from gateway.cli.commands.policy._replay_view import interval_text, quality_text
 from gateway.cli.main import main
 from gateway.lab.replay.cells import policy_on
+from gateway.lab.replay.figures import FigureChange
 from gateway.lab.replay.gates import Gate, GateError
 from gateway.lab.replay.plan_file import BoundTo, PlanError, PolicyPlan, read_plan, why_stale, write_plan
 from gateway.lab.replay.recording import NothingRecordedError
@@ -168,6 +169,30 @@ def test_what_was_never_called_is_not_guessed(replayed_by: Callable[..., Replaye
     result = replayed_by(policy(easiest=90), verify=0)
     assert result.no_evidence / result.requests > 0.2
     assert any("without evidence" in note for note in result.notes)
+
+
+def test_before_is_what_the_record_says(world: World, tmp_path: Path) -> None:
+    """Requests without evidence are in every figure as recorded, and the interval covers what they may get."""
+    rows = list(world.live(policy()))
+    write_ledger(tmp_path, rows, [world.basis(policy())], [])
+    with opened(tmp_path, threads=1) as database:
+        result = replay(database, policy(easiest=90), verify=0)
+    assert result.no_evidence / result.requests > 0.2
+    escalated, cost = result.figures["escalated"], result.figures["cost"]
+    assert escalated.before == pytest.approx(sum(row["path"] == "escalated" for row in rows) / len(rows))
+    assert cost.before == pytest.approx(sum(row["cost_usd"] for row in rows) / len(rows) * 1000)
+    share = result.no_evidence / result.requests
+    assert escalated.high - escalated.low >= share and escalated.low <= escalated.difference <= escalated.high
+    assert cost.low <= cost.difference <= cost.high and cost.high - cost.low > 0
+    assert escalated.estimated >= result.no_evidence == result.figures["hits"].estimated
+
+
+def test_exact_is_said_of_figures_of_which_nothing_is_estimated(replayed_by: Callable[..., Replayed]) -> None:
+    """Where half of the requests are estimated and all estimates agree, the figure is not exact."""
+    unchanged, raised = replayed_by(policy(), verify=0), replayed_by(policy(confidence=0.8), verify=0)
+    assert {interval_text(change, "share") for change in unchanged.figures.values()} == {"exact"}
+    assert raised.estimated > 0 and interval_text(raised.figures["cost"], "usd") != "exact"
+    assert interval_text(FigureChange(0.2, 0.2, 0.0, 0.0, estimated=483), "share") == "+0.00 points to +0.00 points"
 
 
 def test_batches_give_the_same_as_one(replayed_by: Callable[..., Replayed], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.quotas.accounts import Account, OwnerAccounts, window_of
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, OwnerAccounts, window_of
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import TRACES
 

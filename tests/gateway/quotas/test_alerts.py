@@ -18,9 +18,8 @@ import pytest
 from cache.store.base import Command, NoStore, Store
 from cache.store.redis_store import RedisStore
 from gateway.quotas import alerts
-from gateway.quotas.accounts import Account, Window
+from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, Window
 from gateway.quotas.alerts import MARK, BudgetAlerts, key_of, signed
-from gateway.quotas.leases import ACCOUNT_PREFIX
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK
 

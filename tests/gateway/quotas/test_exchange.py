@@ -9,8 +9,9 @@ from dataclasses import astuple
 import pytest
 import redis
 
+from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.authority import Authority
-from gateway.quotas.leases import ACCOUNT_PREFIX, SCRIPT
+from gateway.quotas.leases import SCRIPT
 from gateway.quotas.machine import LeaseReply, LeaseRequest
 from tests.support.store import LocalStore
 

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -17,6 +18,7 @@ import pytest
 from gateway.config.schema import Limits
 from gateway.errors import Overloaded
 from gateway.request.load_shedding import FEW, MOST_LAG_S, LoadShedder, room_for_bodies, used_share
+from gateway.server.connection_limits import HEADS
 from tests.support.ask import ask
 from tests.support.gateway import Gateway, serve
 from tests.support.upstream import Fault, Reply, Upstream
@@ -114,19 +116,69 @@ def test_bodies_in_hand_have_one_budget_of_bytes(tmp_path: Path, upstream: Upstr
         until(lambda: _large(gateway, 5 * MIB // 2, chunked=chunked).status_code == 200, 10, "room again")
 
 
-def test_unfinished_heads_are_within_the_budget(tmp_path: Path, upstream: Upstream) -> None:
-    """Heads that never end take no more than the budget: the next is refused, and room comes with their end."""
+def test_unfinished_heads_keep_nobody_out(tmp_path: Path, upstream: Upstream) -> None:
+    """They have a room of their own, in which the oldest makes room: others' heads and bodies have theirs."""
     settings = {"limits": {"body": "128KiB", "bodies": "128KiB"}}
     half = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-long: " + b"a" * 60_000
-    with serve(tmp_path, upstream.url, settings=settings) as gateway:
-        heads = [socket.create_connection(("127.0.0.1", gateway.port), timeout=10) for _ in range(3)]
-        for one in heads:
-            one.sendall(half)
+    most = HEADS // len(half)
+    with serve(tmp_path, upstream.url, settings=settings) as gateway, ExitStack() as held:
+        heads: list[socket.socket] = []
+        for _ in range(most + 20):
+            heads.append(held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=30)))
+            heads[-1].sendall(half)
+        assert _large(gateway, 100_000, chunked=False).status_code == 200
+        in_two = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=30))
+        in_two.sendall(half)
+        in_two.sendall(b"\r\n\r\n")
+        assert in_two.recv(65536).startswith(b"HTTP/1.1 200 ")
         answered, _, _ = select.select(heads, [], [], 5)
-        assert [one.recv(65536).split(b"\r\n")[0] for one in answered] == [b"HTTP/1.1 503 Service Unavailable"]
-        for one in heads:
-            one.close()
-        until(lambda: _large(gateway, 100_000, chunked=False).status_code == 200, 10, "room again")
+        assert set(heads[:20]) <= set(answered) and len(answered) < 30
+        assert {one.recv(65536).split(b"\r\n")[0] for one in answered} == {b"HTTP/1.1 503 Service Unavailable"}
+
+
+def test_slow_bodies_hold_only_what_came(tmp_path: Path, upstream: Upstream) -> None:
+    """A hundred that are announced keep nobody's body out, without keys and of the same key too."""
+    settings = {"limits": {"body": "3MiB", "bodies": "4MiB"}}
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    with serve(tmp_path, upstream.url, settings=settings) as gateway, ExitStack() as held:
+        for _ in range(100):
+            slow = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=30))
+            slow.sendall(head + b"content-length: 3000000\r\n\r\n{")
+        assert _large(gateway, 2 * MIB, chunked=False).status_code == 200
+        assert _large(gateway, 2 * MIB, chunked=True).status_code == 200
+
+
+def test_a_keys_bodies_leave_room_for_others(tmp_path: Path, upstream: Upstream) -> None:
+    """Those of one key hold half of the room at most; what is more gets 429, and another key's is served."""
+    upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    settings = {
+        "limits": {"body": "512KiB", "bodies": "1MiB"},
+        "tenants": {"a": {"key_env": "KEY_A"}, "b": {"key_env": "KEY_B"}},
+    }
+    env = {"KEY_A": "key-of-a", "KEY_B": "key-of-b"}
+    with serve(tmp_path, upstream.url, settings=settings, env=env) as gateway, ExitStack() as held:
+        for number in range(2):
+            waiting = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=15)
+            held.callback(waiting.close)
+            headers = {"content-type": "application/json", "authorization": "Bearer key-of-a"}
+            text = str(number) + "a" * (MIB // 4 - 1000)
+            body = json.dumps({**BODY, "messages": [{"role": "user", "content": text}]})
+            waiting.request("POST", "/v1/chat/completions", body, headers)
+            until(lambda: len(upstream.requests) > number, 10, "a request in hand")  # noqa: B023
+        upstream.default = Reply()
+        for key, status in (("key-of-a", 429), ("key-of-b", 200)):
+            for path in ("chat/completions", "completions", "messages", "responses"):
+                sent = {
+                    "model": "chat",
+                    "messages": [{"role": "user", "content": "a" * (MIB // 4)}],
+                    "max_tokens": 5,
+                }
+                if path in ("completions", "responses"):
+                    sent = {"model": "chat", "prompt" if path == "completions" else "input": "a" * (MIB // 4)}
+                reply = httpx2.post(
+                    f"{gateway.url}/{path}", json=sent, headers={"authorization": f"Bearer {key}"}, timeout=20
+                )
+                assert reply.status_code == status, (path, reply.text)
 
 
 def test_the_budget_is_a_part_of_the_memory() -> None:

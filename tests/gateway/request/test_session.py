@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.request.context import Client
-from gateway.request.session import Session, session_of
+from gateway.request.session import Session, session_of, user_of
 from tests.support.context import streamed_request
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -128,3 +128,11 @@ def test_the_affinity_is_of_the_conversation() -> None:
     assert request.affinity() == 1
     named = replace(request.ledger, conversation=told(FIRST).conversation)
     assert replace(request, ledger=named).affinity() == int(told(FIRST).conversation, 16)
+
+
+def test_an_end_user_is_the_tenants_own() -> None:
+    """What two tenants call alike is another user for each, as are a tenant and a user that run into each other."""
+    for body in ({"user": "ada"}, {"safety_identifier": "ada"}, {"metadata": {"user_id": "ada"}}):
+        ours, again, theirs = (user_of(tenant, body) for tenant in ("acme", "acme", "gamma"))
+        assert ours == again != theirs and "ada" not in ours
+    assert user_of("a", {"user": "bc"}) != user_of("ab", {"user": "c"})

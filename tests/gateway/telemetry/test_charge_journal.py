@@ -12,7 +12,7 @@ import orjson
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.quotas.leases import ACCOUNT_PREFIX
+from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.telemetry import reader
 from gateway.telemetry.charge_journal import ChargeJournal, LeftJournal
 from gateway.telemetry.decisions import DecisionRecorder
@@ -93,3 +93,15 @@ async def test_a_living_worker_is_left_alone(store: RedisStore, tmp_path: Path) 
     entry.free()
     journal.close()
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_charge_after_a_users_counter_has_gone_leaves_none_for_ever(store: RedisStore) -> None:
+    """Clients choose the names of end users and sessions; a key's counter stays."""
+    named = ("user:key:k_1:anybody/usd/2026-11@UTC", "session:key:k_1:any/usd/total", OTHER)
+    writer = RecordWriter(store, 0, DecisionRecorder({}), lambda *_: None)
+    writer.charge(Ledger("late", charged_usd=0.004, accounts=named))
+    writer.add(())
+    await writer.write()
+    keys = [(ACCOUNT_PREFIX + account).encode() for account in named]
+    left = await store.ask([Command((b"PTTL", key)) for key in keys], 1.0)
+    assert [0 < ms <= 3_600_000 for ms in left] == [True, True, False] and left[2] == -1

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.lab.replay.figures import Results, good
 from gateway.rollout.trial import Trial
-from gateway.telemetry.ledger import is_good, was_good
+from gateway.telemetry.goodput import answered, ending_of, no_answer, was_good
+from gateway.telemetry.ledger import PLAYGROUND
 from policies.model import Slo
 from policies.rollout import Rollout
 
@@ -37,11 +38,47 @@ def test_ledger_guard_and_metrics_agree(path: str, slo: dict[str, bool], expecte
     row = ledger(path, **slo)
     assert was_good(row) is expected
     if expected is not None:
-        assert is_good([name for name, met in slo.items() if not met], path, "") is expected
+        ending = answered([name for name, met in slo.items() if not met], path, "")
+        assert ((ending == "good"), ending) == (expected, ending_of(row))
     trial = Trial(Rollout.model_validate({"steps": ["25%"], "guard": {"goodput": "-5%"}}), 0.25, 0.0, settle_s=0.0)
     trial.add(row, 1.0)
     [guard] = trial.verdict(2.0).guards
     assert (guard.n_candidate, guard.candidate) == ((0, None) if expected is None else (1, float(expected)))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "refused", "ending"),
+    [
+        (502, "upstream_http_error", False, "failed"),
+        (504, "deadline_exceeded", False, "failed"),
+        (503, "server_is_overloaded", False, "failed"),
+        (429, "rate_limit_exceeded", False, "failed"),  # every provider asks for a pause
+        (200, "upstream_truncated", False, "failed"),
+        (429, "rate_limit_exceeded", True, "refused"),
+        (429, "insufficient_quota", True, "refused"),
+        (504, "not_cached", True, "refused"),
+        (400, "invalid_json", False, "refused"),
+        (403, "model_not_allowed", False, "refused"),
+        (499, "client_gone", False, "left"),
+        (200, "client_cancel", False, "left"),
+        (200, None, False, ""),
+    ],
+)
+def test_what_failed_what_was_refused_and_what_was_late_are_three_words(
+    status: int, error: str | None, refused: bool, ending: str
+) -> None:
+    """A refusal and a client that left are in no goodput, whatever was noted of objectives; a failure is not late."""
+    assert no_answer(status, error, refused=refused) == ending
+    row = {**ledger(deadline=not ending), "status": status, "error": error, "refused": refused}
+    assert ending_of(row) == (ending or "good")
+    assert was_good(row) is {"refused": None, "left": None, "failed": False, "": True}[ending]
+    assert ending_of({**row, "arm": PLAYGROUND}) == ""
+
+
+def test_records_of_before_are_refused_where_nothing_was_called() -> None:
+    """They say of a 429 neither who refused it nor that it missed nothing."""
+    row = {**ledger(deadline=False), "status": 429, "error": "rate_limit_exceeded"}
+    assert ending_of({**row, "attempts": 0}) == "refused" and ending_of({**row, "attempts": 2}) == "failed"
 
 
 def test_an_answer_whose_structure_is_wrong_is_not_good() -> None:

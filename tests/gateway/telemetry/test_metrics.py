@@ -22,7 +22,14 @@ from gateway.quotas.alerts import BudgetState
 from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
-from gateway.telemetry.metric_set import DURATION_BUCKETS, MOST, OVERHEAD_BUCKETS, TTFT_BUCKETS
+from gateway.telemetry.metric_set import (
+    DURATION_BUCKETS,
+    GAP_BUCKETS,
+    MOST,
+    OVERHEAD_BUCKETS,
+    TPOT_BUCKETS,
+    TTFT_BUCKETS,
+)
 from gateway.telemetry.metrics import BackendState, Metrics
 from policies.model import Slo
 from policies.quantities import OF_STAGES
@@ -55,8 +62,7 @@ def test_a_request_is_counted_in_all_its_parts(metrics: Metrics, read: Read) -> 
     assert read("cache_lookups_total", hop="cache.exact", outcome="miss") == 1
     assert read("cache_lookups_total", hop="cache.semantic", outcome="miss") == 1
     assert read("cache_writes_total", outcome="written") == 1
-    assert read("tokens_total", surface="chat", tier="hosted", direction="in") == 240
-    assert read("cost_usd_total", surface="chat", tier="hosted") == pytest.approx(0.0003)
+    assert read("not_good_total") == 0
     assert read("wasted_usd_total", surface="chat") == pytest.approx(0.0001)
 
 
@@ -286,7 +292,8 @@ def test_buckets_hold_the_objectives_of_the_shipped_policies() -> None:
         for name, limit in limits.items():
             if name.startswith(OF_STAGES):
                 continue  # in no histogram: their requests and misses are counted
-            buckets = TTFT_BUCKETS if name.startswith("ttft") else DURATION_BUCKETS
+            kinds = {"ttft": TTFT_BUCKETS, "tpot": TPOT_BUCKETS, "gap": GAP_BUCKETS}
+            buckets = kinds.get(name.partition("_")[0], DURATION_BUCKETS)
             at = buckets.index(limit)
             assert buckets[at] / buckets[at - 1] <= 1.7, name
             objectives += 1
@@ -321,12 +328,51 @@ def test_a_client_error_has_no_goodput(metrics: Metrics, read: Read) -> None:
     assert read("goodput_requests_total") == 0
 
 
+@pytest.mark.parametrize(
+    ("ledger", "outcome", "held"),
+    [
+        ({"status": 502, "error": "upstream_http_error", "slo": {}}, "failed", 1),
+        ({"status": 503, "error": "server_is_overloaded", "slo": None}, "failed", 1),
+        ({"slo": {"deadline": False}}, "late", 1),
+        ({"slo": {"deadline": True}, "path": "degraded"}, "poor", 1),
+        ({"status": 429, "error": "rate_limit_exceeded", "refused": True, "slo": None}, "refused", 0),
+        ({"status": 400, "error": "invalid_json", "slo": None}, "refused", 0),
+        ({"status": 499, "error": "client_gone", "slo": None}, "left", 0),
+    ],
+)
+def test_what_is_not_good_is_counted_by_why(
+    metrics: Metrics, read: Read, ledger: dict[str, Any], outcome: str, held: int
+) -> None:
+    """A refusal is counted, and in no goodput; a failure is in it, and in no objective that it did not miss."""
+    metrics.observe(*escalated(**ledger))
+    assert (read("not_good_total", outcome=outcome), read("not_good_total")) == (1, 1)
+    assert (read("goodput_requests_total"), read("goodput_good_total")) == (held, 0)
+    assert read("slo_misses_total") == (outcome == "late")
+
+
+def test_tokens_and_dollars_are_of_who_was_called(metrics: Metrics, read: Read) -> None:
+    """Of an escalated answer that a judge rejected: each provider has its own, which is what it is owed."""
+    calls = [
+        CallAccount(1, "local", "smollm2", "m", "low_confidence", 40, 9, False, 0.001, True, 0.0, None, 9.0),
+        CallAccount(2, "hosted", "openai", "m", "accepted", 50, 20, False, 0.02, False, 0.0, None, 9.0),
+        CallAccount(0, "judge", "judge", "m", "judged", 70, 1, False, 0.0005, True, 0.0, None, 9.0),
+    ]
+    metrics.observe(*escalated(calls=calls, tokens_in=90, tokens_out=29, cost_usd=0.0215))
+    for call in calls:
+        labels = {"surface": "chat", "tier": call.tier, "backend": call.backend}
+        assert read("tokens_total", **labels, direction="in") == call.tokens_in
+        assert read("tokens_total", **labels, direction="out") == call.tokens_out
+        assert read("cost_usd_total", **labels) == call.cost_usd
+    assert read("cost_usd_total") == pytest.approx(0.0215)
+
+
 def test_the_saving_has_what_its_interval_needs(metrics: Metrics, read: Read) -> None:
-    """Sums, squares and products, by draw; nothing that was estimated or has no price."""
+    """Sums, squares and products, by draw, of streams too whose draft was given up; nothing that has no price."""
     for cost, alone in ((0.5, 2.0), (1.0, 3.0)):
-        metrics.observe(*escalated(cost_usd=cost, counterfactual_usd=alone, holdout=False))
+        more = {"answer_estimated": cost > 0.5, "usage_estimated": True}
+        metrics.observe(*escalated(cost_usd=cost, counterfactual_usd=alone, holdout=False, **more))
     metrics.observe(*escalated(cost_usd=4.0, counterfactual_usd=4.0, holdout=True))
-    for left_out in ({"answer_estimated": True}, {"cost_unknown": True}, {"counterfactual_usd": None}):
+    for left_out in ({"cost_unknown": True}, {"counterfactual_usd": None}):
         metrics.observe(*escalated(**{"cost_usd": 9.0, "counterfactual_usd": 9.0, "holdout": False, **left_out}))
     routed = {"surface": "chat", "group": "routed"}
     assert read("saving_requests_total", **routed) == 2

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import orjson
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -221,3 +222,46 @@ async def test_a_models_span_has_its_conversation_and_first_chunk(store: RedisSt
     models = [said[names.HOP] for said in spans if names.GEN_AI_OPERATION in said]
     assert sorted(having) == sorted([names.REQUEST, *models]) and len(having) < len(spans)
     assert [said["gen_ai.response.time_to_first_chunk"] for said in spans if said.get(names.TTFT) == 250.0] == [0.25]
+
+
+async def test_a_trace_is_told_by_the_conventions(store: RedisStore, collector: Collector) -> None:
+    """The request by method and route; with captured texts, question and answer there and on the call that answered."""
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    trace.route, trace.captures = "/v1/responses/resp_0123", True
+    trace.asked = names.asked_in(
+        {"max_tokens": 64, "temperature": 0.5, "n": 1, "stop": "END", "seed": True, "top_p": "much", "top_k": None}
+    )
+    trace.root.attributes |= {names.PROMPT: "Who?", names.ANSWER: "Me."}
+    ledger.served = (2,)
+    for call, model in ((trace.hops[5], "small"), (trace.hops[6], "large")):
+        call.attributes.update(names.of_call("openai", "openai", model))
+        call.attributes[names.GEN_AI_TOKENS_CACHE_WRITE] = 7
+    telemetry.record(trace, ledger)
+    await telemetry.aclose()
+    said = {span.name: attributes_of(span) for span in collector.spans}
+    root, small, large = said["POST /v1/responses/{id}"], said["chat small"], said["chat large"]
+    assert (root["http.request.method"], root["http.route"]) == ("POST", "/v1/responses/{id}")
+    asked = [{"role": "user", "parts": [{"type": "text", "content": "Who?"}]}]
+    answer = [{"role": "assistant", "parts": [{"type": "text", "content": "Me."}], "finish_reason": "stop"}]
+    for span in (root, large):
+        assert orjson.loads(span["gen_ai.input.messages"]) == asked
+        assert orjson.loads(span["gen_ai.output.messages"]) == answer
+    assert "gen_ai.output.messages" not in small and "gen_ai.input.messages" in small
+    assert (large["gen_ai.request.max_tokens"], large["gen_ai.request.temperature"]) == (64, 0.5)
+    assert [one.string_value for one in large["gen_ai.request.stop_sequences"].values] == ["END"]
+    assert large["gen_ai.request.stream"] is True
+    assert large["gen_ai.usage.cache_creation.input_tokens"] == 7
+    assert not {"gen_ai.request.seed", "gen_ai.request.top_p", "gen_ai.request.choice.count"} & large.keys()
+    assert not any(name.startswith("gen_ai.") for name in said["route"])
+
+
+async def test_texts_of_clients_are_sent_only_where_they_are_captured(store: RedisStore, collector: Collector) -> None:
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    trace.asked = names.asked_in({"stop": ["a secret"], "max_tokens": 5})
+    trace.hops[6].attributes.update(names.of_call("openai", "openai", "large"))
+    telemetry.record(trace, ledger)
+    await telemetry.aclose()
+    assert not any(b"a secret" in span.SerializeToString() for span in collector.spans)
+    assert not any(".messages" in name for span in collector.spans for name in attributes_of(span))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Container
 
 import pytest
@@ -89,6 +90,65 @@ async def test_waits_where_the_wait_is_shortest(clock: Clock) -> None:
     assert (a.queue.size, b.queue.size) == (0, 1)
     slots[b].free()
     assert (await waiting).endpoint is b
+
+
+async def full_pair(clock: Clock, *, waits: int) -> tuple[Tier, list[Slot], list[asyncio.Task[Slot]]]:
+    """Return a tier of two endpoints of one taken slot each; so many requests wait at the first, a second apart."""
+    waiting: Counter[str] = Counter()
+    a, b = (endpoint_of(clock, name, waiting, max_in_flight=1) for name in ("a", "b"))
+    tier = Tier("hosted", [a, b], clock)
+    slots = [a.take(CHAT), b.take(CHAT)]
+    tasks = []
+    for _ in range(waits):
+        tasks.append(asyncio.create_task(a.wait(CHAT)))
+        await asyncio.sleep(0)
+        clock.now += 1.0
+    return tier, slots, tasks
+
+
+async def test_the_longest_waiter_goes_first_wherever_it_waits(clock: Clock) -> None:
+    """A slot that becomes free at one endpoint goes to who waits at another, before who came later."""
+    tier, (at_a, at_b), (eldest, second) = await full_pair(clock, waits=2)
+    youngest = asyncio.create_task(at_b.endpoint.wait(CHAT))
+    await asyncio.sleep(0)
+    at_b.free()
+    slot = await eldest
+    assert slot.endpoint is at_b.endpoint
+    slot.free()
+    assert (await second).endpoint is at_b.endpoint
+    at_a.free()
+    assert (await youngest).endpoint is at_a.endpoint
+    assert [endpoint.queue.size for endpoint in tier.endpoints] == [0, 0]
+
+
+async def test_who_comes_goes_behind_who_waits_at_an_endpoint_that_is_back(clock: Clock) -> None:
+    """When an endpoint may be called again, its first slot is for those who wait at its siblings, not for newcomers."""
+    tier, (_, at_b), (eldest,) = await full_pair(clock, waits=1)
+    at_b.endpoint.breaker.pause(1.0, "busy", clock.now)
+    at_b.free()
+    await asyncio.sleep(0)
+    assert not eldest.done()
+    clock.now += 2.0
+    at_b.endpoint.well_again(clock.now, clock.now, retry=False)
+    newcomer = asyncio.create_task(tier.acquire(CHAT))
+    await asyncio.sleep(0)
+    assert (await eldest).endpoint is at_b.endpoint
+    assert not newcomer.done()
+    newcomer.cancel()
+    await asyncio.wait([newcomer])
+
+
+async def test_a_retry_waits_where_it_is(clock: Clock) -> None:
+    """A request that one endpoint has failed is not handed back to it when a slot there becomes free."""
+    tier, (at_a, at_b), _ = await full_pair(clock, waits=0)
+    retry = asyncio.create_task(at_a.endpoint.wait(CHAT, retry=True))
+    await asyncio.sleep(0)
+    at_b.free()
+    await asyncio.sleep(0)
+    assert not retry.done()
+    at_a.free()
+    assert (await retry).endpoint is at_a.endpoint
+    assert tier.endpoints[1].in_flight == 0
 
 
 async def test_a_batch_request_does_not_pass_those_in_line(clock: Clock, endpoint: Endpoint) -> None:

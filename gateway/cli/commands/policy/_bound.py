@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
 
 from gateway.lab.replay.plan_file import BoundTo
-from policies.errors import ConfigError
-from policies.loader import policy_files, read_policy
 from routing.difficulty.model import shipped_artefact, version_in
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
-    from policies.model import Policy
-    from policies.yaml_source import Document
 
 
 def bound_to(deployment: Deployment, base: str) -> BoundTo:
@@ -36,15 +31,3 @@ def bound_to(deployment: Deployment, base: str) -> BoundTo:
                 artefacts[f"confidence head of {backend.name}"] = backend.head.version
     hashed = hashlib.sha256(orjson.dumps(sorted(prices.items()))).hexdigest()[:12]
     return BoundTo(base, artefacts, hashed)
-
-
-def base_in(folder: Path, surface: str) -> tuple[Policy, Document] | None:
-    """Return the policy of a surface in a folder of policies; None if there is none. Files with mistakes are left."""
-    for file in policy_files(folder):
-        try:
-            policy, document = read_policy(file)
-        except ConfigError:
-            continue
-        if policy.surface == surface:
-            return policy, document
-    return None

@@ -59,7 +59,7 @@ def deployment_of(args: argparse.Namespace) -> Deployment:
     """Return the deployment of --config. Raises ConfigError."""
     from gateway.config.loader import load_deployment  # slow to import, and most actions do not need it
 
-    return load_deployment(args.config)
+    return load_deployment(args.config, reads=True)
 
 
 def change(

@@ -74,16 +74,12 @@ def figure_table(replayed: Replayed) -> Table:
     made = table("", "before", "after", "difference", "95% interval")
     for name, change in replayed.figures.items():
         unit = _UNITS.get(name, "share")
-        exact = change.low == change.high
-        interval = (
-            "exact" if exact else f"{shown(change.low, unit, signed=True)} to {shown(change.high, unit, signed=True)}"
-        )
         made.add_row(
             _TITLES[name],
             shown(change.before, unit),
             shown(change.after, unit),
             shown(change.difference, unit, signed=True),
-            "-" if math.isnan(change.difference) else interval,
+            interval_text(change, unit),
         )
     return made
 
@@ -91,6 +87,15 @@ def figure_table(replayed: Replayed) -> Table:
 def shown(value: float, unit: str, *, signed: bool = False) -> str:
     """Return a figure with its unit; `-` for one that is not a number."""
     return "-" if math.isnan(value) else figure(value, unit, signed=signed)
+
+
+def interval_text(change: FigureChange, unit: str) -> str:
+    """Return the 95% interval of a difference; `exact` where nothing of it is estimated."""
+    if math.isnan(change.difference):
+        return "-"
+    if not change.estimated:
+        return "exact"
+    return f"{shown(change.low, unit, signed=True)} to {shown(change.high, unit, signed=True)}"
 
 
 def change_text(change: FigureChange, unit: str) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import duration
-from gateway.cli.commands._store import add_registry_flags
+from gateway.cli.commands._store import add_registry_flags, ledger_folder, take_running
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as
 from gateway.exit_codes import Exit
@@ -45,15 +45,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print the differences and return the exit code."""
+    take_running(args)
     (before, _), (after, document) = policy_of(args.before, args), policy_of(args.after, args)
     found = difference(before, after, lambda path: document.problem(path, "").line)
     moves: StartMoves | None = None
     more_notes: list[str] = []
     if args.since is not None:
         with progress(quiet=args.json) as on_progress:
-            moves, more_notes = _moves(
-                before, after, args.ledger or Path(args.state) / "ledger", time.time() - args.since, on_progress
-            )
+            moves, more_notes = _moves(before, after, ledger_folder(args), time.time() - args.since, on_progress)
     show(_report(before, after, document, found, moves, more_notes), as_json=args.json)
     return Exit.FINDINGS if found.in_force or found.drops_answers else Exit.OK
 

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_json_flag, launch_of
-from gateway.cli.commands._store import add_gateway_flags, add_store_flags
+from gateway.cli.commands._store import add_gateway_flags, add_store_flags, ledger_folder, take_running
+from gateway.cli.commands.policy._in_force import policies_in_force
 from gateway.cli.commands.policy._live import LiveGateway, LiveView
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as, recorded
@@ -24,14 +25,14 @@ from gateway.exit_codes import Exit
 from gateway.lab.explain.path import PathLine, cache_lines, decision_lines
 from gateway.lab.explain.why_not import Flip, Impossible, WhyNot, start_of, why_not
 from gateway.report import Report, show
-from policies.errors import ConfigError, KeyPath
-from policies.loader import SHIPPED, policy_files, read_policy
+from policies.errors import KeyPath
+from policies.loader import SHIPPED
 from policies.model import Policy
 from policies.quantities import read_duration, write_share
 from policies.wildcards import STAR, matches
 from policies.yaml_source import Document
 from routing.decide import DecisionInput, TierHealth
-from routing.features import Features, features_of, room_needed
+from routing.features import Features, features_of, room_wanted
 from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("name a file with a request's body, or --request ID for a recorded one")
     if args.at is None and (misplaced := [name for name in ("gateway", "key_env", "tenant") if getattr(args, name)]):
         raise CommandError(f"--{misplaced[0].replace('_', '-')} is for --at live")
+    take_running(args)
     if args.at == "live":
         explained = _recorded_live(args) if args.request else _body_live(args)
     else:
@@ -171,32 +173,25 @@ def _place(explained: _Explained, at: KeyPath) -> str:
 
 
 def _recorded(args: argparse.Namespace) -> _Explained:
-    found = recorded(args.ledger or Path(args.state) / "ledger", args.request)
+    found = recorded(ledger_folder(args), args.request)
     policy, document, notes = found.basis.policy, None, list[str]()
     if args.policy is not None:
         policy, document = policy_of(args.policy, args)
         policy, unknown = deployed_as(found.basis, policy)
         notes += [f"{name} is left out: the record does not hold its state" for name in unknown]
     else:
-        now = _file_of(args.policies or SHIPPED, policy.surface)
+        launch = launch_of(args)
+        deployment = launch.deployment(reads=True)
+        in_force = policies_in_force(args, deployment, launch.policy_source(deployment))
+        now = in_force.by_surface.get(policy.surface)
         if now is not None and now[0].version == policy.version:
             document = now[1]
         else:
-            notes.append(f"{policy.label} is not in force here any more, so there are no line numbers")
+            notes.append(f"{policy.label} is not in force in {in_force.where}, so there are no line numbers")
     lines = [PathLine("surface", f"{policy.surface}, decided by {policy.label}", ("surface",))]
     after = [PathLine("cache", "unknown: a record holds no text", ("cache",))]
     given = replace(found.given, health=_state(args, found.given.health, found.given.features))
     return _Explained(policy, given, lines, after, document, notes)
-
-
-def _file_of(directory: Path, surface: str) -> tuple[Policy, Document] | None:
-    """Return the policy of a surface in a folder and its document; None where there is none that can be read."""
-    for file in policy_files(directory):
-        with contextlib.suppress(ConfigError):
-            policy, document = read_policy(file)
-            if policy.surface == surface:
-                return policy, document
-    return None
 
 
 # What a running gateway would do.
@@ -204,7 +199,7 @@ def _file_of(directory: Path, surface: str) -> tuple[Policy, Document] | None:
 
 def _recorded_live(args: argparse.Namespace) -> _Explained:
     """Explain a recorded request as if it came again now: its own features, the policy and tiers of now."""
-    found = recorded(args.ledger or Path(args.state) / "ledger", args.request)
+    found = recorded(ledger_folder(args), args.request)
     before, features = found.basis.policy, found.given.features
     asked = {"surface": before.surface, "tokens_in": features.approx_tokens}
     gateway = LiveGateway.of(args)
@@ -279,7 +274,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     from routing.output_limits import effective_body
 
     launch = launch_of(args)
-    deployment = launch.deployment()
+    deployment = launch.deployment(reads=True)
     source = launch.policy_source(deployment)
     chosen = policy_of(args.policy, args, source) if args.policy else None
     raw = _read(args.file, chosen[0].surface if chosen else args.surface)
@@ -294,10 +289,11 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         if chosen is not None:
             (policy, document), named = chosen, PathLine("surface", f"the policy of {args.policy}", ("surface",))
         else:
-            found = source.load().resolve("auto" if pinned is not None else model, options.surface)
+            in_force = policies_in_force(args, deployment, source)
+            found = in_force.joined(source).resolve("auto" if pinned is not None else model, options.surface)
             if found is None:
                 raise CommandError(f"there is no surface or model {options.surface or model!r}; name one by --surface")
-            policy, file = found, _file_of(folder, found.surface)
+            policy, file = found, in_force.by_surface.get(found.surface)
             document, named = (file[1] if file else None), _named(found, model, options, pinned)
         effective, own_limit = effective_body(body, policy.output)
         features = features_of(effective)
@@ -317,7 +313,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
             deadline_s(policy, options),
             ttft_deadline(policy, options, 0.0) if features.stream else None,
             clamp,
-            room=room_needed(effective, largest, own_limit=own_limit) if largest else 0,
+            room=room_wanted(effective, largest, own_limit=own_limit) if largest else 0,
         )
     except ApiError as error:
         raise CommandError(f"the gateway would refuse this request: {error}") from None

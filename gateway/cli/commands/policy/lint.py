@@ -48,6 +48,11 @@ def run(args: argparse.Namespace) -> int:
     """Check the files, print the findings and return the exit code. Raises CommandError."""
     form = "json" if args.json else args.format
     deployment, source = _deployed(args.config)
+    if not args.paths and deployment is not None and deployment.policies.source == "store":
+        raise CommandError(
+            f"the policies of {args.config} are in the store; name the files to check, such as one that "
+            "`tierline policy show SURFACE > FILE` made"
+        )
     paths = args.paths or [SHIPPED]
     for path in paths:
         if not path.exists():
@@ -94,7 +99,7 @@ def _deployed(config: Path | None) -> tuple[Deployment | None, PolicySource | No
     from gateway.config.launch import Launch
 
     launch = Launch(config=config)
-    deployment = launch.deployment()
+    deployment = launch.deployment(reads=True)
     return deployment, launch.policy_source(deployment)
 
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import launch_of
-from gateway.cli.commands.policy._bound import base_in, bound_to
-from gateway.cli.commands.policy._replay_view import change_text, quality_text
-from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, ledger_folder, replay_of
+from gateway.cli.commands._store import ledger_folder, take_running
+from gateway.cli.commands.policy._bound import bound_to
+from gateway.cli.commands.policy._in_force import policies_in_force
+from gateway.cli.commands.policy._replay_view import change_text, interval_text, quality_text
+from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, replay_of
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.lab.replay.plan_file import PolicyPlan, as_json, write_plan
@@ -21,12 +23,10 @@ from gateway.report import print_json
 from gateway.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
 from policies.codes import is_error
 from policies.diff import difference, unguarded_quality
-from policies.loader import SHIPPED, read_policy
+from policies.loader import read_policy
 from policies.quantities import figure, percent
 
 if TYPE_CHECKING:
-    from cache.store.redis_store import RedisStore
-    from gateway.lab.replay.figures import FigureChange
     from gateway.lab.replay.run import Replayed
     from policies.diff import Difference
     from policies.model import Policy
@@ -39,11 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy plan`."""
     parser.add_argument("file", type=Path, metavar="FILE", help="the policy file to try")
     add_ledger_flags(parser)
-    base = parser.add_mutually_exclusive_group()
-    base.add_argument("--policies", type=Path, metavar="DIR")
-    base.add_argument("--from-store", action="store_true")
+    parser.add_argument("--policies", type=Path, metavar="DIR")
+    parser.add_argument("--from-store", action="store_true")
     parser.add_argument("--store", metavar="URL")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
     parser.add_argument("--out", type=Path, metavar="PLAN")
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
@@ -54,10 +52,13 @@ def run(args: argparse.Namespace) -> int:
     from gateway.lab.replay.gates import failed_gates
 
     gates = gates_of(args)
+    take_running(args)
     launch = launch_of(args)
-    deployment = launch.deployment()
-    candidate, document = read_policy(args.file, launch.policy_source(deployment).tiers)
-    base = _base(args, candidate.surface)
+    deployment = launch.deployment(reads=True)
+    source = launch.policy_source(deployment)
+    candidate, document = read_policy(args.file, source.tiers)
+    in_force = policies_in_force(args, deployment, source, from_store=args.from_store)
+    base = in_force.by_surface.get(candidate.surface)
     findings = findings_in(candidate, document, deployment)
     tests = _tests(args.file)
     found = None if base is None else difference(base[0], candidate, lambda path: document.problem(path, "").line)
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({**as_json(plan), "seconds": seconds, "failed_gates": [gate.source for gate in unmet]})
     else:
         lines = [
-            *_head(plan, base, document, found),
+            *_head(plan, base, document, found, in_force.where),
             *_parts(plan, tests, replayed, seconds, why_not),
             *([] if replayed is None else _figures(replayed)),
             *([] if canary is None else forecast_lines(canary)),
@@ -98,25 +99,6 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _write(args.out, plan, "refuses it until that is mended" if refused else "applies it")
     return Exit.FINDINGS if refused or unmet else Exit.OK
-
-
-def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | None:
-    """Return the policy in force on a surface; None if it is a new one."""
-    if not args.from_store:
-        return base_in(args.policies or SHIPPED, surface)
-    from gateway.cli.commands._store import with_store
-    from gateway.registry.registry import PolicyRegistry, RegistryError
-    from policies.yaml_source import Document
-
-    async def live(store: RedisStore) -> tuple[Policy, Document] | None:
-        registry = PolicyRegistry(store)
-        state = (await registry.in_force()).get(surface)
-        if state is None:
-            return None
-        version = await registry.version(surface, state.live)
-        return version.policy(), Document(Path(version.label), dict(version.content), {})
-
-    return with_store(args, live, RegistryError)
 
 
 def _tests(file: Path) -> dict[str, Any] | None:
@@ -162,10 +144,10 @@ def _changes(found: Difference | None) -> dict[str, Any]:
 
 
 def _head(
-    plan: PolicyPlan, base: tuple[Policy, Document] | None, document: Document, found: Difference | None
+    plan: PolicyPlan, base: tuple[Policy, Document] | None, document: Document, found: Difference | None, where: str
 ) -> list[str]:
     if base is None or found is None:
-        return [f"{plan.label} (new: no policy of {plan.surface} is in force)"]
+        return [f"{plan.label} (new: {where} has no policy of {plan.surface} in force)"]
     changes = found.in_force
     counted = f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
     lines = [f"{base[0].label} -> {plan.label}    {counted}"]
@@ -216,21 +198,20 @@ def _figures(replayed: Replayed) -> list[str]:
     figures = replayed.figures
 
     def shown(name: str, unit: str) -> str:
-        return change_text(figures[name], unit)
-
-    goodput = figures["goodput"]
-    cost = figures["cost"]
-
-    def change(of: FigureChange, unit: str) -> str:
-        difference, low, high = (figure(value, unit, signed=True) for value in (of.difference, of.low, of.high))
-        return f"({difference}, 95% interval {low} to {high})"
+        change = figures[name]
+        interval = interval_text(change, unit)
+        if not change.estimated or interval == "-":
+            return change_text(change, unit)
+        difference = figure(change.difference, unit, signed=True)
+        return f"{change_text(change, unit)} ({difference}, 95% interval {interval})"
 
     lines = [
-        f"  path           escalated {shown('escalated', 'share')}    degraded {shown('degraded', 'share')}"
-        f"    hits {shown('hits', 'share')}",
-        f"  goodput        {shown('goodput', 'share')}   {change(goodput, 'share')}",
+        f"  path           escalated {shown('escalated', 'share')}",
+        f"                 degraded {shown('degraded', 'share')}    hits {shown('hits', 'share')}",
+        f"  goodput        {shown('goodput', 'share')}",
         f"  TTFT p95       {shown('ttft_p95', 'ms')}    p50 {shown('ttft_p50', 'ms')}",
-        f"  cost per 1,000 {shown('cost', 'usd')}   {change(cost, 'usd')}    wasted {shown('wasted', 'usd')}",
+        f"  cost per 1,000 {shown('cost', 'usd')}",
+        f"  wasted         {shown('wasted', 'usd')}",
     ]
     lines.append(f"  quality        {quality_text(replayed)}")
     if replayed.slices:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_json_flag, duration, whole
+from gateway.cli.commands._store import ledger_folder, take_running
 from gateway.cli.commands.policy._replay_view import WIDTH, replay_lines
 from gateway.exit_codes import Exit
 from gateway.progress import progress
@@ -35,7 +36,12 @@ def add_ledger_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since", type=duration, metavar="TIME", help="only requests of the last TIME, such as 12h or 7d"
     )
-    parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
+    parser.add_argument(
+        "--ledger", type=Path, metavar="DIR", help="the ledger's files (default: the config's, else STATE/ledger)"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the config file (default: that of `tierline up`, else the shipped)"
+    )
     parser.add_argument("--last", type=whole(1), metavar="N", help="only the N requests of the surface that ended last")
     parser.add_argument(
         "--state", metavar="DIR", default=".state", help="the state folder of `tierline up` (default: .state)"
@@ -54,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from gateway.lab.replay.gates import failed_gates
 
     gates = gates_of(args)
+    take_running(args)
     candidate = candidate_of(args.file)
     began = time.perf_counter()
     replayed = replay_of(args, candidate, args.verify)
@@ -88,11 +95,6 @@ def candidate_of(file: Path) -> Policy:
     except ConfigError as error:
         problems = "".join(f"\n  {problem}" for problem in error.problems)
         raise CommandError(f"{file} cannot be replayed:{problems}") from None
-
-
-def ledger_folder(args: argparse.Namespace) -> Path:
-    """Return the folder of the ledger's files that the options name."""
-    return Path(args.ledger or Path(args.state) / "ledger")
 
 
 def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -> Replayed:

@@ -15,6 +15,7 @@ import pytest
 
 from cache.response_cache import ResponseCache
 from gateway.caching import batches
+from gateway.cascade.learnt_usage import PRIOR
 from gateway.http.routes.chat import ChatCompletions
 from gateway.steps import Steps
 from gateway.telemetry import names
@@ -124,7 +125,10 @@ async def test_a_stream_that_wins_while_its_client_leaves_is_closed_and_charged_
         record = await record_of(app.steps.store, "winner")
     calls = {call["tier"]: call for call in record["ledger"]["calls"]}
     assert {tier: call["outcome"] for tier, call in calls.items()} == {"local": names.LOST, "hosted": names.LOST}
-    assert 0 < calls["local"]["tokens_out"] == record["ledger"]["tokens_out"] <= 4  # those that came before it ended
+    assert 0 < calls["local"]["tokens_out"] <= 4  # those that came before it ended
+    assert calls["hosted"]["tokens_out"] == PRIOR["reserved_tokens"]  # it was sent, and what it made is not known
+    assert record["ledger"]["tokens_out"] == sum(call["tokens_out"] for call in calls.values())
+    assert [call["tier"] for call in record["ledger"]["calls"]].count("local") == 1
     assert record["ledger"]["cost_usd"] == pytest.approx(calls["local"]["cost_usd"] + calls["hosted"]["cost_usd"])
     assert record["ledger"]["status"] == 499
 

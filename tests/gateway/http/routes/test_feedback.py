@@ -7,7 +7,7 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from cache.store.base import NoStore
+from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import Limits, TelemetryConfig, TenantConfig, key_digest
 from gateway.http.api import public_api
@@ -34,7 +34,11 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
     """A store that holds one request of the tenant acme, `req-1`."""
     opened = RedisStore.from_url(server.url, slack=UNHURRIED)
     await opened.delete("tierline:traces")
-    await opened.delete(feedback.STREAM)
+    for stream in (
+        feedback.STREAM,
+        *(f"{{{feedback.STREAM}}}:of:{name}" for name in ("acme", "loud", "alone", "quiet")),
+    ):
+        await opened.delete(stream)
     telemetry = Telemetry(opened, keep=100, exporter=None, metrics=Metrics())
     telemetry.start()
     telemetry.record(*escalated())
@@ -137,3 +141,25 @@ async def test_without_a_store_it_is_said() -> None:
     """Feedback that cannot be kept is not pretended to be: 503, and when to come again."""
     reply = await _said(NoStore(), {"request_id": "req-1", "score": 1})
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")
+
+
+async def test_nobody_rates_away_what_others_said(store: RedisStore) -> None:
+    """Once the stream is full, a tenant that has half of it makes room by its own oldest ratings."""
+
+    def rating(tenant: str, number: int) -> feedback.Feedback:
+        return feedback.Feedback(f"req-{number}", tenant, "chat", 1.0, None, 1.0)
+
+    await store.apply([feedback.append(rating("quiet", number), 10) for number in range(3)])
+    await store.apply([feedback.append(rating("loud", number), 10) for number in range(300)])
+    kept = await reader.feedback_by_request(store)
+    assert {key for key in kept if key[0] == "quiet"} == {("quiet", f"req-{number}") for number in range(3)}
+    assert {key for key in kept if key[0] == "loud"} == {("loud", f"req-{number}") for number in range(293, 300)}
+
+
+async def test_one_tenant_alone_has_all_of_the_room(store: RedisStore) -> None:
+    """Its latest ratings stay, and what it rated before the room was shared goes with the rest."""
+    ratings = [feedback.Feedback(f"req-{number}", "alone", "chat", 1.0, None, 1.0) for number in range(300)]
+    await store.apply([Append(feedback.STREAM, ratings[0].encode(), 10)])
+    await store.apply([feedback.append(rating, 10) for rating in ratings[1:]])
+    kept = await reader.feedback_by_request(store)
+    assert ("alone", "req-299") in kept and ("alone", "req-291") in kept and len(kept) <= 11

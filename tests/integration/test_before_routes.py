@@ -34,7 +34,7 @@ def test_our_headers_are_on_every_reply(gateway: Gateway, method: str, path: str
     assert reply.headers.get_list("x-request-id") == ["mine"]
     assert len(reply.headers.get_list("content-type")) == 1
     (overhead,) = reply.headers.get_list("x-tierline-overhead-ms")
-    assert 0 <= float(overhead) < 5000
+    assert 0 <= float(overhead) < 60_000
     assert reply.headers.get_list("x-tierline-attempts") == ["1" if (method, status) == ("POST", 200) else "0"]
     assert reply.headers.get_list("x-tierline-cost-usd") == ["0.00000000"]
 

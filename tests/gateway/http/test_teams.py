@@ -1,0 +1,170 @@
+"""Teams within a tenant: what one of them has kept, no other of them reads, changes or is answered with."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.keys.records import OwnerRecord
+from gateway.keys.registry import KeyRegistry
+from gateway.quotas.terms import Terms
+from tests.gateway.http.test_keys_of_store import gateway, made
+from tests.gateway.keys.conftest import WHY, registry, server, store
+from tests.support.app import in_process
+from tests.support.gateway import CHAT
+from tests.support.identity_provider import IdentityProvider
+from tests.support.store import LocalStore
+from tests.support.upstream import Upstream
+
+__all__ = ["registry", "server", "store"]
+Json = dict[str, Any]
+WITHIN_TEAM = CHAT.replace("cache:", "cache:\n  scope: team")
+
+
+async def test_what_a_team_keeps_is_its_own(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Responses and conversations: shown, listed, gone on with, changed and deleted by keys of that team alone."""
+    async with gateway(tmp_path, upstream, server) as app:
+        hr, _ = await made(registry, tenant="acme", team="hr")
+        again, _ = await made(registry, tenant="acme", team="hr")
+        others = [
+            (await made(registry, tenant="acme", team="sales"))[0],
+            (await made(registry, tenant="acme"))[0],
+            (await made(registry, tenant="gamma", team="hr"))[0],
+        ]
+        client = app.client
+        body = {"model": "chat", "input": "our pay"}
+        kept = (await client.post("/v1/responses", json=body, headers=hr)).json()["id"]
+        talk = (await client.post("/v1/conversations", json={}, headers=hr)).json()["id"]
+        response, conversation = f"/v1/responses/{kept}", f"/v1/conversations/{talk}"
+        async with asyncio.timeout(20):
+            while (await app.get(response, hr)).status_code == 404:
+                await asyncio.sleep(0.005)
+        for other in others:
+            for path in (response, f"{response}/input_items", conversation, f"{conversation}/items"):
+                assert (await app.get(path, other)).status_code == 404, path
+            for path in (response, conversation):
+                assert (await client.delete(path, headers=other)).status_code == 404, path
+            assert (await client.post(f"{response}/cancel", headers=other)).status_code == 404
+            assert (await client.post(conversation, json={"metadata": {"a": "b"}}, headers=other)).status_code == 404
+            for more in ({"previous_response_id": kept}, {"conversation": talk}):
+                for url in ("/v1/responses", "/v1/responses/input_tokens"):
+                    reply = await client.post(url, json={**body, **more}, headers=other)
+                    assert reply.status_code in (400, 404), (url, more, reply.text)
+        for path in (response, f"{response}/input_items", conversation):
+            assert (await app.get(path, again)).status_code == 200, path
+        gone_on = {**body, "previous_response_id": kept}
+        assert (await client.post("/v1/responses", json=gone_on, headers=again)).status_code == 200
+        for path in (response, conversation):
+            assert (await client.delete(path, headers=again)).status_code == 200, path
+
+
+@pytest.mark.parametrize(("policy", "shared"), [(CHAT, True), (WITHIN_TEAM, False)])
+async def test_a_policy_narrows_stored_answers_to_teams(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, policy: str, *, shared: bool
+) -> None:
+    """With `scope: team`; a tenant's are shared otherwise. A purge of the tenant is one of its teams."""
+    settings = {"embedding": {"state": str(tmp_path / "state")}, "admin": {"key_env": "ADMIN_KEY", "port": 8788}}
+    async with in_process(
+        tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings,
+        env={"ADMIN_KEY": "the-admin-key"},
+    ) as app:  # fmt: skip
+        hr, _ = await made(registry, tenant="acme", team="hr")
+        sales, _ = await made(registry, tenant="acme", team="sales")
+        stranger, _ = await made(registry, tenant="gamma", team="hr")
+
+        async def is_stored(headers: Json) -> bool:
+            only = {**headers, "x-tierline-cache": "only-if-cached"}
+            return (await app.ask("who is let go?", only)).status_code == 200
+
+        assert (await app.ask("who is let go?", hr)).status_code == 200
+        async with asyncio.timeout(20):
+            while not await is_stored(hr):
+                await asyncio.sleep(0.005)
+        assert [await is_stored(one) for one in (sales, stranger)] == [shared, False]
+        admin = {"authorization": "Bearer the-admin-key"}
+        body = {"surface": "chat", "tenant": "acme"}
+        purged = await app.client.post("http://localhost:8788/admin/cache/purge", json=body, headers=admin)
+        assert (purged.status_code, purged.json()["entries"]) == (200, 1), purged.text
+        assert not await is_stored(hr)
+
+
+async def test_files_of_one_account_are_no_teams_own(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """They are refused to teams as to tenants, unless the config shares them."""
+    policy = f"{CHAT}endpoints: {{files: account}}\n"
+    for shares, team_status in ((False, 403), (True, 200)):
+        services = {"account": {"base_url": upstream.url, "key_env": "HOSTED_KEY", "share_files": shares}}
+        settings = {"embedding": {"state": str(tmp_path / "state")}, "services": services}
+        async with in_process(
+            tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings
+        ) as app:
+            team, _ = await made(registry, tenant="default", team="hr")
+            alone, _ = await made(registry, tenant="default")
+            statuses = [(await app.get("/v1/files", one)).status_code for one in (team, alone)]
+            assert (statuses[0] == 403, statuses[1] == 403) == (team_status == 403, False)
+
+
+async def test_two_tenants_that_call_a_team_alike_share_no_budget(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """A record that names no tenant holds in each for itself, one that does in that one alone, at once."""
+    limits = Terms(requests_per_minute=1)
+    await registry.put_owner(None, OwnerRecord("team", "web", limits), WHY)
+    async with gateway(tmp_path, upstream, server) as app:
+        keys = {tenant: (await made(registry, tenant=tenant, team="web"))[0] for tenant in ("acme", "gamma", "default")}
+        for tenant, headers in keys.items():
+            replies = [await app.ask(headers=headers) for _ in range(2)]
+            assert [one.status_code for one in replies] == [200, 429], tenant
+            named = "team:web/requests" if tenant == "default" else f"team:{tenant}%2Fweb/requests"
+            assert replies[1].headers["x-tierline-limited-by"] == named
+        own = await registry.put_owner(None, OwnerRecord("team", "acme/web", Terms(requests_per_minute=9)), WHY)
+        async with asyncio.timeout(20):
+            while (await app.ask(headers=keys["acme"])).status_code != 200:
+                await asyncio.sleep(0.02)
+        assert (await app.ask(headers=keys["gamma"])).status_code == 429
+        await registry.remove_owner(own, WHY)
+        async with asyncio.timeout(20):
+            while (await app.ask(headers=keys["acme"])).status_code != 429:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_member_sees_the_team_of_their_own_tenant(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Neither another tenant's team of the same name, nor what it has spent, over the admin API."""
+    with IdentityProvider() as provider:
+        issuer = {"issuer": provider.issuer, "audience": provider.AUDIENCE, "claims": {"team": "groups"}}
+        settings = {
+            "identity": {"issuers": [{**issuer, "tenant": "acme"}]}, "admin": {"key_env": "ADMIN_KEY", "port": 8788},
+            "embedding": {"state": str(tmp_path / "state")},
+        }  # fmt: skip
+        async with in_process(
+            tmp_path, upstream.url, upstream.url, store_url=server.url, settings=settings,
+            env={"ADMIN_KEY": "the-admin-key"},
+        ) as app:  # fmt: skip
+            admin = {"authorization": "Bearer the-admin-key"}
+            member = {"authorization": f"Bearer {provider.token(groups=['web'])}"}
+            url = "http://localhost:8788/admin"
+            for tenant, usd in (("", 1), ("acme", 2), ("gamma", 3)):
+                terms = {"terms": {"budgets": [{"usd": usd, "per": "total"}]}}
+                put = await app.client.put(f"{url}/teams/web", params={"tenant": tenant}, json=terms, headers=admin)
+                assert put.status_code == 200, put.text
+            seen = (await app.get(f"{url}/teams", member)).json()["teams"]
+            assert [one["name"] for one in seen] == ["acme/web", "web"]
+            statuses = [
+                (await app.get(f"{url}/teams/web?tenant={tenant}", member)).status_code for tenant in ("acme", "gamma")
+            ]
+            assert statuses == [200, 403]
+            for owner, status in (("team:web", 200), ("team:acme/web", 200), ("team:gamma/web", 403)):
+                reply = await app.get(f"{url}/budgets?owner={owner}", member)
+                assert reply.status_code == status, (owner, reply.text)
+                if status == 200:
+                    assert reply.json()["budgets"][0]["limit_usd"] == 2
+            bad = await app.client.put(f"{url}/teams/a%20b", params={"tenant": "acme"}, json={}, headers=admin)
+            assert bad.status_code == 400

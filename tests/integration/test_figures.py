@@ -1,0 +1,265 @@
+"""Every figure that a page, a command, a metric or a record tells equals what was sent (`known_traffic`)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import httpx2
+import orjson
+import pytest
+
+from gateway.cli.main import main
+from tests.gateway.console.incidents import Seeded, console_over
+from tests.gateway.telemetry.metric_text import value_of
+from tests.integration.known_traffic import KINDS, PRICES, Asked, KnownTraffic, Sent, Truth, known_traffic
+
+PAGES: Final = (
+    "/now?since=15m", "/surfaces/chat?since=15m", "/surfaces/slow?since=15m", "/money?since=1h&by=surface",
+    "/money?since=1h&by=tier", "/money?since=1h&by=model", "/usage?by=key", "/cache?since=1h",
+)  # fmt: skip
+EXACT: Final = 0.002
+"""Relative tolerance of dollars that are reported by providers."""
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnownTraffic]:
+    with known_traffic(tmp_path_factory.mktemp("figures")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def truth(traffic: KnownTraffic) -> Truth:
+    return traffic.truth
+
+
+@pytest.fixture(scope="module")
+def pages(traffic: KnownTraffic) -> dict[str, Any]:
+    """The data of the console's pages, and under `html PAGE` what they show."""
+
+    async def read() -> dict[str, Any]:
+        found = {}
+        async with console_over(Seeded(traffic.gateway.folder, traffic.store_url, "", "")) as client:
+            for page in PAGES:
+                path, _, query = page.partition("?")
+                found[page] = (await client.get(f"{path}.json?{query}")).json()
+                found[f"html {page}"] = (await client.get(page)).text
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.fixture(scope="module")
+def metrics(traffic: KnownTraffic) -> bytes:
+    return httpx2.get(f"{traffic.gateway.origin}/metrics", timeout=20).content
+
+
+def told(capsys: pytest.CaptureFixture[str], traffic: KnownTraffic, *words: str) -> Any:
+    """What a command prints as JSON."""
+    capsys.readouterr()
+    more = ["--dir", str(traffic.gateway.folder / "ledger")] if words[0] in ("usage", "top") else []
+    code = main([*words, *more, "--json", "--store", traffic.store_url])
+    out, problem = capsys.readouterr()
+    assert code == 0, problem
+    return orjson.loads(out)
+
+
+def calls_of(some: Iterable[Sent], *, judge: bool = True) -> list[Asked]:
+    """The calls of some requests; without the operator's judge those that their keys pay for."""
+    return [call for one in some for call in one.calls if judge or call.provider != "judge"]
+
+
+def bill(calls: Iterable[Asked]) -> Bounded:
+    """What providers bill for calls."""
+    return Bounded([(call.usd, call.cut) for call in calls])
+
+
+def tokens(calls: Iterable[Asked]) -> Bounded:
+    """How many tokens providers count for calls."""
+    return Bounded([(call.tokens_in + call.tokens_out, call.cut) for call in calls])
+
+
+class Bounded:
+    """A sum that equals what is known exactly; of a stream that was given up it is at most what the whole would be.
+
+    Such a stream has no usage, so nobody but the gateway counts what came of it.
+    """
+
+    def __init__(self, parts: Sequence[tuple[float, bool]]) -> None:
+        self.low = math.fsum(value for value, cut in parts if not cut)
+        self.high = math.fsum(value for value, _ in parts)
+
+    def __eq__(self, other: object) -> bool:
+        value = float(other)  # type: ignore[arg-type]
+        least = self.low + (self.high - self.low) * 0.1
+        return bool(least * (1 - EXACT) <= value <= self.high * (1 + EXACT) + 1e-12)
+
+    def __repr__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_the_traffic_became_what_it_was_to_become(truth: Truth) -> None:
+    """Else the other tests say nothing."""
+    came = Counter((one.kind, one.status, one.path) for one in truth.sent)
+    number = Counter[str]()
+    for kind, _, _, count in KINDS:
+        number[kind] += count
+    assert came == {
+        ("plain", 200, "direct"): number["plain"] + 2, ("streamed", 200, "direct"): 5,
+        ("doubtful", 200, "escalated"): 4, ("doubtful stream", 200, "escalated"): 8,
+        ("judged", 200, "direct"): 6, ("rejected", 200, "escalated"): 4, ("slow", 200, "direct"): 3,
+        ("hit", 200, "cache-exact"): 6, ("invalid", 400, ""): 2, ("limited", 429, ""): 5, ("broken", 502, ""): 5,
+    }  # fmt: skip
+    assert sum(call.cut for call in truth.calls("local")) == 8 and len(truth.calls("judge")) == 14
+
+
+def test_requests_are_counted_by_surface_and_by_how_they_ended(
+    truth: Truth, pages: Mapping[str, Any], metrics: bytes, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Late, failed and refused are three counts, the same on Now, Surface and /metrics, in `top` and in `ledger`."""
+    now = {one["surface"]: one for one in pages["/now?since=15m"]["surfaces"]}
+    top = {one["surface"]: one for one in told(capsys, traffic, "top", "--once")["surfaces"]}
+    for surface in ("chat", "desk", "slow"):
+        ended = {name: len(truth.ended(name, surface)) for name in ("good", "late", "failed", "refused")}
+        held = ended["good"] + ended["late"] + ended["failed"]
+        invalid = len(truth.of("invalid", surface=surface))  # refused before its surface was known
+        expected = {**ended, "poor": 0, "refused": ended["refused"] - invalid}
+        for shown in (now[surface], top[surface]):
+            assert shown["ended"] == expected and (shown["held"], shown["good"]) == (held, ended["good"])
+            assert shown["requests"] == len(truth.of(surface=surface)) - invalid
+            assert shown["goodput"] == pytest.approx(ended["good"] / held)
+        of_surface = {"surface": surface}
+        assert value_of(metrics, "tierline_goodput_requests_total", **of_surface) == held
+        assert value_of(metrics, "tierline_goodput_good_total", **of_surface) == ended["good"]
+        for name in ("late", "failed", "refused"):
+            assert value_of(metrics, "tierline_not_good_total", **of_surface, outcome=name) == expected[name]
+        if surface != "desk":
+            page = pages[f"/surfaces/{surface}?since=15m"]
+            assert page["ended"] == expected and page["goodput"] == pytest.approx(ended["good"] / held)
+    slo = told(capsys, traffic, "ledger")["slo"]
+    assert [slo[name] for name in ("good", "late", "failed", "refused")] == [
+        len(truth.ended(name)) for name in ("good", "late", "failed", "refused")
+    ]
+    html = pages["html /now?since=15m"]
+    assert re.search(r"3 late, 5 failed; 5 refused are not in it", html), html
+
+
+def test_no_deadline_was_missed(
+    truth: Truth, pages: Mapping[str, Any], metrics: bytes, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By nobody: neither by what was refused within a millisecond nor by an error of three."""
+    for surface in ("chat", "desk", "slow"):
+        answered = [one for one in truth.of(surface=surface) if one.status == 200]
+        assert value_of(metrics, "tierline_slo_misses_total", surface=surface, objective="deadline") == 0
+        assert value_of(metrics, "tierline_slo_requests_total", surface=surface, objective="deadline") == len(answered)
+    [total] = [one for one in pages["/surfaces/slow?since=15m"]["limits"] if one["name"] == "total_p99"]
+    assert (total["held"], total["missed"]) == (3, 3)
+    [deadline] = [one for one in pages["/surfaces/chat?since=15m"]["limits"] if one["name"] == "deadline"]
+    assert (deadline["held"], deadline["missed"]) == (len([o for o in truth.answered if o.surface == "chat"]), 0)
+    assert told(capsys, traffic, "ledger")["slo"]["objectives"]["deadline"]["met"] == 1.0
+    needs = [need["what"] for need in pages["/now?since=15m"]["needs"]]
+    chat = next(what for what in needs if what.startswith("chat: "))
+    assert "failed" in chat and "late" not in chat and "deadline" not in chat
+
+
+def test_cost_is_what_the_providers_bill(
+    truth: Truth, pages: Mapping[str, Any], metrics: bytes, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In all, and of each provider: drafts that nobody got and the judge's calls are theirs, whoever answered."""
+    ledger = told(capsys, traffic, "ledger")
+    assert ledger["cost_usd"] == bill(calls_of(truth.sent))
+    assert ledger["requests"] == len(truth.sent)
+    assert pages["/money?since=1h&by=surface"]["total"]["spent"] == pytest.approx(ledger["cost_usd"])
+    by_tier = {row["name"]: row for row in pages["/money?since=1h&by=tier"]["rows"]}
+    by_model = {row["name"]: row for row in pages["/money?since=1h&by=model"]["rows"]}
+    usage = {line["tier"]: line for line in told(capsys, traffic, "usage", "--by", "tier")["lines"]}
+    backends = {line["backend"]: line for line in told(capsys, traffic, "usage", "--by", "backend")["lines"]}
+    for provider in PRICES:
+        calls = truth.calls(provider)
+        owed = bill(calls)
+        assert by_tier[provider]["spent"] == owed, provider
+        assert by_model[f"{provider}-model"]["spent"] == owed
+        assert value_of(metrics, "tierline_cost_usd_total", tier=provider) == owed
+        assert usage[provider]["cost_usd"] == backends[provider]["cost_usd"] == owed
+        assert usage[provider]["calls"] == backends[provider]["calls"] == len(calls)
+        assert usage[provider]["charged_usd"] == (0 if provider == "judge" else owed)
+        assert value_of(metrics, "tierline_tokens_total", tier=provider) == tokens(calls)
+    totals = [told(capsys, traffic, "usage", "--by", by)["total"] for by in ("key", "tier", "model,surface", "day")]
+    assert all(total == totals[0] for total in totals) and totals[0]["requests"] == len(truth.sent)
+
+
+def test_keys_pay_for_their_own_calls_alone(
+    truth: Truth, pages: Mapping[str, Any], traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the dollars nor the tokens of the operator's judge are a key's; requests are all that it sent."""
+    lines = {line["key"]: line for line in told(capsys, traffic, "usage")["lines"]}
+    rows = {row["name"]: row for row in pages["/usage?by=key"]["rows"]}
+    for name, record in truth.keys.items():
+        own = truth.of(key=name)
+        line, row = lines[record.id], rows[record.id]
+        assert line["requests"] == row["requests"] == len(own)
+        paid = calls_of(own, judge=False)
+        assert line["charged_usd"] == pytest.approx(row["spent"]) and line["charged_usd"] == bill(paid)
+        assert line["tokens_in"] + line["tokens_out"] == row["tokens"] == tokens(paid)
+    [budget] = told(capsys, traffic, "budgets", "show")["budgets"]
+    assert budget["spent_usd"] == bill(calls_of(truth.of(key="web"), judge=False))
+    assert told(capsys, traffic, "usage", "--check")["differing"] == []
+
+
+def test_there_is_one_saving(
+    truth: Truth, pages: Mapping[str, Any], metrics: bytes, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of all requests that were answered, escalated streams too, with its interval: the same everywhere."""
+    answered = truth.answered
+    alone = truth.alone_usd(answered)
+    cost = bill(calls_of(answered))
+    figures = told(capsys, traffic, "ledger")["strongest_alone"]
+    shown = [
+        pages["/now?since=15m"]["totals"]["saving"], pages["/money?since=1h&by=surface"]["total"]["saving"],
+        told(capsys, traffic, "top", "--once")["totals"]["saving"],
+    ]  # fmt: skip
+    assert figures["requests"] == len(answered) and figures["counterfactual_usd"] == pytest.approx(alone)
+    assert alone - figures["saved_usd"] == cost and figures["cost_usd"] == cost
+    assert figures["saved_share"] == pytest.approx(figures["saved_usd"] / alone)
+    assert figures["estimated"]["requests"] == len(truth.of("doubtful stream"))
+    for one in shown:
+        assert one["requests"] == figures["requests"] and one["usd"] == pytest.approx(figures["saved_usd"])
+        assert one["share"] == pytest.approx(figures["saved_share"])
+        assert [one["low"], one["high"]] == pytest.approx(figures["interval_95"])
+    counted = value_of(metrics, "tierline_saving_counterfactual_usd_total")
+    counted -= value_of(metrics, "tierline_saving_cost_usd_total")
+    assert counted == pytest.approx(figures["saved_usd"])
+    assert value_of(metrics, "tierline_saving_requests_total") == len(answered)
+
+
+def test_what_was_unused_is_drafts(
+    truth: Truth, pages: Mapping[str, Any], traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A judge's verdict is no answer that nobody got."""
+    drafts = truth.of("doubtful", "doubtful stream", "rejected")
+    assert pages["/money?since=1h&by=surface"]["total"]["wasteful"] == len(drafts)
+    unused = [call for one in drafts for call in one.calls if call.provider == "local"] + truth.calls("judge")
+    wasted = told(capsys, traffic, "ledger")["wasted"]
+    assert wasted["usd"] == pytest.approx(pages["/money?since=1h&by=surface"]["total"]["wasted"])
+    assert wasted["usd"] == bill(unused)
+    assert wasted["tokens"] == tokens(unused)
+
+
+def test_the_caches_saving_is_known_exactly(
+    truth: Truth, pages: Mapping[str, Any], traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hit saves what its stored answer cost: the list price of the tokens, once on every page and command."""
+    hits = truth.of("hit")
+    first = {one.number: one for one in truth.of("plain")}
+    usd = math.fsum(first[one.number].usd for one in hits)
+    [chat] = [one for one in pages["/cache?since=1h"]["surfaces"] if one["surface"] == "chat"]
+    assert (chat["exact"], chat["semantic"]) == (len(hits), 0)
+    assert chat["saved_usd"] == pytest.approx(usd)
+    assert float(told(capsys, traffic, "usage")["total"]["list_usd"]) == pytest.approx(usd)
+    assert pages["/usage?by=key"]["total"]["list"] == pytest.approx(usd)
