@@ -3,7 +3,8 @@
 Every backend does so with each reply and chunk where it enters, before anything judges, stores or translates it:
 
     finish_reason     one of OpenAI's five words, by the table below; "" is none yet. One that says that the model's
-                      server failed raises AnswerFailed; unknown words stay
+                      server failed raises AnswerFailed; unknown words stay. A turn that a server of Anthropic's API
+                      has paused is `length`: it is not whole, and so is neither stored nor taken for an answer
     stop, with calls  `tool_calls`, or `function_call`; and `tool_calls` without a call is `stop`
     finish reasons    of a stream: one, in the choice's last chunk. Some servers set it on every chunk of a call, or
                       twice: one beside a piece of the answer is held until the stream's end, a second is left out
@@ -33,8 +34,9 @@ STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
 _FAILED: Final = "error"
 _WORDS: Final = {
-    "stop": "stop eos eos_token end_turn end stop_sequence stop_token pause_turn complete completed done finished",
-    "length": "length max_tokens max_output_tokens max_length model_length token_limit model_context_window_exceeded",
+    "stop": "stop eos eos_token end_turn end stop_sequence stop_token complete completed done finished",
+    "length": "length max_tokens max_output_tokens max_length model_length token_limit model_context_window_exceeded "
+    "pause_turn",
     "tool_calls": "tool_calls tool_call tool_use function_calls",
     "function_call": "function_call",
     "content_filter": "content_filter content_filtered refusal safety sensitive recitation blocklist spii "

@@ -164,7 +164,7 @@ def test_usage_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("stop_reason", "finish"),
     [
-        ("end_turn", "stop"), ("stop_sequence", "stop"), ("pause_turn", "stop"), ("max_tokens", "length"),
+        ("end_turn", "stop"), ("stop_sequence", "stop"), ("pause_turn", "length"), ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"), ("tool_use", "tool_calls"), ("refusal", "content_filter"),
         ("of a later version", "stop"),
     ],
