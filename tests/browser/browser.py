@@ -85,6 +85,12 @@ class Visit:
         """Return by how many pixels the page can be scrolled to the side."""
         return int(self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
+    def cut(self) -> list[str]:
+        """Return the tables that are wider than their place, with the pixels that cannot be seen without scrolling."""
+        found = self.page.evaluate("""[...document.querySelectorAll('main .scroll')].map(
+            place => [place.querySelector('table')?.className, place.scrollWidth - place.clientWidth])""")
+        return [f"table {name}: {pixels} px of it are cut off" for name, pixels in found if pixels > 1]
+
     def barriers(self) -> list[str]:
         """Return what axe-core finds serious or critical, one line per rule with its first element."""
         if not self.page.evaluate("'axe' in window"):

@@ -32,7 +32,10 @@ def every(demo: RunningDemo, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_everybody_can_read_every_page(
     browser: Browser, demo: RunningDemo, every: dict[str, str], scheme: str, width: int
 ) -> None:
-    """axe-core finds nothing serious or critical, and a page is scrolled up and down alone."""
+    """axe-core finds nothing serious or critical, and a page is scrolled up and down alone.
+
+    On a desk no table is cut off either.
+    """
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: make browser")
     found: dict[str, list[str]] = {}
@@ -42,6 +45,8 @@ def test_everybody_can_read_every_page(
             wrong = one.barriers()
             if (sideways := one.sideways()) > 0:
                 wrong.append(f"{sideways} px wider than the window")
+            if width == WIDE:
+                wrong.extend(one.cut())
             if wrong:
                 found[name] = wrong
     assert not found, "\n".join(f"{name}: {line}" for name, lines in found.items() for line in lines)
