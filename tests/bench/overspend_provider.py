@@ -16,10 +16,14 @@ PRICE: Final = {"input": 1.0, "output": 40.0}
 LONG_OVER: Final = 4_000
 LONG_PRICE: Final = {"input": 2.0, "output": 80.0}
 """The price of calls whose prompt has more tokens than `LONG_OVER`, at the tier that has one."""
+SOURCES_PRICE: Final = {"input": 10.0, "output": 60.0}
+"""The price of the model for which two sources state another."""
 IMAGE_USD: Final = 0.004
 EMBED_PRICE: Final = 20.0
 LEFT_ANSWER_S: Final = 0.5
-"""How long an answer takes whose client leaves before it."""
+"""Seconds that an answer takes whose client, or gateway, leaves before it."""
+_SLOW: Final = ("left", "deadline", "workers")
+"""Words in the names of ways whose answers take that long."""
 _ANSWER: Final = 50
 _PROMPT: Final = 100
 _FILE_TOKENS: Final = 100_000
@@ -77,10 +81,16 @@ class CountingProvider:
         price, tokens_in = PRICE, _PROMPT
         if "long context" in way:
             price, tokens_in = LONG_PRICE, _LONG_PROMPT
+        elif "price sources" in way:
+            price = SOURCES_PRICE
         elif b"file_id" in raw or "dense" in way:
             tokens_in = _FILE_TOKENS if b"file_id" in raw else len(raw)
-        usage = {"prompt_tokens": tokens_in, "completion_tokens": _ANSWER * int(body.get("n") or 1)}
+        is_judge = body.get("model") == "judge"
+        answer = 1 if is_judge else _ANSWER * int(body.get("n") or 1)
+        usage = {"prompt_tokens": tokens_in, "completion_tokens": answer}
         usage["total_tokens"] = sum(usage.values())
+        if way.startswith("judge") and not is_judge:
+            way = ""  # the answers are no part of what the judge costs
         if asked.path.endswith("/images/generations"):
             usd, value = IMAGE_USD * int(body.get("n") or 1), {"created": 1, "data": []}
         elif asked.path.endswith("/audio/transcriptions"):  # a minute of sound is about a MiB
@@ -100,10 +110,17 @@ class CountingProvider:
                 "id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": usage,
                 "choices": choices,
             }  # fmt: skip
+            if is_judge:
+                message["content"] = "yes"
+                token = {"token": "yes", "logprob": -0.1}
+                choices[0]["logprobs"] = {"content": [{**token, "top_logprobs": [token]}]}
+            if "llama.cpp" in way:  # it counts the tokens of one choice
+                usage |= {"completion_tokens": _ANSWER, "total_tokens": tokens_in + _ANSWER}
+                value["timings"] = {"predicted_n": _ANSWER}
         self.billed[way] += round(usd * NANO)
         self.dearest[way] = max(self.dearest[way], round(usd * NANO))
         self.arrived[raw.partition(b"number:")[2].partition(b";")[0].decode()] = time.monotonic()
-        time.sleep(LEFT_ANSWER_S if "left" in way or "deadline" in way else 0.05)
+        time.sleep(LEFT_ANSWER_S if any(word in way for word in _SLOW) else 0.05)
         data, kind = json.dumps(value).encode(), "application/json"
         if body.get("stream"):
             kind = "text/event-stream"
