@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.chat.usage import Usage
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
-from gateway.telemetry.goodput import no_answer
+from gateway.telemetry.goodput import is_beside, no_answer
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
 from policies.quantities import OF_STAGES
 from routing.load.budgets import SpendBudget
@@ -238,8 +238,8 @@ class Finalizer:
         if calls:
             _note_waste(ledger, calls)
             self._hedge_budgets.book(ledger)
-        if ledger.arm == PLAYGROUND:
-            return  # no goodput and no saving: its sender chose the tier or the policy
+        if ledger.arm == PLAYGROUND or is_beside(ledger.surface):
+            return  # no goodput and no saving: its sender chose the tier or the policy, or it is no chat
         key = ledger.policy if not ledger.arm else f"{ledger.policy} {ledger.arm}"
         terms = self._terms.get(key) or self._terms_of(ledger, key)
         if terms is None:

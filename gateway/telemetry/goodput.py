@@ -35,6 +35,11 @@ _GONE: Final = 499
 _SERVER_ERROR: Final = 500
 
 
+def is_beside(surface: str) -> bool:
+    """Return whether a request is no chat, by the surface of its record, such as `chat/embeddings`."""
+    return "/" in surface
+
+
 def no_answer(status: int, error: str | None, *, refused: bool) -> Ending:
     """Return how a request ended that got no whole answer; empty if it got one.
 
@@ -60,8 +65,11 @@ def answered(missed: Collection[str], path: str, fault: str) -> Ending:
 
 
 def ending_of(ledger: Mapping[str, Any]) -> Ending:
-    """Return how a recorded request ended; empty for shadows, the playground and what no limits apply to."""
-    if ledger.get("arm") in UNCOUNTED:
+    """Return how a recorded request ended; empty for shadows, the playground and what no limits apply to.
+
+    No limits apply to what is no chat, so its failures are in no goodput, as its answers are in none.
+    """
+    if ledger.get("arm") in UNCOUNTED or is_beside(ledger.get("surface", "")):
         return ""
     status = ledger["status"]
     # Older records do not say who refused: where nothing was called, the owners' limits.

@@ -45,7 +45,7 @@ from prometheus_client.values import MultiProcessValue
 from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
-from gateway.telemetry.goodput import HELD, answered, no_answer
+from gateway.telemetry.goodput import HELD, answered, is_beside, no_answer
 from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metric_set import ALL, CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
 from gateway.version import version
@@ -168,7 +168,8 @@ class Metrics(MetricSet):
             saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
             for counter, amount in zip(saving, (1, cost, alone, cost * cost, alone * alone, cost * alone), strict=True):
                 tally[counter] += amount
-        if ledger.slo or (ledger.arm != PLAYGROUND and not (ledger.status == _OK and ledger.error is None)):
+        whole = ledger.status == _OK and ledger.error is None
+        if ledger.slo or not (whole or ledger.arm == PLAYGROUND or is_beside(ledger.surface)):
             self._check(series, ledger, fault)
         for hop in trace.hops:
             if (counted := _COUNTED.get(hop.name)) is None:

@@ -300,6 +300,16 @@ def test_terms_outlive_a_reload() -> None:
     assert Finished().closed(books).slo == {"deadline": True}
 
 
+def test_what_is_no_chat_is_held_against_nothing() -> None:
+    """Neither against the limits nor the strongest tier of its surface's chats, though one was asked before it."""
+    books = _books()
+    Finished().closed(books)
+    request = Finished(answer_tokens_in=25, answer_tokens_out=0)
+    request.ledger.surface = "chat/embeddings"
+    ledger = request.closed(books)
+    assert (ledger.slo, ledger.counterfactual_usd) == (None, None)
+
+
 def test_a_hit_saves_what_its_tokens_would_have_cost() -> None:
     """A stored answer costs nothing; the usage it was stored with says what it saved."""
     request = Finished(path="cache-exact")

@@ -19,8 +19,8 @@ WORDS = ("direct", "degraded")
 
 def ledger(path: str = "direct", **slo: bool) -> dict[str, Any]:
     return {
-        "arm": "candidate", "unit": "u", "tenant": "t", "request_id": "r", "status": 200, "error": None, "path": path,
-        "ttft_ms": None, "total_ms": 1.0, "cost_usd": 0.0, "slo": slo, "calls": [],
+        "arm": "candidate", "unit": "u", "tenant": "t", "request_id": "r", "surface": "chat", "status": 200,
+        "error": None, "path": path, "ttft_ms": None, "total_ms": 1.0, "cost_usd": 0.0, "slo": slo, "calls": [],
     }  # fmt: skip
 
 
@@ -73,6 +73,7 @@ def test_what_failed_what_was_refused_and_what_was_late_are_three_words(
     assert ending_of(row) == (ending or "good")
     assert was_good(row) is {"refused": None, "left": None, "failed": False, "": True}[ending]
     assert ending_of({**row, "arm": PLAYGROUND}) == ""
+    assert ending_of({**row, "surface": "chat/embeddings"}) == "", "no limits apply to what is no chat"
 
 
 def test_records_of_before_are_refused_where_nothing_was_called() -> None:

@@ -350,6 +350,13 @@ def test_what_is_not_good_is_counted_by_why(
     assert read("slo_misses_total") == (outcome == "late")
 
 
+def test_what_is_no_chat_is_in_no_goodput(metrics: Metrics, read: Read) -> None:
+    """Its answers are in none, so neither are its failures."""
+    for status, error in ((200, None), (502, "upstream_http_error")):
+        metrics.observe(*escalated(surface="chat/embeddings", status=status, error=error, slo=None))
+    assert (read("requests_total"), read("goodput_requests_total"), read("not_good_total")) == (2, 0, 0)
+
+
 def test_tokens_and_dollars_are_of_who_was_called(metrics: Metrics, read: Read) -> None:
     """Of an escalated answer that a judge rejected: each provider has its own, which is what it is owed."""
     calls = [
