@@ -164,7 +164,7 @@ class _PassedRequest(SideExchange):
                 )
             self._charge(hop, config, units)
             try:
-                await self._pass_back(reply, config)
+                await self._pass_back(reply, config, hop)
             finally:
                 reply.close()
             outcome = "answered"
@@ -316,7 +316,7 @@ class _PassedRequest(SideExchange):
             if part:
                 yield part
 
-    async def _pass_back(self, reply: ServiceReply, config: ServiceConfig) -> None:
+    async def _pass_back(self, reply: ServiceReply, config: ServiceConfig, hop: Hop) -> None:
         """Send the service's reply as it comes. A client that leaves it unread for too long is given up."""
         is_json = (reply.header("content-type") or "").startswith("application/json")
         parts: AsyncIterator[bytes] | None = None
@@ -346,9 +346,9 @@ class _PassedRequest(SideExchange):
                 raise ClientGone from None
         for kind, count in _TOKENS.findall(tail):
             if kind in (b"prompt", b"input"):
-                self.ledger.tokens_in = int(count)
+                self.ledger.tokens_in = hop.attributes[names.GEN_AI_TOKENS_IN] = int(count)
             else:
-                self.ledger.tokens_out = int(count)
+                self.ledger.tokens_out = hop.attributes[names.GEN_AI_TOKENS_OUT] = int(count)
         await self.part(b"", more=False)
 
 
