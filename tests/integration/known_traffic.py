@@ -1,4 +1,4 @@
-"""Send known traffic through a real gateway to three scripted providers, and say what is true of it from both ends.
+"""Send known traffic through a real gateway to scripted providers, and say what is true of it from both ends.
 
 What the clients sent and got is one end, what each provider was asked and answered is the other. Every question has a
 number (`q17`), by which the calls of all providers are found again, so a `Truth` is computed without the gateway's own
@@ -7,6 +7,9 @@ records: how many requests ended how, what each provider is owed, what the stron
     good      200, whole, within the limits          late      200, after `total.p99`
     failed    no provider answered                   refused   over a limit of its own, or invalid
 
+It comes by every API: as chat completions, messages and responses (whole, streamed and over a WebSocket), which are
+chats, and beside them as embeddings, images and a path that is passed on, which two services answer.
+
 Two things only the gateway can know of: a stream that it gave up has no usage, so its tokens are the gateway's own
 count, and so are its dollars (`Asked.cut`). They are a small part, which the tolerances allow for.
 """
@@ -14,6 +17,8 @@ count, and so are its dollars (`Asked.cut`). They are a small part, which the to
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import math
 import re
 import time
@@ -24,7 +29,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx2
+import orjson
 import redis
+from websockets.sync.client import ClientConnection, connect
 
 from cache.store.redis_store import RedisStore
 from gateway.keys.records import KeyRecord
@@ -37,8 +44,15 @@ from tests.support.store import UNHURRIED, local_store
 from tests.support.upstream import Received, Reply, Upstream, error_reply
 from tests.support.wait import until
 
-PRICES: Final[Mapping[str, tuple[float, float]]] = {"local": (0.5, 2.0), "hosted": (2.5, 10.0), "judge": (1.0, 1.0)}
-"""US dollars for a million tokens in and out, by provider, which is also the name of its tier."""
+PRICES: Final[Mapping[str, tuple[float, float]]] = {
+    "local": (0.5, 2.0), "hosted": (2.5, 10.0), "judge": (1.0, 1.0), "vectors": (20.0, 0.0), "extras": (0.0, 0.0),
+}  # fmt: skip
+"""US dollars for a million tokens in and out, by provider, which is also the name of its tier, or of the service."""
+_MOST_TRIES: Final = 50
+UNIT_PRICE: Final = 0.0004
+"""US dollars of each image, and each other request, that the service `extras` answers."""
+CHATS: Final = ("chat", "messages", "responses", "socket")
+"""APIs whose requests are chats; the surface of each other is `SURFACE/API`."""
 LATE_S: Final = 0.3
 """The limit of the surface `slow` for a whole answer; the other surfaces have twenty seconds."""
 _RULES: Final = """
@@ -53,6 +67,15 @@ escalate:
 {more}cache:
   exact: {{ttl: 1h}}
 """
+_MEANING: Final = "  semantic: {ttl: 1h, audit: 0%}\n"
+_ALIKE: Final = (
+    ("What is the capital city of Italy?", "What's the capital city of Italy?"),
+    ("What is the capital city of Spain?", "What's the capital city of Spain?"),
+)
+"""Questions to the surface `wide`, by number of those, and the same in other words."""
+_SERVICES: Final = (
+    "endpoints: {embeddings: {service: vectors, model: v, ttl: 1h}, images: extras, other: {/v1/rerank: extras}}\n"
+)
 _JUDGED: Final = "  verify: [logprobs, judge]\n  judge: {backend: judge, within: 5s}\n"
 _NUMBER: Final = re.compile(r"\bq(\d+)\b")
 
@@ -60,6 +83,7 @@ _NUMBER: Final = re.compile(r"\bq(\d+)\b")
 def _policy(surface: str, more: str = "") -> str:
     tiers, total = ("hosted", f", total: {{p99: {LATE_S}s}}") if surface == "slow" else ("local, hosted", "")
     rules = _RULES.format(total=total, tiers=tiers, first=tiers.partition(",")[0], more=more)
+    rules += {"chat": _SERVICES, "wide": _MEANING}.get(surface, "")
     return f"surface: {surface}\nmatch: {{models: [{surface}]}}{rules}"
 
 
@@ -73,12 +97,14 @@ class Asked:
     tokens_out: int
     cut: bool
     failed: bool
+    units: int = 0
+    """What it made that is billed by number."""
 
     @property
     def usd(self) -> float:
         """What the provider bills for it."""
         given, made = PRICES[self.provider]
-        return (self.tokens_in * given + self.tokens_out * made) / 1e6
+        return (self.tokens_in * given + self.tokens_out * made) / 1e6 + self.units * UNIT_PRICE
 
 
 @dataclass(slots=True)
@@ -90,6 +116,9 @@ class Sent:
     kind: str
     key: str
     """Name of its key; empty without one."""
+    api: str = "chat"
+    missed: int = 0
+    """How often it was asked before, and was not in the cache."""
     status: int = 0
     path: str = ""
     request_id: str = ""
@@ -131,7 +160,7 @@ class Truth:
 
     def ended(self, what: str, surface: str = "") -> list[Sent]:
         """The requests that ended so: good, late, failed or refused; see the module's docstring."""
-        return [one for one in self.of(surface=surface) if _ENDED[one.kind] == what]
+        return [one for one in self.of(surface=surface) if one.api in CHATS and _ENDED[one.kind] == what]
 
     def alone_usd(self, some: Iterable[Sent]) -> float:
         """What the strongest provider alone would have billed for the same answers, hits included."""
@@ -140,32 +169,46 @@ class Truth:
     def answer_of(self, one: Sent) -> tuple[int, int]:
         """Tokens in and out of the answer that a client got: of a hit those of the stored answer."""
         if one.path.startswith("cache"):
-            [first] = [other for other in self.sent if other.number == one.number and other.path == "direct"]
-            one = first
+            one = next(other for other in self.sent if other.number == one.number and other.path == "direct")
         call = one.served
         assert call is not None
         return call.tokens_in, call.tokens_out
 
     @property
+    def chats(self) -> list[Sent]:
+        """Requests of chats: what is passed on, or embedded, has no deadline and no strongest tier."""
+        return [one for one in self.sent if one.api in CHATS]
+
+    @property
     def answered(self) -> list[Sent]:
-        """Requests that got an answer."""
-        return [one for one in self.sent if one.status == 200]
+        """Chats that got an answer."""
+        return [one for one in self.chats if one.status == 200]
 
 
 _ENDED: Final = {
     "plain": "good", "streamed": "good", "doubtful": "good", "doubtful stream": "good", "hit": "good",
-    "judged": "good", "rejected": "good", "slow": "late", "broken": "failed", "limited": "refused",
-    "invalid": "refused",
+    "alike": "good", "judged": "good", "rejected": "good", "slow": "late", "broken": "failed", "limited": "refused",
+    "invalid": "refused", "made": "", "lost": "",
+    "missed": "good",
 }  # fmt: skip
-"""How requests of each kind end."""
-KINDS: Final[Sequence[tuple[str, str, str, int]]] = (
-    ("plain", "chat", "web", 9), ("plain", "chat", "ops", 4), ("streamed", "chat", "web", 5),
-    ("doubtful", "chat", "web", 4), ("doubtful stream", "chat", "ops", 8), ("plain", "desk", "beta", 4),
-    ("judged", "desk", "beta", 6), ("rejected", "desk", "ops", 4),
-    ("slow", "slow", "web", 3), ("invalid", "chat", "web", 2),
+"""How requests of each kind end; empty for what is no chat."""
+KINDS: Final[Sequence[tuple[str, str, str, str, int]]] = (
+    ("plain", "chat", "chat", "web", 9), ("plain", "chat", "chat", "ops", 4), ("streamed", "chat", "chat", "web", 5),
+    ("doubtful", "chat", "chat", "web", 4), ("doubtful stream", "chat", "chat", "ops", 8),
+    ("plain", "messages", "chat", "web", 2), ("streamed", "messages", "chat", "ops", 2),
+    ("doubtful", "messages", "chat", "web", 2), ("doubtful stream", "messages", "chat", "web", 2),
+    ("plain", "responses", "chat", "ops", 2), ("streamed", "responses", "chat", "web", 2),
+    ("doubtful", "responses", "chat", "ops", 2), ("doubtful stream", "responses", "chat", "ops", 2),
+    ("streamed", "socket", "chat", "web", 3), ("doubtful stream", "socket", "chat", "web", 2),
+    ("plain", "chat", "desk", "beta", 4), ("judged", "chat", "desk", "beta", 6), ("rejected", "chat", "desk", "ops", 4),
+    ("slow", "chat", "slow", "web", 3), ("plain", "chat", "wide", "web", len(_ALIKE)),
+    ("made", "embeddings", "chat/embeddings", "web", 3), ("made", "images", "chat/images", "ops", 2),
+    ("made", "rerank", "chat/rerank", "web", 2), ("invalid", "chat", "chat", "web", 2),
 )  # fmt: skip
-"""Kind, surface, key and number of what is sent; then come 6 hits, 7 requests of a key that may send 2 a minute, and at
-last, as breakers open by them, those that no provider answers."""
+"""Kind, API, surface, key and number of what is sent; then come the hits, 7 requests of a key that may send 2 a minute,
+and at last, as breakers open by them, those that no provider answers."""
+HITS: Final = {"chat": 6, "messages": 1, "responses": 1, "embeddings": 1}
+"""Number of requests that are sent once more, by API."""
 
 
 class Provider(Upstream):
@@ -186,6 +229,33 @@ class Provider(Upstream):
             made = 0 if failed else len(reply.pieces())
             cut = request.gone_at is not None
             yield Asked(self.name, int(found[1]), 0 if failed else _tokens_in(reply), made, cut, failed)
+
+
+class Service(Provider):
+    """A scripted service: 25 tokens a text that is embedded or ranked, and so many images as were asked for."""
+
+    def reply_to(self, request: Received) -> Reply:
+        """See `Host`."""
+        if request.method != "POST":
+            return super().reply_to(request)
+        self.requests.append(request)
+        if "lost" in str(request.body):
+            return error_reply(500)
+        usage = {"prompt_tokens": 25, "total_tokens": 25}
+        data = [{"object": "embedding", "index": 0, "embedding": [0.6, 0.8], "url": "http://localhost/picture"}]
+        body = {"object": "list", "model": "v", "data": data * int(request.body.get("n", 1))}
+        return Reply(body=orjson.dumps(body if request.path.endswith("/generations") else {**body, "usage": usage}))
+
+    def asked(self) -> Iterator[Asked]:
+        """Its calls."""
+        for request in self.requests:
+            assert request.reply is not None and request.reply.body is not None
+            found = _NUMBER.search(str(request.body))
+            assert found is not None, request.body
+            made, failed = orjson.loads(request.reply.body), request.reply.status != 200
+            tokens = made.get("usage", {}).get("prompt_tokens", 0)
+            units = len(made["data"]) if self.name == "extras" else 0
+            yield Asked(self.name, int(found[1]), tokens, 0, request.gone_at is not None, failed, units)
 
 
 def _tokens_in(reply: Reply) -> int:
@@ -234,7 +304,10 @@ class KnownTraffic:
 @contextmanager
 def known_traffic(folder: Path) -> Iterator[KnownTraffic]:
     """Start providers, store and gateway, send the traffic, and yield once all of it is recorded."""
-    with local_store() as store, Provider("local") as local, Provider("hosted") as hosted, Provider("judge") as judge:
+    with (
+        local_store() as store, Provider("local") as local, Provider("hosted") as hosted, Provider("judge") as judge,
+        Service("vectors") as vectors, Service("extras") as extras,
+    ):  # fmt: skip
         _script(local, hosted, judge)
         secrets, keys = _keys(store.url)
         tiers = [
@@ -253,13 +326,18 @@ def known_traffic(folder: Path) -> Iterator[KnownTraffic]:
         settings = {
             "tiers": tiers, "default_surface": "chat", "access": {"public_metrics": True},
             "embedding": {"state": str(folder / "state")},
+            "services": {
+                "vectors": {"base_url": vectors.url, "prices": {"v": PRICES["vectors"][0]}},
+                "extras": {"base_url": extras.url, "request_price": UNIT_PRICE},
+            },
         }  # fmt: skip
-        policies = {"chat": _policy("chat"), "desk": _policy("desk", _JUDGED), "slow": _policy("slow")}
+        policies = {name: _policy(name) for name in ("chat", "slow", "wide")} | {"desk": _policy("desk", _JUDGED)}
         with serve(folder, local.url, hosted.url, store_url=store.url, policies=policies, settings=settings) as gateway:
             sent = _traffic(gateway, secrets)
             with redis.Redis.from_url(store.url) as client:
                 until(lambda: client.xlen(TRACES) >= len(sent), 20, "the records")
-            _attach(sent, [*local.asked(), *hosted.asked(), *judge.asked()])
+            providers = (local, hosted, judge, vectors, extras)
+            _attach(sent, [call for provider in providers for call in provider.asked()])
             yield KnownTraffic(gateway, store.url, Truth(sent, keys), secrets)
 
 
@@ -290,48 +368,111 @@ def _keys(url: str) -> tuple[dict[str, str], dict[str, KeyRecord]]:
 def _traffic(gateway: Gateway, secrets: Mapping[str, str]) -> list[Sent]:
     """Send everything, one request after the other."""
     planned: list[Sent] = []
-    for kind, surface, key, count in KINDS:
-        planned += [Sent(len(planned) + n, surface, kind, key) for n in range(count)]
-    with httpx2.Client(timeout=60) as client:
+    for kind, api, surface, key, count in KINDS:
+        planned += [Sent(len(planned) + n, surface, kind, key, api) for n in range(count)]
+    with httpx2.Client(timeout=60) as client, contextlib.ExitStack() as open_sockets:
+
+        @functools.cache
+        def socket_of(key: str) -> ClientConnection:
+            url = f"{gateway.url.replace('http', 'ws')}/responses"
+            headers = {"authorization": f"Bearer {secrets[key]}"}
+            return open_sockets.enter_context(connect(url, additional_headers=headers))
 
         def ask(one: Sent) -> Sent:
-            _ask(client, gateway, one, secrets)
+            began = time.monotonic()
+            if one.api == "socket":
+                _ask_socket(socket_of(one.key), one)
+            else:
+                _ask(client, gateway, one, secrets)
+            one.took_s = time.monotonic() - began
             return one
 
         sent = [ask(one) for one in planned]
-        stored = [one for one in planned if one.kind == "plain" and one.surface == "chat"][:6]
-        time.sleep(0.3)  # answers are stored after their reply
-        sent += [ask(Sent(one.number, "chat", "hit", one.key)) for one in stored]
+
+        def ask_again(first: Sent, kind: str) -> None:
+            """Ask until the cache answers: it may not have it yet, or a busy machine's store may miss its time."""
+            for missed in range(_MOST_TRIES):
+                sent.append(ask(Sent(first.number, first.surface, kind, first.key, first.api, missed)))
+                if sent[-1].path.startswith("cache"):
+                    return
+                sent[-1].kind = "missed"
+
+        for api, count in HITS.items():
+            stored = [
+                one for one in planned if one.kind in ("plain", "made") and (one.api, one.surface[:4]) == (api, "chat")
+            ]
+            for one in stored[:count]:
+                ask_again(one, "hit")
+        for one in [one for one in planned if one.surface == "wide"]:
+            ask_again(one, "alike")
         for kind, surface, key in (
             *[("plain", "chat", "hasty")] * 2,
             *[("limited", "chat", "hasty")] * 5,
+            *[("lost", "chat/embeddings", "ops")] * 2,
             *[("broken", "chat", "ops")] * 3,
             *[("broken", "desk", "beta")] * 2,
         ):
-            sent.append(ask(Sent(len(sent), surface, kind, key)))
+            sent.append(ask(Sent(len(sent), surface, kind, key, surface.partition("/")[2] or "chat")))
     return sent
 
 
+def _text(one: Sent) -> str:
+    """What a request asks."""
+    if one.surface == "wide":
+        # A wording that was not recognised is itself in the cache the next time.
+        return f"{_ALIKE[one.number % len(_ALIKE)][one.kind == 'alike']} (q{one.number}){'!' * one.missed}"
+    word = {"hit": "made" if one.api == "embeddings" else "plain", "limited": "plain"}.get(one.kind, one.kind)
+    return f"q{one.number} of {one.surface}: a {word} question"
+
+
+def _body(one: Sent) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request, as its API has them."""
+    text, model = _text(one), one.surface.partition("/")[0]
+    if one.api == "embeddings":
+        return "/embeddings", {"model": model, "input": text}
+    if one.api == "images":
+        return "/images/generations", {"model": "painter", "prompt": text, "n": 2}
+    if one.api == "rerank":
+        return "/rerank", {"model": "ranker", "query": text, "documents": ["a", "b"]}
+    stream = {"stream": True} if one.kind in ("streamed", "doubtful stream", "slow") else {}
+    if one.api in ("responses", "socket"):
+        return "/responses", {"model": model, "input": text, "store": False, **stream}
+    messages = [] if one.kind == "invalid" else [{"role": "user", "content": text}]
+    path, more = ("/messages", {"max_tokens": 500}) if one.api == "messages" else ("/chat/completions", {})
+    return path, {"model": model, "messages": messages, **stream, **more}
+
+
 def _ask(client: httpx2.Client, gateway: Gateway, one: Sent, secrets: Mapping[str, str]) -> None:
-    word = {"hit": "plain", "limited": "plain"}.get(one.kind, one.kind)
-    text = f"q{one.number} of {one.surface}: a {word} question"
-    body: dict[str, Any] = {"model": one.surface, "messages": [{"role": "user", "content": text}]}
-    if one.kind in ("streamed", "doubtful stream", "slow"):
-        body["stream"] = True
-    if one.kind == "invalid":
-        body["messages"] = []
+    path, body = _body(one)
     headers = {"authorization": f"Bearer {secrets[one.key]}"}
-    began = time.monotonic()
-    url = f"{gateway.url}/chat/completions"
-    with client.stream("POST", url, json=body, headers=headers) as reply, suppress(httpx2.HTTPError):
+    with client.stream("POST", gateway.url + path, json=body, headers=headers) as reply, suppress(httpx2.HTTPError):
         reply.read()
-    one.took_s = time.monotonic() - began
     one.status, one.path = reply.status_code, reply.headers.get("x-tierline-path", "")
     one.request_id = reply.headers["x-request-id"]
 
 
+def _ask_socket(socket: ClientConnection, one: Sent) -> None:
+    """Ask over a WebSocket, whose events tell neither the path of a request (`_attach` does) nor its id."""
+    socket.send(orjson.dumps({"type": "response.create", **_body(one)[1]}).decode())
+    while (event := orjson.loads(socket.recv(60)))["type"] not in ("response.completed", "response.failed", "error"):
+        pass
+    one.status = 200 if event["type"] == "response.completed" else 500
+
+
 def _attach(sent: Sequence[Sent], calls: Iterable[Asked]) -> None:
-    """Give each request the calls that it caused: those of a hit are its first asker's."""
-    by_number = {one.number: one for one in sent if one.kind != "hit"}
+    """Give each request the calls that it caused: those of a hit are its first asker's.
+
+    A question that the cache did not have when it was asked again has one call each time.
+    """
+    by_number: dict[int, list[Sent]] = {}
+    for one in sent:
+        if one.kind not in ("hit", "alike"):
+            by_number.setdefault(one.number, []).append(one)
     for call in calls:
-        by_number[call.number].calls.append(call)
+        askers = by_number[call.number]
+        askers[0].calls.append(call)
+        if len(askers) > 1:
+            askers.pop(0)
+    for one in sent:
+        if one.api == "socket":
+            one.path = "escalated" if one.calls[-1].provider == "hosted" else "direct"

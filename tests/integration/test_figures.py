@@ -16,12 +16,14 @@ import pytest
 from gateway.cli.main import main
 from tests.gateway.console.incidents import Seeded, console_over
 from tests.gateway.telemetry.metric_text import value_of
-from tests.integration.known_traffic import KINDS, PRICES, Asked, KnownTraffic, Sent, Truth, known_traffic
+from tests.integration.known_traffic import HITS, KINDS, PRICES, Asked, KnownTraffic, Sent, Truth, known_traffic
 
 PAGES: Final = (
     "/now?since=15m", "/surfaces/chat?since=15m", "/surfaces/slow?since=15m", "/money?since=1h&by=surface",
     "/money?since=1h&by=tier", "/money?since=1h&by=model", "/usage?by=key", "/cache?since=1h",
 )  # fmt: skip
+MODELS: Final = {"vectors": "v", "extras": "none"}
+"""What services call their models; the others are PROVIDER-model."""
 EXACT: Final = 0.002
 """Relative tolerance of dollars that are reported by providers."""
 
@@ -59,13 +61,13 @@ def metrics(traffic: KnownTraffic) -> bytes:
 
 
 def told(capsys: pytest.CaptureFixture[str], traffic: KnownTraffic, *words: str) -> Any:
-    """What a command prints as JSON."""
+    """What a command prints as JSON; of `trace` the records, one a line."""
     capsys.readouterr()
     more = ["--dir", str(traffic.gateway.folder / "ledger")] if words[0] in ("usage", "top") else []
     code = main([*words, *more, "--json", "--store", traffic.store_url])
     out, problem = capsys.readouterr()
     assert code == 0, problem
-    return orjson.loads(out)
+    return [orjson.loads(line) for line in out.splitlines()] if words[0] == "trace" else orjson.loads(out)
 
 
 def calls_of(some: Iterable[Sent], *, judge: bool = True) -> list[Asked]:
@@ -106,17 +108,24 @@ class Bounded:
 
 def test_the_traffic_became_what_it_was_to_become(truth: Truth) -> None:
     """Else the other tests say nothing."""
-    came = Counter((one.kind, one.status, one.path) for one in truth.sent)
-    number = Counter[str]()
-    for kind, _, _, count in KINDS:
-        number[kind] += count
-    assert came == {
-        ("plain", 200, "direct"): number["plain"] + 2, ("streamed", 200, "direct"): 5,
-        ("doubtful", 200, "escalated"): 4, ("doubtful stream", 200, "escalated"): 8,
-        ("judged", 200, "direct"): 6, ("rejected", 200, "escalated"): 4, ("slow", 200, "direct"): 3,
-        ("hit", 200, "cache-exact"): 6, ("invalid", 400, ""): 2, ("limited", 429, ""): 5, ("broken", 502, ""): 5,
+    came = Counter((one.kind, one.api, one.status, one.path) for one in truth.sent if one.kind != "missed")
+    number = Counter[tuple[str, str]]()
+    for kind, api, _, _, count in KINDS:
+        number[kind, api] += count
+    number["plain", "chat"] += 2
+    path_of = {"doubtful": "escalated", "doubtful stream": "escalated", "rejected": "escalated", "invalid": ""}
+    path_of |= {"images": "passthrough", "rerank": "passthrough"}
+    expected = {
+        (kind, api, 400 if kind == "invalid" else 200, path_of.get(kind, path_of.get(api, "direct"))): count
+        for (kind, api), count in number.items()
+    }
+    expected |= {("hit", api, 200, "cache-exact"): count for api, count in HITS.items()}
+    assert came == expected | {
+        ("alike", "chat", 200, "cache-semantic"): 2, ("limited", "chat", 429, ""): 5, ("broken", "chat", 502, ""): 5,
+        ("lost", "embeddings", 502, ""): 2,
     }  # fmt: skip
-    assert sum(call.cut for call in truth.calls("local")) == 8 and len(truth.calls("judge")) == 14
+    streams = truth.of("doubtful stream")
+    assert sum(call.cut for call in truth.calls("local")) == len(streams) and len(truth.calls("judge")) == 14
 
 
 def test_requests_are_counted_by_surface_and_by_how_they_ended(
@@ -125,7 +134,7 @@ def test_requests_are_counted_by_surface_and_by_how_they_ended(
     """Late, failed and refused are three counts, the same on Now, Surface and /metrics, in `top` and in `ledger`."""
     now = {one["surface"]: one for one in pages["/now?since=15m"]["surfaces"]}
     top = {one["surface"]: one for one in told(capsys, traffic, "top", "--once")["surfaces"]}
-    for surface in ("chat", "desk", "slow"):
+    for surface in ("chat", "desk", "slow", "wide"):
         ended = {name: len(truth.ended(name, surface)) for name in ("good", "late", "failed", "refused")}
         held = ended["good"] + ended["late"] + ended["failed"]
         invalid = len(truth.of("invalid", surface=surface))  # refused before its surface was known
@@ -139,10 +148,14 @@ def test_requests_are_counted_by_surface_and_by_how_they_ended(
         assert value_of(metrics, "tierline_goodput_good_total", **of_surface) == ended["good"]
         for name in ("late", "failed", "refused"):
             assert value_of(metrics, "tierline_not_good_total", **of_surface, outcome=name) == expected[name]
-        if surface != "desk":
+        if surface not in ("desk", "wide"):
             page = pages[f"/surfaces/{surface}?since=15m"]
             assert page["ended"] == expected and page["goodput"] == pytest.approx(ended["good"] / held)
-    slo = told(capsys, traffic, "ledger")["slo"]
+    ledger = told(capsys, traffic, "ledger")
+    assert {path: shown["requests"] for path, shown in ledger["paths"].items()} == Counter(
+        one.path or "none" for one in truth.sent
+    )
+    slo = ledger["slo"]
     assert [slo[name] for name in ("good", "late", "failed", "refused")] == [
         len(truth.ended(name)) for name in ("good", "late", "failed", "refused")
     ]
@@ -175,6 +188,8 @@ def test_cost_is_what_the_providers_bill(
     ledger = told(capsys, traffic, "ledger")
     assert ledger["cost_usd"] == bill(calls_of(truth.sent))
     assert ledger["requests"] == len(truth.sent)
+    for path, shown_path in ledger["paths"].items():
+        assert shown_path["cost_usd"] == bill(calls_of(one for one in truth.sent if (one.path or "none") == path)), path
     assert pages["/money?since=1h&by=surface"]["total"]["spent"] == pytest.approx(ledger["cost_usd"])
     by_tier = {row["name"]: row for row in pages["/money?since=1h&by=tier"]["rows"]}
     by_model = {row["name"]: row for row in pages["/money?since=1h&by=model"]["rows"]}
@@ -184,7 +199,7 @@ def test_cost_is_what_the_providers_bill(
         calls = truth.calls(provider)
         owed = bill(calls)
         assert by_tier[provider]["spent"] == owed, provider
-        assert by_model[f"{provider}-model"]["spent"] == owed
+        assert by_model[MODELS.get(provider, f"{provider}-model")]["spent"] == owed
         assert value_of(metrics, "tierline_cost_usd_total", tier=provider) == owed
         assert usage[provider]["cost_usd"] == backends[provider]["cost_usd"] == owed
         assert usage[provider]["calls"] == backends[provider]["calls"] == len(calls)
@@ -192,6 +207,31 @@ def test_cost_is_what_the_providers_bill(
         assert value_of(metrics, "tierline_tokens_total", tier=provider) == tokens(calls)
     totals = [told(capsys, traffic, "usage", "--by", by)["total"] for by in ("key", "tier", "model,surface", "day")]
     assert all(total == totals[0] for total in totals) and totals[0]["requests"] == len(truth.sent)
+
+
+def test_spans_say_what_each_call_cost(truth: Truth, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each call has a span with its provider, its dollars and its tokens; their sum is what its request cost."""
+    records = told(capsys, traffic, "trace", "last", "-n", str(len(truth.sent) + 1))
+    records.sort(key=lambda one: one["started"])
+    assert len(records) == len(truth.sent)
+    for one, record in zip(truth.sent, records, strict=True):
+        ledger = record["ledger"]
+        assert one.request_id in ("", ledger["request_id"])  # over a WebSocket nobody is told it
+        spans = [hop["attributes"] for hop in record["hops"] if hop["name"] in ("attempt", "judge")]
+        spans = [span for span in spans if span.get("tierline.backend")]  # else nobody was called: retries were spent
+        assert Counter(span["tierline.tier"] for span in spans) == Counter(call.provider for call in one.calls), one
+        assert math.fsum(span.get("tierline.cost_usd", 0.0) for span in spans) == bill(one.calls), one
+        for provider in {call.provider for call in one.calls}:
+            calls = [call for call in one.calls if call.provider == provider]
+            own = [span for span in spans if span["tierline.tier"] == provider]
+            assert math.fsum(span.get("tierline.cost_usd", 0.0) for span in own) == bill(calls), one
+            given, made = (
+                sum(span.get(f"gen_ai.usage.{kind}_tokens", 0) for span in own) for kind in ("input", "output")
+            )
+            assert given + made == tokens(calls), one
+            if not any(call.cut for call in calls):
+                assert (given, made) == (sum(c.tokens_in for c in calls), sum(c.tokens_out for c in calls)), one
+        assert ledger["cost_usd"] == bill(one.calls) and ledger["path"] == one.path, one
 
 
 def test_keys_pay_for_their_own_calls_alone(
@@ -255,11 +295,16 @@ def test_the_caches_saving_is_known_exactly(
     truth: Truth, pages: Mapping[str, Any], traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A hit saves what its stored answer cost: the list price of the tokens, once on every page and command."""
-    hits = truth.of("hit")
-    first = {one.number: one for one in truth.of("plain")}
-    usd = math.fsum(first[one.number].usd for one in hits)
-    [chat] = [one for one in pages["/cache?since=1h"]["surfaces"] if one["surface"] == "chat"]
-    assert (chat["exact"], chat["semantic"]) == (len(hits), 0)
-    assert chat["saved_usd"] == pytest.approx(usd)
+    hits = truth.of("hit", "alike")
+    first = {one.number: one for one in truth.of("plain", "made")}
+
+    def usd_of(some: Iterable[Sent]) -> float:
+        return math.fsum(first[one.number].usd for one in some)
+
+    shown = {one["surface"]: one for one in pages["/cache?since=1h"]["surfaces"]}
+    for surface, exact, alike in (("chat", 8, 0), ("wide", 0, 2)):
+        assert (shown[surface]["exact"], shown[surface]["semantic"]) == (exact, alike)
+        assert shown[surface]["saved_usd"] == pytest.approx(usd_of(truth.of("hit", "alike", surface=surface)))
+    usd = usd_of(hits)
     assert float(told(capsys, traffic, "usage")["total"]["list_usd"]) == pytest.approx(usd)
     assert pages["/usage?by=key"]["total"]["list"] == pytest.approx(usd)
