@@ -70,7 +70,8 @@ class BaseExchange:
         self.headers = known_headers(scope["headers"])
         self.client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
         parent = parse_parent(self.headers) if b"traceparent" in self.headers else NO_PARENT
-        self.trace = Trace(names.REQUEST, parent, steps.telemetry.sampled_below)
+        telemetry = steps.telemetry
+        self.trace = Trace(names.REQUEST, parent, telemetry.sampled_below, follows=telemetry.follows_callers)
         self.trace.route = scope.get("path", "")
         self.ledger = Ledger(request_id_of(self.headers))
         self.counted = False

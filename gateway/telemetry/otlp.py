@@ -2,9 +2,9 @@
 
 opentelemetry-sdk batches and sends in a thread of its own; the OTEL_* variables have the meaning that it documents
 (endpoint, protocol, headers, timeout, compression, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES). Of what
-telemetry records (`telemetry.sampling`), OTEL_TRACES_SAMPLER may leave out more. A collector that is down, hanging or
-slow affects no request: the number of unsent spans is bounded, lost traces are counted, and `aclose` gives up after a
-few seconds.
+telemetry records (`telemetry.sampling`), OTEL_TRACES_SAMPLER may leave out more; where it is not set, all of that is
+exported, whatever the caller's sampled flag says. A collector that is down, hanging or slow affects no request: the
+number of unsent spans is bounded, lost traces are counted, and `aclose` gives up after a few seconds.
 
 A span has the name of its hop, but for the request, which the HTTP conventions name by method and route, and the call
 of a model, which the GenAI conventions name by operation and model; `tierline.hop` has the hop's name on every span.
@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import orjson
+from opentelemetry.context import Context
 from opentelemetry.sdk.environment_variables import (
     OTEL_BSP_MAX_QUEUE_SIZE,
     OTEL_EXPORTER_OTLP_PROTOCOL,
@@ -34,7 +35,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
 
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -132,9 +142,9 @@ class OtlpSpans:
     def export(self, trace: Trace, ledger: Ledger) -> None:
         """Pass a finished trace to the SDK if it is sampled and the queue has room; never blocks.
 
-        Sampling goes by the trace id alone, not by the client's sampled flag: see `telemetry.trace`.
+        The client's sampled flag counts only with a sampler that is set to go by it: see `telemetry.trace`.
         """
-        sampling = self._sampler.should_sample(None, trace.trace_id, trace.root.name)
+        sampling = self._sampler.should_sample(_context(trace), trace.trace_id, trace.root.name)
         if sampling.decision is not Decision.RECORD_AND_SAMPLE:
             return
         # A full processor queue would drop its oldest spans uncounted, and leave incomplete traces.
@@ -178,6 +188,14 @@ class OtlpSpans:
             )
             for hop, context in zip(trace.hops, contexts, strict=True)
         ]
+
+
+def _context(trace: Trace) -> Context | None:
+    """Return the caller's span as the parent that a sampler goes by; None where it does not."""
+    if trace.caller_sampled is None:
+        return None
+    caller = SpanContext(trace.trace_id, trace.parent_id, True, TraceFlags(trace.caller_sampled))
+    return set_span_in_context(NonRecordingSpan(caller), Context())
 
 
 def _name(hop: Hop, trace: Trace, *, is_root: bool) -> str:

@@ -8,6 +8,7 @@ replay and what-if depend.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from gateway.telemetry.goodput import CLIENT_LEFT
@@ -29,6 +30,11 @@ _MEDIANS: Final = "_p50"
 def bound_of(share: float) -> int:
     """Return the bound for the low 64 bits of a trace id that keeps this share, 0..1, of all traces."""
     return round(share * (1 << 64))
+
+
+def follows_callers() -> bool:
+    """Return whether OTEL_TRACES_SAMPLER names a sampler by which a caller's sampled flag decides what is exported."""
+    return os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower().startswith("parentbased")
 
 
 def kept_for(trace: Trace, ledger: Ledger) -> str:

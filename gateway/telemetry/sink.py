@@ -23,7 +23,7 @@ from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger, encode
 from gateway.telemetry.record_writer import RecordWriter, adopt
 from gateway.telemetry.redaction import RedactionFailed
-from gateway.telemetry.sampling import HEAD, bound_of, kept_for
+from gateway.telemetry.sampling import HEAD, bound_of, follows_callers, kept_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +112,8 @@ class Telemetry:
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
         """Bound for the low 64 bits of the trace ids that head sampling keeps."""
+        self.follows_callers = follows_callers()
+        """Whether a caller's sampled flag decides what is exported."""
         self._redactor = redactor
         self._keep = keep
         self._exporter = exporter

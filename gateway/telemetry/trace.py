@@ -8,7 +8,8 @@ spans and into the record that `tierline trace` draws. Making a span of opentele
 A client's `traceparent` gives the trace its id, its parent and its random flag. The sampled flag of a client decides
 nothing here: it is a client that sends it, and whoever pays for the storage sets the rate (`telemetry.sample`). It is
 passed on, though, so that a trace which the client records is not cut off behind the gateway; `tracestate` is passed on
-as it came.
+as it came. With a sampler of OTEL_TRACES_SAMPLER that goes by the parent, the flag decides what is exported, and is
+passed on as it is; the store keeps the trace all the same.
 
 Ids begin with the time: whoever has one of them, or its beginning, knows where to look for its record. A trace id is 32
 hex digits and a request id `req_` with 24: first the Unix time in milliseconds in 11 digits (44 bits, until the year
@@ -149,6 +150,7 @@ class Trace:
     Without a `caller` the trace id is new (`telemetry.ids`), and `parent_id` is 0. Span ids are consecutive from a
     random base, which is cheaper than drawing each. `sampled`: whether head sampling keeps the hops: whether the low 64
     bits of the trace id are under `sampled_below`, by which every service of the same rate keeps the same traces.
+    `follows`: whether the caller's sampled flag decides what is exported.
     """
 
     __slots__ = (
@@ -158,6 +160,7 @@ class Trace:
         "answer",
         "asked",
         "begin",
+        "caller_sampled",
         "captures",
         "deadline_s",
         "decision",
@@ -173,13 +176,22 @@ class Trace:
         "ttft_s",
     )
 
-    def __init__(self, name: str, caller: RemoteParent = NO_PARENT, sampled_below: int = EVERY_TRACE) -> None:
+    def __init__(
+        self,
+        name: str,
+        caller: RemoteParent = NO_PARENT,
+        sampled_below: int = EVERY_TRACE,
+        *,
+        follows: bool = False,
+    ) -> None:
         self.started_unix_ns = time.time_ns()
         drawn = _ids.getrandbits(TRACE_RANDOM_BITS + 64)
         trace_id, self.parent_id, flags, self.tracestate = caller
         self.trace_id = trace_id or self.started_unix_ns // 1_000_000 << TRACE_RANDOM_BITS | drawn >> 64
         self.sampled = self.trace_id & SPAN_ID_MASK < sampled_below
-        self._flags = (flags & _PASSED_ON) | self.sampled
+        self.caller_sampled = bool(flags & _SAMPLED) if follows and self.parent_id else None
+        """Whether the caller records the trace; None where that decides nothing."""
+        self._flags = (flags & _PASSED_ON) | (self.sampled and self.caller_sampled is None)
         self._base = (drawn & SPAN_ID_MASK) or 1
         self.hops: list[Hop] = []
         self.begin = partial(Hop, self.hops)

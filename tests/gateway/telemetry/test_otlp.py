@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import orjson
 import pytest
@@ -18,6 +19,9 @@ from tests.gateway.telemetry.collector import Collector, GrpcCollector, attribut
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.gateway.telemetry.waiting import eventually
+from tests.support.app import in_process
+from tests.support.store import LocalStore
+from tests.support.upstream import Upstream
 
 
 def _telemetry(store: RedisStore) -> Telemetry:
@@ -94,6 +98,46 @@ async def test_the_sampler_of_the_environment_decides(
     roots = {span.trace_id for span in collector.spans if span.name == names.REQUEST}
     assert 50 < len(roots) < 160
     assert len(collector.spans) == 2 * len(roots)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "exported"),
+    [
+        ("", {"recorded", "unrecorded", "root"}),
+        ("always_on", {"recorded", "unrecorded", "root"}),
+        ("always_off", set()),
+        ("parentbased_always_on", {"recorded", "root"}),
+        ("ParentBased_Always_Off", {"recorded"}),
+        ("parentbased_traceidratio", {"recorded"}),
+    ],
+)
+async def test_the_callers_flag_counts_where_the_sampler_goes_by_it(
+    server: LocalStore,
+    collector: Collector,
+    upstream: Upstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+    exported: set[str],
+) -> None:
+    """A trace that its caller does not record is not exported then, nor recorded by backends; the store has it."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    parents = {"recorded": f"00-{7:032x}-{1:016x}-01", "unrecorded": f"00-{8:032x}-{1:016x}-00", "root": ""}
+    async with in_process(tmp_path, upstream.url, store_url=server.url) as app:
+        for name, parent in parents.items():
+            sent = {"x-request-id": name, "x-tierline-cache": "no-store"}
+            reply = await app.ask(headers=sent | ({"traceparent": parent} if parent else {}))
+            assert reply.status_code == 200, reply.text
+        for name in parents:
+            async with asyncio.timeout(30):
+                while (record := await reader.find(app.steps.store, name)) is None:
+                    await asyncio.sleep(0.002)
+            assert [hop["name"] for hop in orjson.loads(record)["hops"]].count(names.ATTEMPT) == 1
+    roots = [attributes_of(span) for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
+    assert {root[names.REQUEST_ID] for root in roots} == exported
+    flags = [request.headers["traceparent"][-2:] for request in upstream.requests]
+    assert flags == ["01", "00" if sampler.lower().startswith("parentbased") else "01", "01"]
 
 
 async def _worst_pause_ms(stop: asyncio.Event) -> float:
