@@ -11,7 +11,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Overloaded, Unauthorized, retry_after
 from gateway.keys.records import NO_NAMES, Caller, KeyRecord
 from gateway.keys.roles import Grant, Person
-from gateway.keys.tokens import BadToken, claim, issuer_in, texts
+from gateway.keys.tokens import BadToken, claim, is_left_out, issuer_in, texts
 
 if TYPE_CHECKING:
     from gateway.keys.issuer import Issuer
@@ -87,14 +87,20 @@ class Identities:
         return self.person_of(issuer, claims)
 
     def person_of(self, issuer: IssuerConfig, claims: Mapping[str, Any]) -> Person:
-        """Return the person that verified claims are of. Raises Unauthorized if they name no tenant or a bad one."""
-        try:
-            tenant = _tenant(issuer, claims)
-        except BadToken as error:
-            raise _refused(error) from None
+        """Return the person that verified claims are of.
+
+        Raises Unauthorized if they name no tenant or a bad one, or if the person's team, or all roles, would come from
+        claims that the token was too short for.
+        """
         grants = tuple(
             Grant(role.role, role.surfaces or role.teams or ()) for role in self._roles if _has(role, issuer, claims)
         )
+        try:
+            tenant = _tenant(issuer, claims)
+            _require_whole(claims, () if grants else (name for role in self._roles for name in role.where))
+            _require_whole(claims, (issuer.claims.team or "", issuer.claims.surfaces or ""))
+        except BadToken as error:
+            raise _refused(error) from None
         return Person(
             _called(issuer, claims),
             _id(issuer, claims),
@@ -138,6 +144,7 @@ def _refused(error: BadToken) -> Unauthorized:
 
 def _record(digest: str, until: float, issuer: IssuerConfig, claims: Mapping[str, Any]) -> KeyRecord:
     """Return the key of a token's subject. Raises BadToken if a claim that the config names is not there."""
+    _require_whole(claims, (issuer.claims.team or "", issuer.claims.surfaces or ""))
     team = next(_teams(issuer, claims), "")
     if issuer.claims.team is not None and not team:
         raise BadToken(f"its claim {issuer.claims.team} names no team")
@@ -157,6 +164,16 @@ def _record(digest: str, until: float, issuer: IssuerConfig, claims: Mapping[str
         expires=until,
         created_by=issuer.issuer,
     )
+
+
+def _require_whole(claims: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise BadToken for the first of these claims that was left out of the token for its length."""
+    for name in names:
+        if is_left_out(claims, name):
+            raise BadToken(
+                f"its claim {name} was left out, as it would be too long (overage); have the provider send only the "
+                "groups that are assigned to this application, or app roles"
+            )
 
 
 def _id(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:

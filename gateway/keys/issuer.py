@@ -175,6 +175,13 @@ class Issuer:
         if str(signed.headers().get("typ", "")).lower() not in _TYPES:
             raise BadToken("it is a token for something else (typ)")
         claims = claims_in(signed.payload or b"")
+        checked = dict(claims)
+        if (
+            "aud" not in claims and claims.get("token_use") == "access"
+        ):  # of Cognito, whose access tokens are a client's
+            checked["aud"] = claims.get("client_id")
+            if checked["aud"] not in audience:
+                raise BadToken("it is an access token without aud, and its client_id is none of the audience")
         expected = JWTClaimsRegistry(
             leeway=int(self.config.leeway),
             iss={"essential": True, "value": self.config.issuer},
@@ -183,7 +190,7 @@ class Issuer:
             sub={"essential": True},
         )
         try:
-            expected.validate(dict(claims))
+            expected.validate(checked)
         except (JoseError, ValueError, TypeError) as error:
             raise BadToken(_why(error)) from None
         return claims

@@ -60,6 +60,16 @@ def claim(claims: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+def is_left_out(claims: Mapping[str, Any], name: str) -> bool:
+    """Return whether a claim is not in a token because it is too long: the provider says where else it can be had.
+
+    Entra does so from 200 groups on (`_claim_names`, OpenID Connect's distributed claims), and with `hasgroups`.
+    """
+    elsewhere = claims.get("_claim_names")
+    named = isinstance(elsewhere, Mapping) and name in elsewhere
+    return claim(claims, name) is None and (named or (name == "groups" and bool(claims.get("hasgroups"))))
+
+
 def texts(value: Any, *, split: bool = False) -> tuple[str, ...]:
     """Return the texts of a claim that is one or a list; with `split`, one is several with spaces between."""
     if isinstance(value, str):

@@ -129,6 +129,76 @@ def test_roles_come_from_claims(provider: IdentityProvider) -> None:
     assert not may(person(), "look")
 
 
+OVERAGE: list[dict[str, Any]] = [
+    {
+        "_claim_names": {"groups": "src1"},
+        "_claim_sources": {"src1": {"endpoint": "https://graph.microsoft.com/v1.0/users/1/getMemberObjects"}},
+    },
+    {"hasgroups": True},
+]
+"""What Entra sends in place of the groups of a person who is in more than 200, or more than six by a URL."""
+
+
+@pytest.mark.parametrize("overage", OVERAGE, ids=["claim names", "hasgroups"])
+def test_groups_that_were_too_many_for_the_token_are_said_to_be(
+    provider: IdentityProvider, overage: dict[str, Any]
+) -> None:
+    """Who is in many groups would else be told that they are in none, or find their roles gone."""
+    roles = [
+        {"role": "admin", "where": {"groups": "platform"}},
+        {"role": "viewer", "where": {"roles": "Tierline.See"}},
+    ]
+    of_teams = identities(provider, claims={"team": "groups"}, teams={"llm": "web"}, roles=roles)
+    said = refused(of_teams, provider.token(**overage))
+    assert "its claim groups was left out" in said and "overage" in said and "app roles" in said
+    assert record(of_teams, provider.token(groups=["llm"])).team == "web"
+    assert record(of_teams, provider.token(groups=["llm"], **overage)).team == "web", "they are in the token after all"
+    assert "names no team" in refused(of_teams, provider.token())
+
+    without = identities(provider, roles=roles)
+    assert record(without, provider.token(**overage)).team == "", "where no claim says the team, none is missed"
+    with pytest.raises(Unauthorized, match="its claim groups was left out"):
+        asyncio.run(without.person(provider.token(**overage).encode()))
+    seeing = asyncio.run(without.person(provider.token(roles=["Tierline.See"], **overage).encode()))
+    assert may(seeing, "look") and not may(seeing, "teams.change", "web")
+    with pytest.raises(Unauthorized, match="its claim groups was left out"):
+        asyncio.run(of_teams.person(provider.token(roles=["Tierline.See"], **overage).encode()))
+
+
+COGNITO = {"aud": None, "token_use": "access", "client_id": "tierline", "preferred_username": None, "username": "ada"}
+"""Claims of a Cognito access token, which names a client of the user pool in place of an audience."""
+
+
+def test_an_access_token_of_cognito_is_for_its_client(provider: IdentityProvider) -> None:
+    """It has `client_id` and no `aud`, and its groups are in `cognito:groups`."""
+    known = identities(
+        provider, claims={"team": "cognito:groups", "user": "username"}, teams={"llm": "web"},
+        roles=[{"role": "admin", "where": {"cognito:groups": "platform"}}],
+    )  # fmt: skip
+    token = provider.token(**COGNITO, **{"cognito:groups": ["platform", "llm"]})
+    found = record(known, token)
+    assert (found.team, found.owner) == ("web", "ada")
+    assert may(asyncio.run(known.person(token.encode())), "teams.change", "web")
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"client_id": "another-app"}, "its client_id is none of the audience"),
+        ({"client_id": None}, "its client_id is none of the audience"),
+        ({"client_id": ["tierline"]}, "its client_id is none of the audience"),
+        ({"token_use": "id"}, "aud"),
+        ({"token_use": None}, "aud"),
+        ({"aud": "another-service"}, "aud"),
+        ({"aud": []}, "aud"),
+    ],
+    ids=str,
+)
+def test_a_client_is_no_audience_of_other_tokens(provider: IdentityProvider, claims: dict[str, Any], said: str) -> None:
+    """Another app's token of the user pool is refused, and a token that has an audience, or is no access token."""
+    assert said in refused(identities(provider), provider.token(**{**COGNITO, **claims}))
+
+
 # --- attacks ----------------------------------------------------------------------------------------------------------
 
 
