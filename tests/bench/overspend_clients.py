@@ -25,7 +25,7 @@ def ask(origin: str, provider: CountingProvider, way: Way, key: str, *, leaves: 
     """Send a request, and return the error's code, the status, or `left`."""
     number = next(_numbers)
     raw, headers = _request(way, number, key)
-    return (_ask_socket if way.socket else _ask)(origin, provider, way, number, raw, headers, leaves)
+    return (_over_socket if way.socket else _over_http)(origin, provider, way, number, raw, headers, leaves)
 
 
 def _request(way: Way, number: int, key: str) -> tuple[bytes, dict[str, str]]:
@@ -55,7 +55,7 @@ def _is_to_leave(provider: CountingProvider, number: int) -> bool:
     return here is not None and time.monotonic() > here + LEFT_ANSWER_S - 0.05
 
 
-def _ask(
+def _over_http(
     origin: str, provider: CountingProvider, way: Way, number: int, raw: bytes, headers: dict[str, str], leaves: bool
 ) -> str:
     connection = http.client.HTTPConnection(origin.removeprefix("http://"), timeout=_PATIENCE_S)
@@ -81,7 +81,7 @@ def _code(text: bytes, status: int) -> str:
     return str(status)
 
 
-def _ask_socket(
+def _over_socket(
     origin: str, provider: CountingProvider, way: Way, number: int, raw: bytes, headers: dict[str, str], leaves: bool
 ) -> str:
     url, sent = f"{origin.replace('http', 'ws')}{way.path}", {**headers}
