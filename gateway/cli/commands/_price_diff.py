@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime
 from importlib import metadata
 from typing import Any, Final
@@ -29,8 +30,9 @@ _DAY: Final = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 
 Row = dict[str, Any]
 """One value of one model on which they differ: `provider`, `model`, `field` (a rate, `long.` and a rate, `long.over`,
-`context` in tokens, `retired`, or `model` where they have it alone), `ours`, `theirs` (None: not stated), `times` (ours
-by theirs), `checked` (the last day that theirs names), `newer` (`ours`, `theirs` or `not known`) and `used`."""
+those of further steps as `long2.` and so on, `context` in tokens, `retired`, or `model` where they have it alone),
+`ours`, `theirs` (None: not stated), `times` (ours by theirs), `checked` (the last day that theirs names), `newer`
+(`ours`, `theirs` or `not known`) and `used`."""
 
 
 def source() -> str:
@@ -64,8 +66,8 @@ def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator
                 "newer": newer,
                 "used": (provider, name) in used,
             }
-            for field, value in theirs.items():
-                own = ours[field]
+            for field in theirs | ours:
+                own, value = ours.get(field), theirs.get(field)
                 if _differ(field, own, value):
                     times = own / value if own and value else None
                     yield {**row, "field": field, "ours": own, "theirs": value, "times": times}
@@ -85,14 +87,20 @@ def _checked(info: Any, now: datetime) -> date | None:
     return max((one for one in (*said, *starts) if one is not None and one <= now.date()), default=None)
 
 
-def _ours(known: HostedModel) -> Mapping[str, Any]:
-    price, long = known.price, known.price.long[0] if known.price and known.price.long else None
+def _ours(known: HostedModel) -> dict[str, Any]:
+    price = known.price
     rates = {name: getattr(price, name, None) for name, _ in _RATES}
-    rates |= {f"long.{name}": getattr(long, name, None) for name in ("over", *dict(_RATES))}
+    for step, long in zip(_step_names(), () if price is None else price.long, strict=False):
+        rates |= {f"{step}.{name}": getattr(long, name, None) for name in ("over", *dict(_RATES))}
     return {**rates, "context": known.context, "retired": None if known.retires is None else True}
 
 
-def _theirs(info: Any, now: datetime) -> Mapping[str, Any]:
+def _step_names() -> Iterator[str]:
+    """Yield what the steps of long prompts are called, shortest first."""
+    return itertools.chain(("long",), (f"long{number}" for number in itertools.count(2)))
+
+
+def _theirs(info: Any, now: datetime) -> dict[str, Any]:
     """Return what they say of today; where prices change by the hour, the dearest, as the facts have one price."""
     hours = range(24) if isinstance(info.prices, list) else (now.hour,)
     found = [
@@ -103,10 +111,15 @@ def _theirs(info: Any, now: datetime) -> Mapping[str, Any]:
         (({name: _number(getattr(one, "base", one)) for name, one in rates.items()}, rates) for rates in found),
         key=lambda pair: pair[0]["input"] or 0,
     )
-    tiers = {name: tiers[0] for name, one in rates.items() if (tiers := getattr(one, "tiers", ()))}
-    long = {f"long.{name}": _number(tiers[name].price) if name in tiers else None for name, _ in _RATES}
-    over = min((one.start for one in tiers.values()), default=None)
-    return {**short, **long, "long.over": over, "context": info.context_window, "retired": info.deprecated or None}
+    tiers = {name: tiers for name, one in rates.items() if (tiers := getattr(one, "tiers", ()))}
+    found_steps = sorted({one.start for of_rate in tiers.values() for one in of_rate})
+    long: dict[str, Any] = {}
+    for step, over in zip(_step_names(), found_steps, strict=False):
+        long[f"{step}.over"] = over
+        for name, of_rate in tiers.items():
+            below = [one.price for one in sorted(of_rate, key=lambda one: one.start) if one.start <= over]
+            long[f"{step}.{name}"] = _number(below[-1]) if below else short[name]
+    return {**short, **long, "context": info.context_window, "retired": info.deprecated or None}
 
 
 def _number(value: Any) -> float | None:
@@ -116,5 +129,5 @@ def _number(value: Any) -> float | None:
 def _differ(field: str, ours: float | None, theirs: float | None) -> bool:
     """Return whether two values say something else; what one source does not state says nothing but of long prompts."""
     if ours is None or theirs is None:
-        return ours != theirs and (field == "long.over" or (theirs is not None and field != "context"))
+        return ours != theirs and (field.endswith(".over") or (theirs is not None and field != "context"))
     return abs(ours - theirs) > (_ROUND if field == "context" else _CLOSE) * max(ours, theirs)

@@ -35,6 +35,21 @@ def test_each_value_that_differs_is_told_with_how_much() -> None:
     assert rows["input"]["newer"] == "ours"
 
 
+def test_every_step_of_long_prompts_is_compared() -> None:
+    """Theirs has two, from 32,000 and 128,000 tokens; ours another rate from the second, and one step more."""
+    steps = [
+        {"over": 32_000, "input": 0.325, "output": 1.625, "cached_input": 0.065, "cache_write": 0.40625},
+        {"over": 128_000, "input": 0.6, "output": 2.6, "cached_input": 0.104, "cache_write": 0.65},
+        {"over": 200_000, "input": 0.7, "output": 2.6},
+    ]
+    price = {"input": 0.195, "output": 0.975, "cached_input": 0.039, "cache_write": 0.24375, "long": steps}
+    model = {"qwen/qwen3-coder-flash": {"price": price, "context": 1_000_000}}
+    rows = {row["field"]: row for row in differences(facts(openrouter=model), ()) if row["field"] != "model"}
+    assert rows.keys() == {"long2.input", "long3.over"}
+    assert (rows["long2.input"]["ours"], rows["long2.input"]["theirs"]) == (0.6, 0.52)
+    assert (rows["long3.over"]["ours"], rows["long3.over"]["theirs"]) == (200_000, None)
+
+
 def test_the_newer_source_is_that_of_the_later_day() -> None:
     old = facts(openai=MODELS).model_copy(update={"dated": date(2026, 1, 1)})
     assert {row["newer"] for row in differences(old, ()) if row["field"] == "input"} == {"theirs"}
