@@ -24,6 +24,7 @@ from gateway.config.environment import (
     variables_in,
 )
 from gateway.config.model_facts import (
+    PROXIED,
     FactsFile,
     HostedModel,
     KnownModels,
@@ -245,7 +246,8 @@ class _Resolver:
         price = update.get("price", backend.price)
         update["price_source"] = _price_source(backend, None if known is None else known[1], price)
         if price is None and reason is None and self._refuses_unknown:
-            message = "nobody states what it costs, and prices.unknown says refuse; write input and output here"
+            here = f" ({PROXIED}; write price: {{}} if nobody pays for it)" if backend.is_here else ""
+            message = f"nobody states what it costs{here}, and prices.unknown says refuse; write input and output here"
             self._refuse((*path, "price"), message)
         return backend.model_copy(update=update)
 

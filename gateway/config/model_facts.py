@@ -12,7 +12,8 @@ one that ships. A model that neither file has is unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import cache
@@ -239,6 +240,17 @@ _OF_PROVIDER: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 """What the APIs of some providers take otherwise, whatever the model: they refuse fields that they do not know."""
 _TIERS: Final = ("flex", "priority")
+_OF_TIER: Final = re.compile(f"_(?:{'|'.join(_TIERS)})$")
+_OF_PRICE: Final = re.compile("cost|pric")
+_RANGES: Final = "tiered_pricing"
+_RATES: Final = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached_input": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
+}
+"""Rates as `TokenRates` names them, and as LiteLLM does."""
 _SNAPSHOT_OF: Final = re.compile(r"-(?:\d{4}-\d\d-\d\d|\d{8})$")
 """The end of a snapshot's name."""
 _KINDS: Final = frozenset({"chat", "responses", "completion", "embedding"})
@@ -246,6 +258,8 @@ _KINDS: Final = frozenset({"chat", "responses", "completion", "embedding"})
 
 def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str], dated: date, source: str) -> FactsFile:
     """Return the facts in LiteLLM's `model_prices_and_context_window.json`, of the providers in `hosts`.
+
+    Of prices, rates of tokens are read: of long prompts too, also those of `tiered_pricing`, which count before others.
 
     What OpenAI's reasoning models take otherwise follows from its flags: `max_completion_tokens` in place of
     `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Its models that
@@ -255,12 +269,7 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     """
     providers = set(hosts.values())
     models: dict[str, dict[str, Any]] = {name: {} for name in sorted(providers)}
-    for name, entry in price_map.items():
-        if not isinstance(entry, Mapping):
-            raise ValueError(f"{name!r} is no object, so this is not LiteLLM's map of prices")
-        provider, model = _named(name, str(entry.get("litellm_provider")))
-        if provider not in providers or entry.get("mode") not in _KINDS:
-            continue
+    for provider, model, entry in _entries(price_map, providers):
         price = _price(entry)
         facts: dict[str, Any] = {**_OF_PROVIDER.get(provider, {}), **({} if price is None else {"price": price})}
         if (context := entry.get("max_input_tokens")) and entry.get("mode") != "embedding":
@@ -282,6 +291,29 @@ def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str],
     return FactsFile.model_validate(
         {"dated": dated, "source": source, "hosts": dict(hosts), "models": {k: v for k, v in models.items() if v}}
     )
+
+
+def unread_rates(price_map: Mapping[str, Any], hosts: Mapping[str, str]) -> Counter[str]:
+    """Return the fields of LiteLLM's map that state prices that are not read, with the number of models that have them.
+
+    Those of long prompts count as the same without their length. Raises ValueError for another format.
+    """
+    unread: Counter[str] = Counter()
+    for _, _, entry in _entries(price_map, set(hosts.values())):
+        names = {name for one in (entry, *(_ranges(entry) or ())) for name, value in one.items() if value}
+        plain = {_ABOVE.sub("", name) for name in names - {_RANGES} if _OF_PRICE.search(name)}
+        unread.update(name for name in plain if _OF_TIER.sub("", name) not in _RATES.values())
+    return unread
+
+
+def _entries(price_map: Mapping[str, Any], providers: Container[str]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the provider, the model and the entry of each model of these providers whose calls are priced by tokens."""
+    for name, entry in price_map.items():
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"{name!r} is no object, so this is not LiteLLM's map of prices")
+        provider, model = _named(name, str(entry.get("litellm_provider")))
+        if provider in providers and entry.get("mode") in _KINDS:
+            yield provider, model, entry
 
 
 def _named(name: str, provider: str) -> tuple[str, str]:
@@ -307,11 +339,17 @@ def _retire_with_snapshots(by_name: dict[str, dict[str, Any]]) -> None:
 
 
 def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    rates = _rates(entry, "")
+    ranges = _ranges(entry)
+    if ranges is None:
+        return None
+    rates = _rates({**entry, **ranges[0]} if ranges and not ranges[0]["range"][0] else entry, "")
     if rates is None or (entry.get("mode") != "embedding" and not rates.get("output")):
         return None  # an answer that nobody states a price for is not free
     if not any(rates.values()):  # 0 for a hosted model means a trial, or that nobody knows
         return None
+    if ranges:
+        steps = [(one["range"][0], _rates({**entry, **one}, "")) for one in ranges if one["range"][0]]
+        return rates | _steps(steps)
     over = sorted({int(match[1]) for key in entry if (match := _ABOVE.search(key))})
     rates |= _long(entry, over, "")
     tiers = {}
@@ -321,21 +359,28 @@ def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     return rates | ({"service_tiers": tiers} if tiers else {})
 
 
+def _ranges(entry: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """Return the ranges of prompt tokens with rates of their own, shortest first; None if they are not understood."""
+    ranges = entry.get(_RANGES) or []
+    try:
+        return sorted(ranges, key=lambda one: int(one["range"][0]))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
 def _long(entry: Mapping[str, Any], thousands: Iterable[int], suffix: str) -> dict[str, Any]:
-    found = [(over, _rates(entry, f"_above_{over}k_tokens{suffix}")) for over in thousands]
-    steps = [{"over": over * 1000, **rates} for over, rates in found if rates is not None]
+    return _steps((over * 1000, _rates(entry, f"_above_{over}k_tokens{suffix}")) for over in thousands)
+
+
+def _steps(found: Iterable[tuple[int, dict[str, Any] | None]]) -> dict[str, Any]:
+    """Return the member `long` of a price; {} without any step."""
+    steps = [{"over": over, **rates} for over, rates in found if rates is not None]
     return {"long": steps} if steps else {}
 
 
 def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any] | None:
     """Return the rates with this suffix in US dollars per million tokens; None unless a prompt's rate is there."""
-    keys = {
-        "input": "input_cost_per_token",
-        "output": "output_cost_per_token",
-        "cached_input": "cache_read_input_token_cost",
-        "cache_write": "cache_creation_input_token_cost",
-    }
-    found = {name: entry.get(f"{key}{suffix}") for name, key in keys.items()}
+    found = {name: entry.get(f"{key}{suffix}") for name, key in _RATES.items()}
     if found["input"] is None:
         return None
     return {name: round(value * 1e6, 6) for name, value in found.items() if value is not None}

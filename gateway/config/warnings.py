@@ -210,8 +210,12 @@ def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     unknown = [backend for backend in deployment.backends if backend.price is None and backend.base_url]
 
     def finding(at: KeyPath, backend: BackendConfig, so: str) -> Finding:
-        mend = "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free"
-        so = f" ({PROXIED}){so}" if backend.is_here else so
+        mend = "write there price: {input: ..., output: ...} in US dollars per million tokens, price: {} if it is free"
+        if backend.is_here:
+            so, mend = (
+                f" ({PROXIED}){so}",
+                "write there price: {} if nobody pays for it, else price: {input: ..., output: ...}",
+            )
         return Finding(at, f"the price of backend {backend.name!r} ({backend.model}) is unknown{so}", "T713", mend)
 
     for backend in unknown:

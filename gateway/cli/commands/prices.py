@@ -24,6 +24,7 @@ from gateway.config.model_facts import (
     facts_from_price_map,
     read_facts,
     shipped_facts,
+    unread_rates,
 )
 from gateway.config.providers import known_providers
 from gateway.config.schema import BackendConfig, Deployment
@@ -195,4 +196,8 @@ def _import(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.write} cannot be written: {error.strerror or error}") from None
     count = sum(len(by_name) for by_name in models.values())
     sys.stdout.write(f"{args.write}: {count} models of {len(models)} providers\n")
+    unread = sorted(unread_rates(price_map, facts.hosts).items(), key=lambda pair: (-pair[1], pair[0]))
+    if unread:
+        told = ", ".join(f"{name} ({number} model{'s' * (number > 1)})" for name, number in unread)
+        _say(f"prices that no call is charged by, as they are not read: {told}")
     return Exit.OK

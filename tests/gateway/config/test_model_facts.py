@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.chat.usage import Usage
 from gateway.cli.main import main
 from gateway.config.loader import load_deployment
 from gateway.config.model_facts import HostedModel, facts_from_price_map, prior_of, retirement, shipped_facts
@@ -80,6 +81,8 @@ def test_an_unknown_price_can_be_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nobody states what it costs"):
         backend(tmp_path, keys, "prices: {unknown: refuse}\n")
     assert backend(tmp_path, f"{keys}, price: {{}}", "prices: {unknown: refuse}\n").price == Price()
+    with pytest.raises(ConfigError, match=r"a hosted model behind an address of this machine.*price: \{\} if nobody"):
+        backend(tmp_path, "base_url: 'http://127.0.0.1:9/v1', model: gpt-3.5-turbo", "prices: {unknown: refuse}\n")
 
 
 @pytest.mark.parametrize(
@@ -138,12 +141,13 @@ def test_check_says_what_an_unknown_price_does_to_budgets(
     file.write_text(
         "tiers:\n"
         "  - {name: one, backends: [{base_url: 'http://127.0.0.1:9/v1', model: small}]}\n"
-        "  - {name: two, backends: [{base_url: 'http://127.0.0.1:4000/v1', model: claude-opus-5}]}\n"
+        "  - {name: two, backends: [{base_url: 'http://127.0.0.1:4000/v1', model: gpt-3.5-turbo}]}\n"
         f"cross_encoder: none\n{keys}"
     )
     main(["check", "--config", str(file), "--policies", str(policies)])
     [line] = [one for one in capsys.readouterr().out.splitlines() if "[T713]" in one]
     assert "tiers[1]" in line and told in line and "a hosted model behind an address of this machine" in line
+    assert "write there price: {} if nobody pays for it" in line
 
 
 def test_check_tells_where_the_two_files_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,6 +196,67 @@ def test_a_map_of_prices_is_read() -> None:
     assert known.price.service_tiers["flex"].output == 4
     with pytest.raises(ValueError, match="no model of a known provider"):
         facts_from_price_map({}, {"api.openai.com": "openai"}, date(2026, 11, 22), "")
+
+
+def imported(entry: dict[str, Any]) -> Price | None:
+    """The price of a chat model of OpenAI's whose entry in the map has these fields."""
+    price_map = {"m": {"litellm_provider": "openai", "mode": "chat", "max_input_tokens": 9, **entry}}
+    return facts_from_price_map(price_map, {"h": "openai"}, date.today(), "").models["openai"]["m"].price
+
+
+def test_ranges_with_rates_of_their_own_are_steps() -> None:
+    """A range begins above its lower end, in whatever order they stand; a rate that it leaves out is the entry's."""
+    ranges = [
+        {"range": [128_000, 1_000_000], "input_cost_per_token": 3e-06},
+        {
+            "range": [32_000, 128_000], "input_cost_per_token": 2e-06, "output_cost_per_token": 8e-06,
+            "cache_creation_input_token_cost_above_1hr": 5e-06,
+        },
+        {"range": [0, 32_000], "input_cost_per_token": 1e-06, "output_cost_per_token": 4e-06},
+    ]  # fmt: skip
+    price = imported(
+        {"output_cost_per_token": 9e-06, "input_cost_per_token_above_1k_tokens": 1, "tiered_pricing": ranges}
+    )
+    assert price is not None and (price.input, price.output) == (1, 4)
+    steps = [(one.over, one.input, one.output, one.cache_write_1h) for one in price.long]
+    assert steps == [(32_000, 2, 8, 5), (128_000, 3, 9, None)]
+    assert [price.of(Usage(tokens, 0)) for tokens in (32_000, 32_001)] == [0.032, pytest.approx(0.064002)]
+
+
+@pytest.mark.parametrize("ranges", [[{"input_cost_per_token": 1e-06}], [{"range": [], "input_cost_per_token": 1}], "x"])
+def test_ranges_that_are_not_understood_leave_the_price_unknown(ranges: Any) -> None:
+    """A price of the first tokens alone would be too low for the others."""
+    assert imported({"input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06, "tiered_pricing": ranges}) is None
+
+
+def test_writes_for_an_hour_have_their_own_rate() -> None:
+    """Also those of long prompts."""
+    key = "cache_creation_input_token_cost_above_1hr"
+    price = imported(
+        {**MAP["gpt-9"], "cache_creation_input_token_cost": 2.5e-06, key: 7e-06, f"{key}_above_200k_tokens": 9e-06}
+    )
+    assert price is not None and (price.cache_write_1h, price.long[0].cache_write_1h) == (7, 9)
+
+
+def test_an_import_says_which_rates_it_does_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, with the models that have them: calls that they are about are charged by other rates."""
+    more = {
+        "input_cost_per_audio_token": 3e-05, "output_cost_per_token_batches": 1e-06, "off_peak_pricing": {"hours": []},
+        "input_cost_per_character": 0, "cache_creation_input_token_cost_above_1hr": 8e-06,
+    }  # fmt: skip
+    price_map = {"gpt-9": {**MAP["gpt-9"], **more}, "gpt-8": {**MAP["gpt-9"], "input_cost_per_audio_token": 1e-05}}
+    ranges = [{"range": [0, 9], "input_cost_per_token": 1e-06, "output_cost_per_reasoning_token": 9e-06}]
+    price_map["gpt-7"] = {**MAP["gpt-9"], "tiered_pricing": ranges}
+    (tmp_path / "map.json").write_bytes(orjson.dumps(price_map))
+    assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(tmp_path / "prices.json")]) == 0
+    printed = capsys.readouterr().out
+    told = printed.partition("not read: ")[2]
+    assert max(map(len, told.splitlines())) <= 80
+    told = " ".join(told.split())
+    assert told.startswith("input_cost_per_image (3 models), input_cost_per_audio_token (2 models), ")
+    assert "output_cost_per_reasoning_token (1 model)" in told and "off_peak_pricing (1 model)" in told
+    assert "output_cost_per_token_batches (1 model)" in told
+    assert not any(name in told for name in ("character", "1hr", "flex", "above_200k"))
 
 
 def test_no_shipped_price_leaves_the_answer_out() -> None:
