@@ -292,7 +292,9 @@ class CourseFollower:
         per_answer = history.call_total_ms[tier, whole] - np.nan_to_num(history.call_ttft_ms[tier, whole])
         scale = tokens_out / np.maximum(history.call_tokens_out[tier, whole], 1)
         first_token = np.nan_to_num(history.call_ttft_ms[tier, source])
-        tokens_in = self._tokens_in(tier, rows, source)
+        counted = source.copy()
+        counted[cut] = whole[cut]
+        tokens_in = self._tokens_in(tier, rows, counted)
         price_in, price_out = self._of_tiers.prices[tier]
         known_whole = (state == ACCEPTED) | ((state == REJECTED) & ~stream)
         held = np.where(judged, self._drafts[tier][0], 0.0)
@@ -479,13 +481,15 @@ class CourseFollower:
         return np.asarray(fits & (left >= MIN_ATTEMPT_S))
 
     def _tokens_in(self, tier: int, rows: Ints, source: Ints) -> Floats:
-        """Return the prompt's tokens at a tier: recorded there, or else by the donor's ratio to our own count."""
+        """Return the prompt's tokens at a tier: recorded there, or else by the donor's ratio to our own count.
+
+        A stream that was given up has no usage: what is recorded of it is our own count, so it takes a donor's too.
+        """
         history = self.history
         own = history.call_tokens_in[tier, rows]
         ratio = history.call_tokens_in[tier, source] / np.maximum(history.tokens[source], 1)
-        return np.where(np.isnan(own), history.tokens[rows] * np.where(np.isnan(ratio), 1.0, ratio), own).astype(
-            np.float64
-        )
+        told = ~np.isnan(own) & (rows == source)
+        return np.where(told, own, history.tokens[rows] * np.where(np.isnan(ratio), 1.0, ratio)).astype(np.float64)
 
     def _slope(self, tier: int, resampled: dict[tuple[str, int], Any]) -> Floats:
         """Return the slope in each imputation."""
