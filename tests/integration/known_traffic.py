@@ -77,10 +77,13 @@ _SERVICES: Final = (
     "endpoints: {embeddings: {service: vectors, model: v, ttl: 1h}, images: extras, other: {/v1/rerank: extras}}\n"
 )
 _JUDGED: Final = "  verify: [logprobs, judge]\n  judge: {backend: judge, within: 5s}\n"
+DRAFT: Final = "a short answer of the small model, as it gives one to most questions"
+"""What the provider `local` answers; what it answers in doubt has as many words."""
 _NUMBER: Final = re.compile(r"\bq(\d+)\b")
 
 
-def _policy(surface: str, more: str = "") -> str:
+def policy_of(surface: str, more: str = "") -> str:
+    """The text of a surface's policy; `more` stands in `escalate`."""
     tiers, total = ("hosted", f", total: {{p99: {LATE_S}s}}") if surface == "slow" else ("local, hosted", "")
     rules = _RULES.format(total=total, tiers=tiers, first=tiers.partition(",")[0], more=more)
     rules += {"chat": _SERVICES, "wide": _MEANING}.get(surface, "")
@@ -124,6 +127,11 @@ class Sent:
     request_id: str = ""
     took_s: float = 0.0
     calls: list[Asked] = field(default_factory=list)
+
+    @property
+    def streams(self) -> bool:
+        """Whether its answer is a stream."""
+        return self.kind in ("streamed", "doubtful stream", "slow")
 
     @property
     def served(self) -> Asked | None:
@@ -275,7 +283,7 @@ def answer(text: str, **more: Any) -> Reply:
 
 
 def _script(local: Provider, hosted: Provider, judge: Provider) -> None:
-    local.default = answer("a short answer of the small model", logprob=-0.05)
+    local.default = answer(DRAFT, logprob=-0.05)
     hosted.default = answer("a longer and a better answer of the large model, in some more words", logprob=-0.01)
     judge.default = answer("yes", logprob=-0.01)
     judge.on("rejected").reply(answer("no", logprob=-0.01))
@@ -325,13 +333,14 @@ def known_traffic(folder: Path) -> Iterator[KnownTraffic]:
         ]  # fmt: skip
         settings = {
             "tiers": tiers, "default_surface": "chat", "access": {"public_metrics": True},
+            "policies": {"source": "store"},
             "embedding": {"state": str(folder / "state")},
             "services": {
                 "vectors": {"base_url": vectors.url, "prices": {"v": PRICES["vectors"][0]}},
                 "extras": {"base_url": extras.url, "request_price": UNIT_PRICE},
             },
         }  # fmt: skip
-        policies = {name: _policy(name) for name in ("chat", "slow", "wide")} | {"desk": _policy("desk", _JUDGED)}
+        policies = {name: policy_of(name) for name in ("chat", "slow", "wide")} | {"desk": policy_of("desk", _JUDGED)}
         with serve(folder, local.url, hosted.url, store_url=store.url, policies=policies, settings=settings) as gateway:
             sent = _traffic(gateway, secrets)
             with redis.Redis.from_url(store.url) as client:
@@ -409,8 +418,7 @@ def _traffic(gateway: Gateway, secrets: Mapping[str, str]) -> list[Sent]:
             *[("plain", "chat", "hasty")] * 2,
             *[("limited", "chat", "hasty")] * 5,
             *[("lost", "chat/embeddings", "ops")] * 2,
-            *[("broken", "chat", "ops")] * 3,
-            *[("broken", "desk", "beta")] * 2,
+            *[("broken", "desk", "beta")] * 5,
         ):
             sent.append(ask(Sent(len(sent), surface, kind, key, surface.partition("/")[2] or "chat")))
     return sent
@@ -422,7 +430,7 @@ def _text(one: Sent) -> str:
         # A wording that was not recognised is itself in the cache the next time.
         return f"{_ALIKE[one.number % len(_ALIKE)][one.kind == 'alike']} (q{one.number}){'!' * one.missed}"
     word = {"hit": "made" if one.api == "embeddings" else "plain", "limited": "plain"}.get(one.kind, one.kind)
-    return f"q{one.number} of {one.surface}: a {word} question"
+    return f"q{one.number} of {one.surface}: a {word} question ".ljust(64, ".")
 
 
 def _body(one: Sent) -> tuple[str, dict[str, Any]]:
@@ -434,7 +442,7 @@ def _body(one: Sent) -> tuple[str, dict[str, Any]]:
         return "/images/generations", {"model": "painter", "prompt": text, "n": 2}
     if one.api == "rerank":
         return "/rerank", {"model": "ranker", "query": text, "documents": ["a", "b"]}
-    stream = {"stream": True} if one.kind in ("streamed", "doubtful stream", "slow") else {}
+    stream = {"stream": True} if one.streams else {}
     if one.api in ("responses", "socket"):
         return "/responses", {"model": model, "input": text, "store": False, **stream}
     messages = [] if one.kind == "invalid" else [{"role": "user", "content": text}]

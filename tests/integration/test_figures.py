@@ -16,7 +16,18 @@ import pytest
 from gateway.cli.main import main
 from tests.gateway.console.incidents import Seeded, console_over
 from tests.gateway.telemetry.metric_text import value_of
-from tests.integration.known_traffic import HITS, KINDS, PRICES, Asked, KnownTraffic, Sent, Truth, known_traffic
+from tests.integration.known_traffic import (
+    DRAFT,
+    HITS,
+    KINDS,
+    PRICES,
+    Asked,
+    KnownTraffic,
+    Sent,
+    Truth,
+    known_traffic,
+    policy_of,
+)
 
 PAGES: Final = (
     "/now?since=15m", "/surfaces/chat?since=15m", "/surfaces/slow?since=15m", "/money?since=1h&by=surface",
@@ -56,6 +67,13 @@ def pages(traffic: KnownTraffic) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
+def kept(traffic: KnownTraffic) -> None:
+    """Keep the ledger's files, as a plan reads no store."""
+    folder = str(traffic.gateway.folder / "ledger")
+    assert main(["ledger", "keep", "--once", "--dir", folder, "--store", traffic.store_url]) == 0
+
+
+@pytest.fixture(scope="module")
 def metrics(traffic: KnownTraffic) -> bytes:
     return httpx2.get(f"{traffic.gateway.origin}/metrics", timeout=20).content
 
@@ -63,7 +81,8 @@ def metrics(traffic: KnownTraffic) -> bytes:
 def told(capsys: pytest.CaptureFixture[str], traffic: KnownTraffic, *words: str) -> Any:
     """What a command prints as JSON; of `trace` the records, one a line."""
     capsys.readouterr()
-    more = ["--dir", str(traffic.gateway.folder / "ledger")] if words[0] in ("usage", "top") else []
+    files = str(traffic.gateway.folder / "ledger")
+    more = {"usage": ["--dir", files], "top": ["--dir", files], "policy": ["--ledger", files]}.get(words[0], [])
     code = main([*words, *more, "--json", "--store", traffic.store_url])
     out, problem = capsys.readouterr()
     assert code == 0, problem
@@ -177,8 +196,8 @@ def test_no_deadline_was_missed(
     assert (deadline["held"], deadline["missed"]) == (len([o for o in truth.answered if o.surface == "chat"]), 0)
     assert told(capsys, traffic, "ledger")["slo"]["objectives"]["deadline"]["met"] == 1.0
     needs = [need["what"] for need in pages["/now?since=15m"]["needs"]]
-    chat = next(what for what in needs if what.startswith("chat: "))
-    assert "failed" in chat and "late" not in chat and "deadline" not in chat
+    desk = next(what for what in needs if what.startswith("desk: "))
+    assert "failed" in desk and "late" not in desk and "deadline" not in desk
 
 
 def test_cost_is_what_the_providers_bill(
@@ -276,6 +295,40 @@ def test_there_is_one_saving(
     counted -= value_of(metrics, "tierline_saving_cost_usd_total")
     assert counted == pytest.approx(figures["saved_usd"])
     assert value_of(metrics, "tierline_saving_requests_total") == len(answered)
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(("below", "escalates"), [("0.01", False), ("0.97", True)])
+def test_a_plan_foretells_what_the_recorded_traffic_would_cost(
+    truth: Truth, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str], below: str, *, escalates: bool
+) -> None:
+    """Against the policy that the store has in force: of one that serves every draft, and of one that serves none.
+
+    The shares and dollars of before are exact; of after, those of streams are estimated, and within their interval.
+    """
+    file = traffic.gateway.folder / "candidate.yaml"
+    file.write_text(policy_of("chat").replace("_below: 0.5", f"_below: {below}"))
+    plan = told(capsys, traffic, "policy", "plan", str(file), "--config", str(traffic.gateway.folder / "tierline.yaml"))
+    assert [change["path"] for change in plan["changes"]["changes"]] == [
+        "escalate.when.confidence_below", "escalate.when.uncalibrated_below",
+    ]  # fmt: skip
+    sent = [one for one in truth.of(surface="chat") if one.kind != "invalid"]
+    called = [one for one in sent if one.served]
+    assert plan["replay"]["requests"] == len(sent) and plan["replay"]["no_evidence"] == 0
+    share, cost = (plan["replay"]["figures"][name] for name in ("escalated", "cost"))
+    before = [one for one in called if one.path == "escalated"]
+    assert share["before"] == pytest.approx(len(before) / len(sent))
+    assert cost["before"] * len(sent) / 1000 == bill(calls_of(sent))
+    low, high = share["interval_95"]
+    change = ((len(called) if escalates else 0) - len(before)) / len(sent)
+    assert low - EXACT <= change <= high + EXACT
+    whole = [Asked("local", 0, 40, made, cut=False, failed=False).usd for made in [len(DRAFT.split())] * len(called)]
+    drafts = [
+        (usd, escalates and one.streams) for usd, one in zip(whole, called, strict=True)
+    ]  # is given up, or served
+    then = Bounded([*drafts, (truth.alone_usd(called) if escalates else 0.0, False)])
+    low, high = ((cost["before"] + by) * len(sent) / 1000 for by in cost["interval_95"])
+    assert low * (1 - EXACT) <= then.high and then.low <= high * (1 + EXACT), (low, high, then)
 
 
 def test_what_was_unused_is_drafts(
