@@ -335,8 +335,8 @@ def _budgets_steer(policy: Rules) -> Iterator[Finding]:
 
 
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
-    if policy.holdout > 0.1:
-        share = write_share(policy.holdout)
+    if policy.held_out > 0.1:
+        share = write_share(policy.held_out)
         message = f"{share} of all requests go to the strongest tier to measure the others; 1% is enough"
         yield Finding(("holdout",), message, "T601", "write 1%", (Edit(("holdout",), "1%"),))
 

@@ -311,6 +311,8 @@ class Agreement(Section):
 
 
 Verifier = Literal["logprobs", "judge", "agreement", "scorer"]
+HELD_OUT: Final = 0.01
+"""Share of requests that go to the strongest tier where a judge labels answers and the policy does not say."""
 VERIFIERS: Final[tuple[Verifier, ...]] = get_args(Verifier)
 """What can say how sure an answer is, in the order in which a policy asks if it names none: first what costs nothing,
 then what it has a section for, then the deployment's scorer, which every answer has."""
@@ -458,8 +460,9 @@ class Rules(Section):
     """What one session may use of this surface."""
     spending: Spending = Spending()
     """How requests are answered for less while a budget of theirs runs out."""
-    holdout: Share = 0.01
-    """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
+    holdout: Share | None = None
+    """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against; None:
+    `HELD_OUT` where a judge labels answers, else none, as nothing would compare them."""
     rollout: Rollout | None = None
     """How to introduce a change of this policy, where policies come from the store."""
     learn: Learn | None = None
@@ -520,6 +523,13 @@ class Rules(Section):
     def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:
         """Return the tiers without the optional ones that a deployment with these does not have."""
         return tuple(name for name in self.tiers if name in deployed or name not in self.optional_tiers)
+
+    @property
+    def held_out(self) -> float:
+        """Share of requests that go to the strongest tier to be compared with."""
+        if self.holdout is not None:
+            return self.holdout
+        return 0.0 if self.learn is None else HELD_OUT
 
     @property
     def held_back_s(self) -> float:

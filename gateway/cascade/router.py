@@ -169,11 +169,11 @@ class Router:
 def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
     """Return whether chance sends this request to the strongest tier, as a baseline for measuring the others."""
     ladder = request.policy.ladder
-    if not request.policy.holdout or request.clamp is not None or request.ledger.arm == PLAYGROUND:
+    if not request.policy.held_out or request.clamp is not None or request.ledger.arm == PLAYGROUND:
         return False
     if len(ladder) < 2 or health[ladder[-1]].unavailable:
         return False
-    drawn = hop.attributes[names.HOLDOUT] = random.random() < request.policy.holdout  # noqa: S311
+    drawn = hop.attributes[names.HOLDOUT] = random.random() < request.policy.held_out  # noqa: S311
     return drawn
 
 

@@ -363,6 +363,18 @@ def test_tags_are_bounded(write: Write, tags: str) -> None:
         read_policy(write("bad", CHAT.replace("cache: {", f"cache: {{tags: {tags}, ")))
 
 
+@pytest.mark.parametrize(
+    ("more", "share"),
+    [
+        ("", 0.0), ("learn: {judge: wise}", 0.01), ("learn: {judge: wise}\nholdout: 0%", 0.0), ("holdout: 2%", 0.02),
+        ("learn: {judge: wise}\nholdout: 3%", 0.03),
+    ],
+)  # fmt: skip
+def test_none_are_held_out_where_nothing_is_judged(write: Write, more: str, share: float) -> None:
+    """They would cost what the strongest tier does, and be compared with nothing; what the policy says comes first."""
+    assert read_policy(write("chat", f"{CHAT}\n{more}\n"))[0].held_out == share
+
+
 def test_a_judge_of_answers_gives_none_itself(write: Write) -> None:
     """`learn` names a backend of the deployment whose model answers in no tier of the surface; it is no new version."""
     plain = read_policy(write("chat", CHAT), TIERS)[0]

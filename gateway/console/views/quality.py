@@ -174,7 +174,7 @@ def _rules(policy: Policy) -> dict[str, Any]:
     """Return what the policy says of where labels come from."""
     learn = policy.learn
     return {
-        "holdout": policy.holdout,
+        "holdout": policy.held_out,
         "judge": None if learn is None else learn.judge,
         "judged_share": None if learn is None else learn.share,
     }

@@ -276,7 +276,9 @@ class PolicyUnderTest:
             room = features.approx_tokens + (values.get("max_tokens") or _ROOM_FOR_A_REPLY)
         classified = policy.route.classifier != "none" and len(ladder) > 1
         strongest = policy.ladder[-1] if policy.ladder else ""
-        may_hold_out = policy.holdout and clamp is None and len(policy.ladder) > 1 and not health[strongest].unavailable
+        may_hold_out = (
+            policy.held_out and clamp is None and len(policy.ladder) > 1 and not health[strongest].unavailable
+        )
         return DecisionInput(
             asked.difficulty if classified else None,
             features,
@@ -348,7 +350,7 @@ class PolicyUnderTest:
         steps: list[Step] = []
         if given.holdout:
             steps.append(_HELD_OUT[True])
-        elif self.policy.holdout:
+        elif self.policy.held_out:
             steps.append(_HELD_OUT[False])
         if given.spent is not None and got.decision is not None:
             steering = got.decision.steering

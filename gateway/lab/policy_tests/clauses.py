@@ -98,7 +98,7 @@ def _clauses(tested: Tested) -> Iterator[tuple[KeyPath, KeyPath, Expression | No
     plain: list[KeyPath] = [("slo", "deadline"), ("slo", "ttft", "p99"), ("output", "max_tokens"), ("load", "max_wait")]
     if len(policy.tiers) > 1:
         plain += [("spending", "steer_from"), ("spending", "cap")]
-    if policy.holdout and len(policy.tiers) > 1:
+    if policy.held_out and len(policy.tiers) > 1:
         plain.append(("holdout",))
     yield from ((at, at, None) for at in plain)
     yield from _of_cache(tested)

@@ -256,8 +256,8 @@ def _arm_line(view: LiveView) -> list[PathLine]:
 
 def _live_notes(view: LiveView) -> list[str]:
     notes = [f"as the worker {view.answer['worker']} knows it now; others may expect somewhat different times"]
-    if view.policy.holdout:
-        share = write_share(view.policy.holdout)
+    if view.policy.held_out:
+        share = write_share(view.policy.held_out)
         notes.append(f"chance sends {share} of requests to the strongest tier instead (holdout); that is left out")
     return notes
 
