@@ -128,6 +128,7 @@ def _of_json(value: object) -> int:
 
 _AUDIO: Final = frozenset({"input_audio", "audio"})
 _FILES: Final = frozenset({"file", "input_file", "document"})
+_FETCHED: Final = ("https://", "http://")
 _SPECIAL_FIELDS: Final = frozenset({"audio", "modalities", "web_search_options", "n", "background", "service_tier"})
 _NOTHING_FURTHER: Final[frozenset[str]] = frozenset()
 Capability = Literal[
@@ -140,15 +141,15 @@ ServiceTier = Literal["flex", "priority", "other"]
 SERVICE_TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
 Further = Literal[
     "audio", "files", "web_search", "hosted_tools", "n", "background", "service_tier_flex", "service_tier_priority",
-    "service_tier_other", "responses_hosted_tools", "messages_hosted_tools", "messages_web_search",
+    "service_tier_other", "responses_hosted_tools", "messages_hosted_tools", "messages_web_search", "file_urls",
 ]  # fmt: skip
 FURTHER: Final[tuple[Further, ...]] = get_args(Further)
 """Capabilities that few requests need, besides tools, vision and JSON; new ones are added at the end.
 
 `n` is more than one choice. Hosted tools are run by the provider, and each API has its own, so that clients of the
 Responses API and of the Messages API need those of a backend of the same kind. (`hosted_tools` is the need of both in
-older records of decisions.) What changes no answer is not needed: whether the provider keeps it (`store`), and which
-prompt cache it uses (`prompt_cache_key`).
+older records of decisions.) `file_urls` is a file that the provider must fetch, `files` is any other. What changes no
+answer is not needed: whether the provider keeps it (`store`), and which prompt cache it uses (`prompt_cache_key`).
 """
 PROVIDERS_TOOLS: Final = frozenset({"responses_hosted_tools", "messages_hosted_tools", "messages_web_search"})
 """The needs of requests with tools that chat completions cannot list."""
@@ -322,13 +323,16 @@ def _further(body: Mapping[str, Any]) -> frozenset[str]:
     """Return the capabilities of FURTHER that a chat-completions body needs: by its messages, and by what it asks."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
-    kinds = {part.get("type") for content in contents for part in content if isinstance(part, dict)}
+    parts = [part for content in contents for part in content if isinstance(part, dict)]
+    kinds = {part.get("type") for part in parts}
+    fetched = [url_of_file(part.get("file")) is not None for part in parts if part.get("type") in _FILES]
     modalities = body.get("modalities")
     speaks = isinstance(modalities, list) and "audio" in modalities
     spoke = any(message.get("audio") for message in messages)
     needed = {
         "audio": speaks or spoke or body.get("audio") is not None or not kinds.isdisjoint(_AUDIO),
-        "files": not kinds.isdisjoint(_FILES),
+        "files": False in fetched,
+        "file_urls": True in fetched,
         "web_search": body.get("web_search_options") is not None,
         "n": (body.get("n") or 1) > 1,
         "background": bool(body.get("background")),
@@ -340,13 +344,24 @@ def _further(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(names)
 
 
+def url_of_file(file: object) -> str | None:
+    """Return the URL that the file of a part names in place of its data (as OpenRouter has it) or id (as LiteLLM)."""
+    if not isinstance(file, Mapping):
+        return None
+    named = (file.get("file_data"), file.get("file_id"))
+    return next((value for value in named if isinstance(value, str) and value.startswith(_FETCHED)), None)
+
+
 def field_needing(capability: str, body: Mapping[str, Any]) -> str:
     """Return the path of what needs a capability in a chat-completions body: a field, or the first part of its kind."""
-    kinds = {"audio": _AUDIO, "files": _FILES, "vision": _IMAGES}.get(capability, ())
+    kinds = {"audio": _AUDIO, "files": _FILES, "file_urls": _FILES, "vision": _IMAGES}.get(capability, ())
+    of_files = {"files": False, "file_urls": True}.get(capability)
     for i, message in enumerate(body["messages"]):
         content = message.get("content")
         for j, part in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(part, dict) and part.get("type") in kinds:
+            if not isinstance(part, dict) or part.get("type") not in kinds:
+                continue
+            if of_files is None or of_files is (url_of_file(part.get("file")) is not None):
                 return f"messages[{i}].content[{j}]"
         if capability == "audio" and message.get("audio"):
             return f"messages[{i}].audio"

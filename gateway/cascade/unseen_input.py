@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.tiers import Tier
     from routing.features import Features
 
-_UNSEEN: Final = frozenset({"audio", "files"})
+_UNSEEN: Final = frozenset({"audio", "files", "file_urls"})
 """Needs of a request (`routing.features.FURTHER`) with parts whose length the body does not tell."""
 _BLOCKS: Final = frozenset({"document", "image", "container_upload", "input_file", "input_image", "file"})
 """Types of content that the provider has, or fetches."""

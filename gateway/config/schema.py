@@ -334,8 +334,7 @@ class BackendConfig(Keyed, SetFields):
     @cached_property
     def not_settable(self) -> frozenset[str]:
         """Fields that it is never sent for a policy that sets them: OpenAI's own APIs refuse those of Anthropic's."""
-        hosted = f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
-        foreign = _ANTHROPICS if self.kind == "responses" or (self.kind == "openai" and hosted) else ()
+        foreign = _ANTHROPICS if self.kind == "responses" or self._is_openais_chat else ()
         return frozenset((*self.omit, *foreign))
 
     @model_validator(mode="after")
@@ -384,6 +383,8 @@ class BackendConfig(Keyed, SetFields):
         if "service_tier" not in self.omit:
             tiers = SERVICE_TIERS if self.service_tiers is None else self.service_tiers
             can.update(f"service_tier_{name}" for name in tiers)
+        if not can.isdisjoint({"files", "hosted_tools"}) and not (self.names_model_in_url or self._is_openais_chat):
+            can.add("file_urls")
         can.difference_update(self.omit)
         if "hosted_tools" in can:
             can.discard("hosted_tools")
@@ -393,6 +394,11 @@ class BackendConfig(Keyed, SetFields):
             can.discard("web_search")
             can.add("messages_web_search")
         return frozenset(can)
+
+    @property
+    def _is_openais_chat(self) -> bool:
+        """Whether it is OpenAI's own chat completions, which take files as data or by id alone."""
+        return self.kind == "openai" and f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
 
     @property
     def is_here(self) -> bool:

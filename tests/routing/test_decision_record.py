@@ -189,7 +189,7 @@ def test_flags_keep_their_bits() -> None:
     assert sorted(FLAGS.values()) == [1 << place for place in range(len(FLAGS))]
     newer = {"n": 512, "background": 1024, "service_tier_flex": 2048, "service_tier_priority": 4096}
     newer |= {"service_tier_other": 8192, "responses_hosted_tools": 1 << 14, "messages_hosted_tools": 1 << 15}
-    newer |= {"messages_web_search": 1 << 16}
+    newer |= {"messages_web_search": 1 << 16, "file_urls": 1 << 17}
     assert {name: FLAGS[f"needs_{name}"] for name in FURTHER[4:]} == newer
 
 

@@ -155,11 +155,18 @@ def test_no_character_is_looked_at_one_by_one(text: str) -> None:
     assert counted < looped
 
 
+URL = "https://files.example/a.pdf"
+FETCHED = {"type": "file", "file": {"file_data": URL, "filename": "a.pdf"}}
+
+
 @pytest.mark.parametrize(
     ("more", "needed"),
     [
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, {"audio"}),
         ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]}, {"files"}),
+        ({"messages": [{"role": "user", "content": [FETCHED]}]}, {"file_urls"}),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": URL}}]}]}, {"file_urls"}),
+        ({"messages": [{"role": "user", "content": [FETCHED, {"type": "file"}]}]}, {"files", "file_urls"}),
         ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "mp3"}}, {"audio"}),
         ({"modalities": ["text"]}, set()),
         ({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, {"audio"}),
@@ -206,10 +213,12 @@ def test_the_field_that_needs_a_capability(capability: str, more: dict[str, Any]
 
 def test_the_part_that_needs_a_capability() -> None:
     """Of several parts, the first of the kind is named."""
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "file"}, {"type": "input_audio"}]
-    messages = [{"role": "user", "content": "b"}, {"role": "user", "content": parts}]
-    named = {name: field_needing(name, body() | {"messages": messages}) for name in ("vision", "files", "audio")}
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "file"}, {"type": "input_audio"}, FETCHED]
+    messages = [{"role": "user", "content": [FETCHED]}, {"role": "user", "content": parts}]
+    asked = ("vision", "files", "audio", "file_urls")
+    named = {name: field_needing(name, body() | {"messages": messages}) for name in asked}
     assert named == {
+        "file_urls": "messages[0].content[0]",
         "vision": "messages[1].content[1]",
         "files": "messages[1].content[2]",
         "audio": "messages[1].content[3]",

@@ -21,6 +21,7 @@ from gateway.dialects.schemas import fits_openai_strict
 from gateway.dialects.system_text import without_billing_line
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
+from routing.features import url_of_file
 
 _PROTOCOL: Final = b"anthropic-"
 """What the names of the API's own headers begin with. Features come as new ones, so none is picked out."""
@@ -479,11 +480,14 @@ def _document(
     if block.get("citations"):
         lost[f"{path}.citations"] = block["citations"]
     head = [text for text in (title, block.get("context")) if isinstance(text, str) and text]
-    if kind == "base64":
-        data = f"data:{source.get('media_type')};base64,{source.get('data')}"
-        named = {"filename": title if isinstance(title, str) else "document.pdf", "file_data": data}
+    url = url_of_file({"file_data": source.get("url")}) if kind == "url" else None
+    if kind == "base64" or url is not None:
+        data = url or f"data:{source.get('media_type')};base64,{source.get('data')}"
+        file = {"file_data": data}
+        if isinstance(title, str) or url is None:
+            file["filename"] = title if isinstance(title, str) else "document.pdf"
         context = [{"type": "text", "text": text} for text in head if text is not title]
-        return [*context, {"type": "file", "file": named}]
+        return [*context, {"type": "file", "file": file}]
     if kind == "text":
         return [{"type": "text", "text": "\n".join([*head, str(source.get("data") or "")])}]
     if kind == "content":

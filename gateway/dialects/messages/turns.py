@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.dialects.reasoning import DETAILS, Maker, joined_details
+from routing.features import url_of_file
 
 REASONING: Final = "reasoning"
 """Entry of `dropped` for reasoning of another backend that was left out."""
@@ -261,7 +262,9 @@ def _source(url: str) -> dict[str, Any]:
 
 def _document(file: Mapping[str, Any]) -> dict[str, Any] | None:
     data, name = file.get("file_data"), file.get("filename")
-    if isinstance(data, str):
+    if (url := url_of_file(file)) is not None:
+        source = {"type": "url", "url": url}
+    elif isinstance(data, str):
         match = _DATA_URL.match(data)
         kind = (match and match[1]) or "application/pdf"
         encoded = data[match.end() :] if match else data

@@ -18,6 +18,7 @@ import orjson
 from gateway.dialects.chat_reasoning import is_name_of_field
 from gateway.dialects.reasoning import DETAILS, Maker, joined_details
 from gateway.dialects.responses.items import EXTRA
+from routing.features import url_of_file
 
 ENCRYPTED_ITEMS: Final = frozenset({"reasoning", "compaction"})
 """Types of the items that hold `encrypted_content`."""
@@ -35,6 +36,7 @@ _ASSISTANT_KEYS: Final = frozenset(
 _RESULT_KEYS: Final = frozenset({"role", "content", "tool_call_id", "name"})
 _SAID_KEYS: Final = frozenset({"type", "text", "refusal"})
 _SAID_TYPES: Final = frozenset({"text", "output_text", "refusal"})
+_OF_A_URL: Final = frozenset({"file_data", "file_id"})
 _PART_KEYS: Final = frozenset({"type", "text", "refusal", "image_url", "file", "prompt_cache_breakpoint"})
 
 
@@ -101,7 +103,10 @@ class InputItems:
             image = image if isinstance(image, dict) else {"url": image}
             made = {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
         elif kind == "file":
-            made = {"type": "input_file", **(part.get("file") or {})}
+            made = {"type": "input_file", **(file := part.get("file") or {})}
+            if (url := url_of_file(file)) is not None:  # with which the API takes no name
+                made = {"type": "input_file", "file_url": url}
+                self._lose(file, _OF_A_URL, "messages[].content[].file")
         elif kind == "input_audio":
             raise Unsupported(path, "The model's API takes no audio.")
         else:

@@ -20,6 +20,7 @@ from gateway.dialects.responses.items import EXTRA, Json, details_of_item
 from gateway.dialects.responses.response_object import SEARCH, SEARCHES
 from gateway.dialects.tool_names import short_name
 from gateway.errors import InvalidRequest
+from routing.features import url_of_file
 
 SAME: Final = frozenset(
     {
@@ -486,9 +487,14 @@ class _Reading:
         return {"type": "image_url", "image_url": image}
 
     def _file(self, part: Mapping[str, Any], at: str) -> Json | None:
-        if part.get("file_url") is not None:
-            self.need(f"{at}.file_url", "the URL of a file", at, part)
-            return None
+        if (url := part.get("file_url")) is not None:
+            beside = part.get("file_data") is not None or part.get("file_id") is not None
+            if beside or url_of_file({"file_data": url}) is None:
+                what = "the URL of a file beside the file" if beside else "a URL that is neither http nor https"
+                self.need(f"{at}.file_url", what, at, part)
+                return None
+            named = {} if part.get("filename") is None else {"filename": _text(part, "filename", at)}
+            return {"type": "file", "file": {"file_data": url, **named}}
         names = [name for name in ("file_data", "file_id", "filename") if part.get(name) is not None]
         if "file_data" not in names and "file_id" not in names:
             raise missing(f"{at}.file_data")

@@ -164,11 +164,25 @@ FREE = {"service_tier_flex", "service_tier_priority", "service_tier_other"}
         ("kind: scripted, script: [{reply: {text: a}}]", {"n", "store", "prompt_cache_key", *FREE}),
         (
             "kind: responses, base_url: 'https://a.example/v1', capabilities: [web_search, hosted_tools]",
-            {"store", "prompt_cache_key", "web_search", "responses_hosted_tools", *FREE},
+            {"store", "prompt_cache_key", "web_search", "responses_hosted_tools", "file_urls", *FREE},
         ),
         (
             "kind: anthropic, base_url: 'https://a.example/v1', capabilities: [tools, web_search, hosted_tools]",
-            {"tools", "messages_web_search", "messages_hosted_tools"},
+            {"tools", "messages_web_search", "messages_hosted_tools", "file_urls"},
+        ),
+        ("kind: anthropic, base_url: 'https://a.example', capabilities: [files]", {"files", "file_urls"}),
+        (
+            "kind: anthropic, base_url: 'https://bedrock-runtime.eu-west-1.amazonaws.com', auth: {kind: aws}, "
+            "capabilities: [files]",
+            {"files"},
+        ),
+        (
+            "base_url: 'https://openrouter.ai/api/v1', capabilities: [files], service_tiers: []",
+            {"n", "store", "prompt_cache_key", "files", "file_urls"},
+        ),
+        (
+            "base_url: 'https://api.openai.com/v1', capabilities: [files], service_tiers: []",
+            {"n", "store", "prompt_cache_key", "files"},
         ),
     ],
 )

@@ -320,6 +320,19 @@ def test_every_part_is_kept(form: str) -> None:
     assert made.dropped == ()
 
 
+@pytest.mark.parametrize("member", ["file_data", "file_id"])
+def test_a_file_by_url_goes_without_its_name(member: str) -> None:
+    """OpenAI's API refuses both together."""
+    url = "https://x.example/y.pdf"
+    made = translated({"messages": [{"role": "user", "content": [{"type": "file", "file": {member: url}}]}]})
+    assert made.body["input"][0]["content"] == [{"type": "input_file", "file_url": url}]
+    assert made.dropped == ()
+    part = {"type": "file", "file": {member: url, "filename": "y.pdf"}}
+    made = translated({"messages": [{"role": "user", "content": [part]}]})
+    assert made.body["input"][0]["content"] == [{"type": "input_file", "file_url": url}]
+    assert made.dropped == ("messages[].content[].file.filename",)
+
+
 def test_audio_is_refused_by_its_path() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
     with pytest.raises(Unsupported) as refused:

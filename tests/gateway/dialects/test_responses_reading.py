@@ -102,6 +102,8 @@ def test_images_files_and_sound() -> None:
         {"type": "input_image", "image_url": "https://example.org/a.png"},
         {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"},
         {"type": "input_file", "file_id": "file_1"},
+        {"type": "input_file", "file_url": "https://a.example/a.pdf"},
+        {"type": "input_file", "file_url": "https://a.example/a.pdf", "filename": "a.pdf"},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     ]
     assert messages({"role": "user", "content": parts})[0]["content"] == [
@@ -109,6 +111,8 @@ def test_images_files_and_sound() -> None:
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "file", "file": {"file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"}},
         {"type": "file", "file": {"file_id": "file_1"}},
+        {"type": "file", "file": {"file_data": "https://a.example/a.pdf"}},
+        {"type": "file", "file": {"file_data": "https://a.example/a.pdf", "filename": "a.pdf"}},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     ]
 
@@ -414,7 +418,7 @@ def test_lost_members_are_listed_by_their_paths(body: Json, lost: str) -> None:
             "input[0].content[0].file_id",
         ),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x"}]}]},
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "gs://x"}]}]},
             "input[0].content[0].file_url",
         ),
         (

@@ -64,6 +64,8 @@ def test_parts_become_blocks() -> None:
         {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,BBBB"}},
         {"type": "file", "file": {"file_id": "file_1"}},
+        {"type": "file", "file": {"filename": "c.pdf", "file_data": "https://a.example/c.pdf"}},
+        {"type": "file", "file": {"file_id": "https://a.example/d.pdf"}},
         {"type": "input_audio", "input_audio": {"data": "CCCC", "format": "wav"}},
         {"type": "search_result", "title": "t", "source": "s", "content": []},
     ]
@@ -78,9 +80,11 @@ def test_parts_become_blocks() -> None:
             "title": "a.pdf",
         },
         {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
+        {"type": "document", "source": {"type": "url", "url": "https://a.example/c.pdf"}, "title": "c.pdf"},
+        {"type": "document", "source": {"type": "url", "url": "https://a.example/d.pdf"}},
         {"type": "search_result", "title": "t", "source": "s", "content": []},
     ]
-    assert made.dropped == ("messages[0].content[2].image_url.detail", "messages[0].content[6]")
+    assert made.dropped == ("messages[0].content[2].image_url.detail", "messages[0].content[8]")
 
 
 def test_tool_results_join_one_turn_of_the_user() -> None:

@@ -199,7 +199,8 @@ def test_blocks_of_servers_tools(name: str) -> None:
     [
         ({"type": "text", "media_type": "text/plain", "data": "a"}, {"type": "text", "text": "t\nc\na"}),
         ({"type": "content", "content": "a"}, {"type": "text", "text": "t\nc\na"}),
-        ({"type": "url", "url": "https://a.example/a.pdf"}, None),
+        ({"type": "url", "url": "gs://a/a.pdf"}, None),
+        ({"type": "url"}, None),
         ({"type": "file", "file_id": "f"}, None),
     ],
 )
@@ -210,6 +211,21 @@ def test_documents(source: dict[str, Any], part: dict[str, Any] | None) -> None:
     assert made["messages"] == [{"role": "user", "content": expected}]
     path = "messages[0].content[0]"
     assert lost == [f"{path}.citations"] + ([] if part else [path])
+
+
+def test_a_document_by_url() -> None:
+    """The part of a chat message has its URL in place of data, also one that a tool gave; nothing of it is lost."""
+    url = "https://a.example/a.pdf"
+    given = block("document", source={"type": "url", "url": url}, title="t", context="c")
+    part = {"type": "file", "file": {"file_data": url, "filename": "t"}}
+    made, lost = chat(messages=[{"role": "user", "content": [given]}])
+    assert made["messages"] == [{"role": "user", "content": [{"type": "text", "text": "c"}, part]}]
+    assert lost == []
+    called = {"role": "assistant", "content": [block("tool_use", id="1", name="look", input={})]}
+    result = block("tool_result", tool_use_id="1", content=[given])
+    made, lost = chat(messages=[called, {"role": "user", "content": [result]}])
+    assert made["messages"][1]["content"] == "c" and made["messages"][2] == {"role": "user", "content": [part]}
+    assert lost == []
 
 
 def test_tools_of_the_provider_need_a_tier_that_has_them() -> None:
