@@ -322,16 +322,16 @@ class ResponseCache:
             entry_id, surface, self._planner.scopes.owners(tenant), created_at
         )
 
-    def complain(self, policy: Policy, tenant: str, request_id: str, score: float) -> None:
-        """Record a tenant's complaint that a semantic hit with this score was wrong.
+    def complain(self, policy: Policy, sender: str, request_id: str, score: float) -> None:
+        """Record the complaint of a tenant, or of a team as `TENANT/TEAM`, that a hit with this score was wrong.
 
         Repeated complaints about the same request have no effect.
         """
         semantic = policy.cache.semantic
         surface = None if semantic is None else self._candidates.learned(policy.surface, semantic)
         if surface is not None and self.audits is not None:
-            owner = self._planner.scopes.of(tenant, policy).owner
-            self.audits.complain(surface, complaint_of(tenant, request_id, score, owner))
+            owner = self._planner.scopes.of(sender, policy).owner
+            self.audits.complain(surface, complaint_of(sender.partition("/")[0], request_id, score, owner))
 
     async def _tidied(self) -> None:
         while True:

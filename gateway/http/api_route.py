@@ -1,6 +1,6 @@
 """Serve routes outside the pipeline with FastAPI: who asks, the body, and what is wrong with it, as everywhere else.
 
-FastAPI calls a route's function with what its parameters name. `Served`, `Sender` and what `needs` makes are
+FastAPI calls a route's function with what its parameters name. `Served`, `CallerOf` and what `needs` makes are
 dependencies: each route of the admin port names the action of `gateway.keys.roles` that it is. A parameter whose type
 is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by their rules
 (`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
@@ -43,11 +43,6 @@ async def _caller(request: Request) -> Caller:
     """Return who asks, as the application's `admit` says. Raises Unauthorized."""
     caller: Caller = await request.app.state.admit(request)
     return caller
-
-
-async def _sender(request: Request) -> str:
-    """Return the tenant of who asks. Raises Unauthorized."""
-    return (await _caller(request)).tenant
 
 
 async def _counted(request: Request) -> AsyncIterator[Caller]:
@@ -100,8 +95,6 @@ Served = Annotated[Steps, Depends(_steps)]
 """The worker's steps."""
 CallerOf = Annotated[Caller, Depends(_caller)]
 """Who asks the public port."""
-Sender = Annotated[str, Depends(_sender)]
-"""The tenant whose key a request has. What needs no more reads or changes what the gateway has itself, and is free."""
 Owner = Annotated[str, Depends(_owner)]
 """The team, within its tenant, whose key a request has; the tenant where there is none: whose what is kept is."""
 CountedCaller = Annotated[Caller, Depends(_counted)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import orjson
@@ -42,8 +42,8 @@ async def latest(store: Store, count: int) -> list[bytes]:
     return records
 
 
-async def find(store: Store, request_id: str, tenant: str | None = None) -> bytes | None:
-    """Return the newest record of a request id, of `tenant` only if given; None if there is none.
+async def find(store: Store, request_id: str, wanted: Callable[[Any], bool] = lambda _: True) -> bytes | None:
+    """Return the newest record of a request id whose ledger is `wanted`; None if there is none.
 
     A request id may occur more than once. Raises StoreUnavailable.
     """
@@ -51,7 +51,7 @@ async def find(store: Store, request_id: str, tenant: str | None = None) -> byte
     async for blob in newest(store):
         if needle in blob:
             ledger = orjson.loads(blob)["ledger"]
-            if ledger["request_id"] == request_id and tenant in (None, ledger["tenant"]):
+            if ledger["request_id"] == request_id and wanted(ledger):
                 return blob
     return None
 

@@ -143,9 +143,9 @@ class ResponsesClient:
         self._most = messages
         self._hosted = hosted
         self._unshared = unshared
-        self._tenant = ""
         self.owner = ""
-        """Whose responses and conversations it may refer to, and whose its own will be; its tenant's where not set."""
+        """Whose responses, conversations and compactions it may refer to, and whose its own will be; its tenant's where
+        not set."""
         self._ids = ItemIds()
         self._head: ResponseHead | None = None
         self.background = False
@@ -161,7 +161,6 @@ class ResponsesClient:
 
     async def read(self, body: dict[str, Any], tenant: str, *, large: bool) -> tuple[dict[str, Any], Native, bool]:
         """See `ClientDialect.read`. A small request may continue a conversation that makes it large."""
-        self._tenant = tenant
         self.owner = self.owner or tenant
         if self._recent is not None:
             body = self._of_message(body)
@@ -285,9 +284,9 @@ class ResponsesClient:
 
     def _expanded(self, at: str, item: Json) -> Json:
         """Return the message that a compaction stands for. Raises InvalidRequest."""
-        message = opened(self._secret, self._tenant, item)
+        message = opened(self._secret, self.owner, item)
         if message is None:
-            what = "was not made here for this key's tenant, or was changed since."
+            what = "was not made here for this key's team or tenant, or was changed since."
             raise unsupported(f"{at}.encrypted_content", what)
         return message
 
@@ -306,7 +305,7 @@ class ResponsesClient:
         """Return the item that stands for a conversation with this summary, without an id. Raises UpstreamFailed."""
         if not summary:
             raise UpstreamFailed("The model gave no summary of the conversation.")
-        return {"type": "compaction", "encrypted_content": sealed(self._secret, self._tenant, summary)}
+        return {"type": "compaction", "encrypted_content": sealed(self._secret, self.owner, summary)}
 
     def _begun(self) -> ResponseHead:
         if self._head is None:  # the error of a stream whose request could not be read

@@ -1,9 +1,10 @@
 """Compact a conversation (`POST /v1/responses/compact`): its user's messages, and a summary that only we can read.
 
 The summary is asked for as any answer is, so the policy chooses who writes it. It comes as an item `compaction`, whose
-`encrypted_content` is encrypted and signed for its tenant; in a later request it stands for what it sums up, at every
-tier. An ordinary request whose input ends with an item `compaction_trigger` asks for it, too: its answer is that item
-alone. Nothing is stored. The cipher is the output of SHAKE-256 for a key and a number used once, the signature BLAKE2b.
+`encrypted_content` is encrypted and signed for its owner, a team within a tenant or else the tenant; in a later request
+it stands for what it sums up, at every tier. An ordinary request whose input ends with an item `compaction_trigger`
+asks for it, too: its answer is that item alone. Nothing is stored. The cipher is the output of SHAKE-256 for a key and
+a number used once, the signature BLAKE2b.
 """
 
 from __future__ import annotations
@@ -61,19 +62,19 @@ def _text_of(content: Any) -> str:
     return " ".join(str(part.get("text") or part.get("refusal") or f"[{part.get('type')}]") for part in parts)
 
 
-def sealed(secret: bytes, tenant: str, summary: str) -> str:
+def sealed(secret: bytes, owner: str, summary: str) -> str:
     """Return a summary as the `encrypted_content` of an item."""
-    key, nonce = _key(secret, tenant), secrets.token_bytes(_NONCE)
+    key, nonce = _key(secret, owner), secrets.token_bytes(_NONCE)
     hidden = nonce + _mixed(summary.encode("utf-8", "surrogatepass"), key + nonce)
     return MARK + urlsafe_b64encode(_tag(hidden, key) + hidden).decode()
 
 
-def opened(secret: bytes, tenant: str, item: Mapping[str, Any]) -> Json | None:
-    """Return the message that a compaction stands for; None if it was not made here for this tenant.
+def opened(secret: bytes, owner: str, item: Mapping[str, Any]) -> Json | None:
+    """Return the message that a compaction stands for; None if it was not made here for this owner.
 
     It is never longer than what was sent: where there is no secret, anybody can sign what would unpack to gigabytes.
     """
-    key = _key(secret, tenant)
+    key = _key(secret, owner)
     try:
         raw = urlsafe_b64decode(item["encrypted_content"][len(MARK) :].encode())
         tag, hidden = raw[:_TAG], raw[_TAG:]
@@ -98,8 +99,8 @@ def is_compaction(item: Any) -> bool:
     return type(content) is str and content.startswith(MARK)
 
 
-def _key(secret: bytes, tenant: str) -> bytes:
-    return hashlib.blake2b(b"compaction:" + tenant.encode(), key=secret, digest_size=32).digest()
+def _key(secret: bytes, owner: str) -> bytes:
+    return hashlib.blake2b(b"compaction:" + owner.encode(), key=secret, digest_size=32).digest()
 
 
 def _mixed(text: bytes, key: bytes) -> bytes:

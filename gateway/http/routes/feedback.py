@@ -2,10 +2,11 @@
 
     {"request_id": "req_...", "score": 0..1}   or   {"request_id": "req_...", "correct": true | false}
 
-An optional `comment` has at most 500 characters and is stored only if the config records prompts. A tenant can rate
-only its own requests whose records are still stored; of several ratings of a request the last counts. A score below 0.5
-for an answer from the cache removes that entry. If it was the stored answer to another question, the tenant gets on
-that surface, for a while, only such answers as have a higher score than this one had (see `cache.risk.control`).
+An optional `comment` has at most 500 characters and is stored only if the config records prompts. A tenant, and a team
+within one, can rate only its own requests whose records are still stored; of several ratings of a request the last
+counts. A score below 0.5 for an answer from the cache removes that entry. If it was the stored answer to another
+question, whoever shares answers with the sender gets on that surface, for a while, only such answers as have a higher
+score than this one had (see `cache.risk.control`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 import orjson
@@ -23,7 +25,8 @@ from starlette.requests import Request
 from cache.store.base import StoreUnavailable
 from gateway.caching.wrong_hits import served_hit
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
-from gateway.http.api_route import Body, BodyRoute, Sender, Served
+from gateway.http.api_route import Body, BodyRoute, CallerOf, Served
+from gateway.keys.records import Caller
 from gateway.steps import Steps
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, append
@@ -97,22 +100,22 @@ class Turns:
 
 
 @router.post("/v1/feedback", response_model_exclude_none=True)
-async def feedback(request: Request, steps: Served, tenant: Sender, body: FeedbackRequest) -> FeedbackStored:
+async def feedback(request: Request, steps: Served, caller: CallerOf, body: FeedbackRequest) -> FeedbackStored:
     """Say whether an answer was right."""
     turns: Turns = request.app.state.feedback_turns
     async with turns:
-        stored, removed = await _store(steps, tenant, body)
+        stored, removed = await _store(steps, caller, body)
     return FeedbackStored(request_id=stored.request_id, score=stored.score, cache_entry_removed=removed or None)
 
 
-async def _store(steps: Steps, tenant: str, body: FeedbackRequest) -> tuple[Feedback, str]:
+async def _store(steps: Steps, caller: Caller, body: FeedbackRequest) -> tuple[Feedback, str]:
     """Store the feedback; return it, and the id of the cache entry removed because of it, or ''.
 
     Raises NotFound for an unknown request and Overloaded if the store does not answer.
     """
     settings = steps.deployment.telemetry
     try:
-        blob = await reader.find(steps.store, body.request_id, tenant)
+        blob = await reader.find(steps.store, body.request_id, partial(_is_of, caller.owner))
         if blob is None:
             raise NotFound(
                 f"No stored request of yours has the id {body.request_id!r}; the id is a reply's x-request-id.",
@@ -124,9 +127,9 @@ async def _store(steps: Steps, tenant: str, body: FeedbackRequest) -> tuple[Feed
         comment = body.comment if settings.captures(surface.partition("/")[0]) else None
         if comment:
             comment = await steps.telemetry.redacted(comment)
-        feedback = Feedback(body.request_id, tenant, surface, body.rating, comment, time.time())
+        feedback = Feedback(body.request_id, caller.tenant, surface, body.rating, comment, time.time())
         await steps.store.apply([append(feedback, settings.keep)])
-        removed = await _removed(steps, record, body.request_id, tenant) if body.rating < _WRONG else ""
+        removed = await _removed(steps, record, body.request_id, caller) if body.rating < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(
             f"Feedback cannot be stored now: the store does not answer ({down.reason}).", headers=retry_after(5)
@@ -134,7 +137,12 @@ async def _store(steps: Steps, tenant: str, body: FeedbackRequest) -> tuple[Feed
     return feedback, removed
 
 
-async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
+def _is_of(owner: str, ledger: Mapping[str, Any]) -> bool:
+    """Return whether a recorded request is an owner's own; records of older versions name neither team nor key."""
+    return Caller(ledger["tenant"], ledger.get("team", ""), ledger.get("key", "")).owner == owner
+
+
+async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, caller: Caller) -> str:
     """Remove the cache entry that the request was answered with; return its id, '' if it was not from the cache."""
     hit = served_hit(record["hops"])
     if hit is None:
@@ -142,6 +150,6 @@ async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, ten
     surface = record["ledger"]["surface"]
     policy = steps.policies.current.by_surface.get(surface)
     if policy is not None and hit.score is not None:
-        steps.cache.complain(policy, tenant, request_id, hit.score)
-    entry = await steps.cache.wrong(hit.entry_id, tenant, surface, hit.created_at)
+        steps.cache.complain(policy, caller.owner, request_id, hit.score)
+    entry = await steps.cache.wrong(hit.entry_id, caller.tenant, surface, hit.created_at)
     return entry.id if entry is not None else ""

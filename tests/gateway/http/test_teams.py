@@ -18,6 +18,7 @@ from tests.support.gateway import CHAT
 from tests.support.identity_provider import IdentityProvider
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
+from tests.support.wait import SLOWNESS
 
 __all__ = ["registry", "server", "store"]
 Json = dict[str, Any]
@@ -168,3 +169,67 @@ async def test_a_member_sees_the_team_of_their_own_tenant(
                     assert reply.json()["budgets"][0]["limit_usd"] == 2
             bad = await app.client.put(f"{url}/teams/a%20b", params={"tenant": "acme"}, json={}, headers=admin)
             assert bad.status_code == 400
+
+
+async def test_a_team_rates_its_own_requests_alone(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """To another team, to a key of none and to another tenant's team, there is no such request."""
+    async with gateway(tmp_path, upstream, server) as app:
+        own, again = [(await made(registry, tenant="acme", team="hr"))[0] for _ in range(2)]
+        others = [
+            (await made(registry, tenant="acme", team="sales"))[0],
+            (await made(registry, tenant="acme"))[0],
+            (await made(registry, tenant="gamma", team="hr"))[0],
+        ]
+        alone = (await app.ask("of the whole tenant", others[1])).headers["x-request-id"]
+        asked = (await app.ask("our pay", own)).headers["x-request-id"]
+
+        async def rated(request_id: str, headers: Json) -> int:
+            body = {"request_id": request_id, "correct": False}
+            return (await app.client.post("/v1/feedback", json=body, headers=headers)).status_code
+
+        async with asyncio.timeout(20 * SLOWNESS):
+            while await rated(asked, own) == 404:  # its record is on its way
+                await asyncio.sleep(0.01)
+        assert [await rated(asked, one) for one in (own, again, *others)] == [200, 200, 404, 404, 404]
+        assert [await rated(alone, one) for one in (others[1], own)] == [200, 404]
+
+
+@pytest.mark.parametrize(("scope", "owner"), [("tenant", "tenant:acme"), ("team", "tenant:acme/hr")])
+async def test_a_complaint_is_of_those_who_share_answers(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, scope: str, owner: str
+) -> None:
+    """It raises the threshold that the team's requests are held against: the tenant's, or by `scope: team` its own."""
+    policy = CHAT.replace("cache:", f"cache:\n  scope: {scope}\n  semantic: {{ttl: 1h}}")
+    settings = {"embedding": {"state": str(tmp_path / "state")}}
+    async with in_process(
+        tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings
+    ) as app:
+        live, audits = app.steps.policies.current.by_surface["chat"], app.steps.cache.audits
+        assert audits is not None and live.cache.semantic is not None
+        surface = audits.surface("chat", live.cache.semantic, 1.0)
+        app.steps.cache.complain(live, "acme/hr", "req-1", 0.5)
+        [complaint] = surface.complaints
+        assert complaint.owner == owner
+
+
+async def test_a_compaction_is_its_teams_own(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """What it sums up is told to keys of that team alone, in a request and where tokens are counted."""
+    async with gateway(tmp_path, upstream, server) as app:
+        own, again = [(await made(registry, tenant="acme", team="hr"))[0] for _ in range(2)]
+        others = [
+            (await made(registry, tenant="acme", team="sales"))[0],
+            (await made(registry, tenant="acme"))[0],
+            (await made(registry, tenant="gamma", team="hr"))[0],
+        ]
+        body = {"model": "chat", "input": "our pay"}
+        reply = await app.client.post("/v1/responses/compact", json=body, headers=own)
+        body["input"] = reply.json()["output"]
+        for path in ("/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"):
+            statuses = [
+                (await app.client.post(path, json=body, headers=one)).status_code for one in (own, again, *others)
+            ]
+            assert statuses == [200, 200, 400, 400, 400], path
