@@ -72,9 +72,9 @@ class TrailEntry:
             for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)
         )  # fmt: skip
 
-    def shown(self, *, keys: bool = True) -> dict[str, Any]:
-        """Return the entry as JSON values, with its `words`; without `keys` nothing of what a key was and is."""
-        one = self if keys or self.kind != "key" else replace(self, before={}, after={})
+    def shown(self, *, whole: bool = True) -> dict[str, Any]:
+        """Return the entry as JSON values, with its `words`; unless `whole`, nothing of what was changed in it."""
+        one = self if whole else replace(self, before={}, after={})
         return {**asdict(one), "words": one.words}
 
     def change(self) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -98,11 +98,13 @@ class AuditTrail:
             if not pages[stream]:
                 pages[stream] = await self._page(stream, f"({stored.id.decode()}")
 
-    async def page(self, wanted: TrailFilter, before: str, most: int, *, keys: bool = True) -> dict[str, Any]:
+    async def page(
+        self, wanted: TrailFilter, before: str, most: int, readable: Callable[[TrailEntry], bool] = lambda _: True
+    ) -> dict[str, Any]:
         """Return `entries`, at most so many, as JSON values, and the cursor of those that are `older`; '' for none.
 
-        At most MOST_LOOKED_AT entries are read for it, so there may be few, or none, before the older ones. `keys`:
-        whether it is for somebody who may see what every key was and is.
+        At most MOST_LOOKED_AT entries are read for it, so there may be few, or none, before the older ones. Of those
+        that are not `readable` it is told who changed what and when, and not what it was and is.
         """
         entries: list[TrailEntry] = []
         looked, older = 0, ""
@@ -116,7 +118,7 @@ class AuditTrail:
             if looked == MOST_LOOKED_AT:
                 older = entry.cursor
                 break
-        return {"entries": [one.shown(keys=keys) for one in entries], "older": older}
+        return {"entries": [one.shown(whole=readable(one)) for one in entries], "older": older}
 
     async def ends(self) -> dict[str, bytes]:
         """Return the id of the newest entry of each stream."""

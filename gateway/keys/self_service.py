@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
+from urllib.parse import unquote
 
+from gateway.audit.entries import TrailEntry
 from gateway.keys.records import NO_NAMES, KeyRecord, OwnerRecord
 from gateway.keys.roles import Person, may
 from gateway.quotas.terms import NO_TERMS, Terms
@@ -48,6 +50,20 @@ def may_with_owner(person: Person, action: str, owner: OwnerRecord) -> bool:
     tenant, _, team = owner.name.rpartition("/")
     own = person.is_admin or tenant in ("", person.tenant)
     return own and may(person, action, team if owner.kind == "team" else "")
+
+
+def may_read(person: Person, entry: TrailEntry) -> bool:
+    """Return whether a person may read what a change in the audit trail was: where they may see what was changed."""
+    if entry.kind == "key":
+        return may(person, "keys.see")
+    if entry.kind in ("team", "tenant"):
+        return may_with_owner(person, "teams.see", OwnerRecord(entry.kind, entry.subject))
+    if entry.kind != "budget":
+        return True
+    kind, _, account = entry.subject.partition(":")  # such as `team:acme%2Fweb/usd/total`
+    if kind != "team":
+        return may(person, "usage.see")
+    return may_with_owner(person, "usage.see", OwnerRecord("team", unquote(account.partition("/")[0])))
 
 
 def is_own(person: Person, key: KeyRecord) -> bool:

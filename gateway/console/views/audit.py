@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -13,7 +14,8 @@ from starlette.requests import Request
 from cache.store.base import StoreUnavailable
 from gateway.audit.entries import KINDS
 from gateway.audit.trail import CURSOR, AuditTrail, TrailFilter
-from gateway.console.page import Action, BadQuery, Page, Sources, allowed
+from gateway.console.page import Action, BadQuery, Page, Sources, person_in
+from gateway.keys.self_service import may_read
 from policies.quantities import read_duration
 
 _PAGE: Final = 100
@@ -31,7 +33,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         if not re.fullmatch(CURSOR, before):
             raise BadQuery("`before` is an entry's place, as the link Older has it.")
         try:
-            found = await trail.page(_filter(query), before, _PAGE, keys=allowed(request, "keys.see"))
+            found = await trail.page(_filter(query), before, _PAGE, partial(may_read, person_in(request)))
             streams = await trail.checked() if request.query_params.get("verify") else None
             problem = ""
         except StoreUnavailable as down:

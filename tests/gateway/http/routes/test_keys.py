@@ -181,6 +181,24 @@ async def test_the_trail_tells_of_keys_what_their_readers_may_see(
             assert "quiet" not in told.text and "secret" not in told.text
 
 
+async def test_the_trail_tells_of_teams_what_their_readers_may_see(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, provider: IdentityProvider
+) -> None:
+    """A key admin reads the limits and budgets of their own teams, a viewer of those of their own tenant."""
+    terms = {"terms": {"budgets": [{"usd": 123.5, "per": "total"}]}}
+    async with admin_port(tmp_path, upstream, server, provider) as (admin, _):
+        for team, tenant in (("web", ""), ("ops", ""), ("ops", "acme")):
+            assert (await admin.put(f"/admin/teams/{team}", params={"tenant": tenant}, json=terms)).status_code == 200
+            body = {"owner": f"team:{tenant + '/' if tenant else ''}{team}", "usd": 7.25, "message": "why"}
+            assert (await admin.post("/admin/budgets/topup", json=body)).status_code == 200
+        for group, readable in (("platform", 3), ("staff", 2), ("leads", 1)):
+            for kind in ("team", "budget"):
+                reply = await admin.get(f"/admin/audit?kind={kind}", headers=as_of(provider, group))
+                entries = reply.json()["entries"]
+                assert len(entries) == 3, "that something was changed is told"
+                assert sum(bool(one["after"]) and bool(one["words"]) for one in entries) == readable, (group, kind)
+
+
 async def test_a_key_ends_at_a_date_or_never(
     upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
 ) -> None:
