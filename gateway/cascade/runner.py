@@ -142,7 +142,8 @@ class CascadeRun:
         self._request = request
         self._runner = runner
         hedges = request.policy.escalate.hedge is not None and decision.steering is None
-        racing = _racing(request, runner, both=routed.asks_both) if hedges or routed.asks_both else NO_RACING
+        self._races = hedges or routed.asks_both
+        racing = _racing(request, runner, both=routed.asks_both) if self._races else NO_RACING
         self._cascade = Cascade(
             decision, request.policy, routed.health, stream=request.features.stream, priors=routed.priors, racing=racing
         )
@@ -164,11 +165,12 @@ class CascadeRun:
     async def answer(self) -> Served:
         """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
-            if (hold := self._request.hold) is not None:
-                if hold.money:
-                    await hold.reserve(self.cost(hold), self._request.budget_s())
-                elif hold.limits_tokens:
-                    hold.learn = self._runner.expected.learner(self._request, self._tiers)
+            if (hold := self._request.hold) is not None and hold.money:
+                await hold.reserve(self.cost(hold), self._request.budget_s())
+            elif hold is not None and hold.limits_tokens:
+                hold.learn = self._runner.expected.learner(self._request, self._tiers)
+            elif self._races:  # what its surface's calls owe that lose
+                self._request.trace.then(self._runner.expected.learner(self._request, self._tiers))
             step = self._next()
             while not isinstance(step, Serve):
                 if isinstance(step, Attempt) and step.alone:
