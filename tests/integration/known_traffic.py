@@ -11,7 +11,8 @@ It comes by every API: as chat completions, messages and responses (whole, strea
 chats, and beside them as embeddings, images and a path that is passed on, which two services answer.
 
 Two things only the gateway can know of: a stream that it gave up has no usage, so its tokens are the gateway's own
-count, and so are its dollars (`Asked.cut`). They are a small part, which the tolerances allow for.
+count, and so are its dollars (`Asked.cut`). They are a small part, which the tolerances allow for. One that lost a race
+before it said anything is taken to be as long as the answers of its surface and tier, of which twenty come before it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.gateway.keys.conftest import WHY, minted
 from tests.support.gateway import Gateway, serve
 from tests.support.store import UNHURRIED, local_store
 from tests.support.upstream import Received, Reply, Upstream, error_reply
-from tests.support.wait import until
+from tests.support.wait import SLOWNESS, until
 
 PRICES: Final[Mapping[str, tuple[float, float]]] = {
     "local": (0.5, 2.0), "hosted": (2.5, 10.0), "judge": (1.0, 1.0), "vectors": (20.0, 0.0), "extras": (0.0, 0.0),
@@ -76,6 +77,7 @@ _ALIKE: Final = (
 _SERVICES: Final = (
     "endpoints: {embeddings: {service: vectors, model: v, ttl: 1h}, images: extras, other: {/v1/rerank: extras}}\n"
 )
+_RACING: Final = f"  hedge: {{after: {300 * SLOWNESS:.0f}ms, max_extra_spend: 100%}}\n"
 _JUDGED: Final = "  verify: [logprobs, judge]\n  judge: {backend: judge, within: 5s}\n"
 DRAFT: Final = "a short answer of the small model, as it gives one to most questions"
 """What the provider `local` answers; what it answers in doubt has as many words."""
@@ -86,6 +88,7 @@ def policy_of(surface: str, more: str = "") -> str:
     """The text of a surface's policy; `more` stands in `escalate`."""
     tiers, total = ("hosted", f", total: {{p99: {LATE_S}s}}") if surface == "slow" else ("local, hosted", "")
     rules = _RULES.format(total=total, tiers=tiers, first=tiers.partition(",")[0], more=more)
+    rules = rules.replace("holdout: 0", "holdout: 50%") if surface == "drawn" else rules
     rules += {"chat": _SERVICES, "wide": _MEANING}.get(surface, "")
     return f"surface: {surface}\nmatch: {{models: [{surface}]}}{rules}"
 
@@ -131,7 +134,7 @@ class Sent:
     @property
     def streams(self) -> bool:
         """Whether its answer is a stream."""
-        return self.kind in ("streamed", "doubtful stream", "slow")
+        return self.kind in ("streamed", "doubtful stream", "slow", "raced")
 
     @property
     def served(self) -> Asked | None:
@@ -197,7 +200,7 @@ _ENDED: Final = {
     "plain": "good", "streamed": "good", "doubtful": "good", "doubtful stream": "good", "hit": "good",
     "alike": "good", "judged": "good", "rejected": "good", "slow": "late", "broken": "failed", "limited": "refused",
     "invalid": "refused", "made": "", "lost": "",
-    "missed": "good",
+    "missed": "good", "raced": "good",
 }  # fmt: skip
 """How requests of each kind end; empty for what is no chat."""
 KINDS: Final[Sequence[tuple[str, str, str, str, int]]] = (
@@ -210,6 +213,7 @@ KINDS: Final[Sequence[tuple[str, str, str, str, int]]] = (
     ("streamed", "socket", "chat", "web", 3), ("doubtful stream", "socket", "chat", "web", 2),
     ("plain", "chat", "desk", "beta", 4), ("judged", "chat", "desk", "beta", 6), ("rejected", "chat", "desk", "ops", 4),
     ("slow", "chat", "slow", "web", 3), ("plain", "chat", "wide", "web", len(_ALIKE)),
+    ("plain", "chat", "race", "ops", 20), ("raced", "chat", "race", "ops", 2), ("plain", "chat", "drawn", "ops", 8),
     ("made", "embeddings", "chat/embeddings", "web", 3), ("made", "images", "chat/images", "ops", 2),
     ("made", "rerank", "chat/rerank", "web", 2), ("invalid", "chat", "chat", "web", 2),
 )  # fmt: skip
@@ -291,6 +295,7 @@ def _script(local: Provider, hosted: Provider, judge: Provider) -> None:
     local.on("doubtful").reply(doubtful)
     # Its end comes so late that the gateway has left by then: a stream that was given up has no usage.
     local.on("doubtful stream").reply(answer(doubtful.text, logprob=-3.0, between_s=0.05))
+    local.on("a raced question").reply(answer(DRAFT, before_headers_s=30.0))
     local.on(lambda one: "desk" in _text_of(one)).reply(
         answer("an answer without any log-probabilities of it", no_logprobs=True)
     )
@@ -340,7 +345,8 @@ def known_traffic(folder: Path) -> Iterator[KnownTraffic]:
                 "extras": {"base_url": extras.url, "request_price": UNIT_PRICE},
             },
         }  # fmt: skip
-        policies = {name: policy_of(name) for name in ("chat", "slow", "wide")} | {"desk": policy_of("desk", _JUDGED)}
+        policies = {name: policy_of(name) for name in ("chat", "slow", "wide", "drawn")}
+        policies |= {"desk": policy_of("desk", _JUDGED), "race": policy_of("race", _RACING)}
         with serve(folder, local.url, hosted.url, store_url=store.url, policies=policies, settings=settings) as gateway:
             sent = _traffic(gateway, secrets)
             with redis.Redis.from_url(store.url) as client:

@@ -133,6 +133,7 @@ def test_the_traffic_became_what_it_was_to_become(truth: Truth) -> None:
         number[kind, api] += count
     number["plain", "chat"] += 2
     path_of = {"doubtful": "escalated", "doubtful stream": "escalated", "rejected": "escalated", "invalid": ""}
+    path_of |= {"raced": "hedged"}
     path_of |= {"images": "passthrough", "rerank": "passthrough"}
     expected = {
         (kind, api, 400 if kind == "invalid" else 200, path_of.get(kind, path_of.get(api, "direct"))): count
@@ -143,7 +144,7 @@ def test_the_traffic_became_what_it_was_to_become(truth: Truth) -> None:
         ("alike", "chat", 200, "cache-semantic"): 2, ("limited", "chat", 429, ""): 5, ("broken", "chat", 502, ""): 5,
         ("lost", "embeddings", 502, ""): 2,
     }  # fmt: skip
-    streams = truth.of("doubtful stream")
+    streams = truth.of("doubtful stream", "raced")
     assert sum(call.cut for call in truth.calls("local")) == len(streams) and len(truth.calls("judge")) == 14
 
 
@@ -286,7 +287,7 @@ def test_there_is_one_saving(
     assert figures["requests"] == len(answered) and figures["counterfactual_usd"] == pytest.approx(alone)
     assert alone - figures["saved_usd"] == cost and figures["cost_usd"] == cost
     assert figures["saved_share"] == pytest.approx(figures["saved_usd"] / alone)
-    assert figures["estimated"]["requests"] == len(truth.of("doubtful stream"))
+    assert figures["estimated"]["requests"] == len(truth.of("doubtful stream", "raced"))
     for one in shown:
         assert one["requests"] == figures["requests"] and one["usd"] == pytest.approx(figures["saved_usd"])
         assert one["share"] == pytest.approx(figures["saved_share"])
@@ -331,11 +332,36 @@ def test_a_plan_foretells_what_the_recorded_traffic_would_cost(
     assert low * (1 - EXACT) <= then.high and then.low <= high * (1 + EXACT), (low, high, then)
 
 
+def test_a_draw_tells_two_groups_apart(
+    truth: Truth, metrics: bytes, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that went to the strongest tier by chance, and the others of their surface; no other surface draws."""
+    drawn = truth.of(surface="drawn")
+    held_out = [one for one in drawn if one.calls[0].provider == "hosted"]
+    groups = {"held_out": held_out, "routed": [one for one in drawn if one not in held_out]}
+    found = told(capsys, traffic, "ledger")["holdout"]
+    for group, own in groups.items():
+        assert found[group]["requests"] == len(own)
+        of_group = {"surface": "drawn", "group": group}
+        assert value_of(metrics, "tierline_saving_requests_total", **of_group) == len(own)
+        assert value_of(metrics, "tierline_saving_cost_usd_total", **of_group) == bill(calls_of(own))
+        alone = value_of(metrics, "tierline_saving_counterfactual_usd_total", **of_group)
+        assert alone == pytest.approx(truth.alone_usd(own))
+
+
+def test_hedges_are_counted(truth: Truth, metrics: bytes) -> None:
+    """The call that lost is its provider's, as any other, and a part of what was wasted."""
+    raced = truth.of("raced")
+    lost = [call for one in raced for call in one.calls if call.provider == "local"]
+    assert value_of(metrics, "tierline_hedges_total", surface="race") == len(raced) == len(lost)
+    assert value_of(metrics, "tierline_wasted_usd_total", surface="race") == bill(lost)
+
+
 def test_what_was_unused_is_drafts(
     truth: Truth, pages: Mapping[str, Any], traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A judge's verdict is no answer that nobody got."""
-    drafts = truth.of("doubtful", "doubtful stream", "rejected")
+    drafts = truth.of("doubtful", "doubtful stream", "rejected", "raced")
     assert pages["/money?since=1h&by=surface"]["total"]["wasteful"] == len(drafts)
     unused = [call for one in drafts for call in one.calls if call.provider == "local"] + truth.calls("judge")
     wasted = told(capsys, traffic, "ledger")["wasted"]
