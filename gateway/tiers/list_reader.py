@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -61,14 +62,13 @@ class ListReader:
         while True:
             try:
                 contexts = await _contexts(endpoints[0].config)
+                for endpoint in endpoints:
+                    endpoint.lengths.state(contexts.get(endpoint.config.model, contexts.get(_ANY)))
+                await asyncio.sleep(KEPT_S)
+                delay_s = self._soon_s
             except BackendError:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _LATEST_S)
-                continue
-            for endpoint in endpoints:
-                endpoint.lengths.state(contexts.get(endpoint.config.model, contexts.get(_ANY)))
-            await asyncio.sleep(KEPT_S)
-            delay_s = self._soon_s
 
 
 def _may_ask(config: BackendConfig) -> bool:
@@ -83,14 +83,9 @@ async def _contexts(config: BackendConfig) -> dict[str, int]:
     Raises BackendError if the server cannot be reached, or is not ready.
     """
     root = config.base_url.removesuffix("/v1")
-    client = ServiceClient(
-        root,
-        None if config.key is None else config.key.get_secret_value(),
-        max_in_flight=1,
-        max_reply=_MOST_BYTES,
-        connect_timeout_s=config.connect_timeout,
-        idle_timeout_s=_SILENCE_S,
-    )
+    key = None if config.key is None else config.key.get_secret_value()
+    made = partial(ServiceClient, root, key, max_in_flight=1, max_reply=_MOST_BYTES)
+    client = made(connect_timeout_s=config.connect_timeout, idle_timeout_s=_SILENCE_S)
     try:
         listed = await _read(client, f"{config.base_url[len(root) :]}/models")
         with contextlib.suppress(LookupError, TypeError, AttributeError):  # it is no list of models
@@ -105,11 +100,8 @@ async def _contexts(config: BackendConfig) -> dict[str, int]:
 async def _read(client: ServiceClient, path: str) -> Any:
     """Return the JSON at a path, None where there is none. Raises BackendError."""
     try:
-        reply = await client.send("GET", path, {})
-        try:
+        with contextlib.closing(await client.send("GET", path, {})) as reply:
             return orjson.loads(await reply.read())
-        finally:
-            reply.close()
     except BadStatus as refused:
         if refused.status >= 500:
             raise
