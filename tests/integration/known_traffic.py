@@ -77,7 +77,7 @@ _ALIKE: Final = (
 _SERVICES: Final = (
     "endpoints: {embeddings: {service: vectors, model: v, ttl: 1h}, images: extras, other: {/v1/rerank: extras}}\n"
 )
-_RACING: Final = f"  hedge: {{after: {300 * SLOWNESS:.0f}ms, max_extra_spend: 100%}}\n"
+_RACING: Final = f"  hedge: {{after: {800 * SLOWNESS:.0f}ms, max_extra_spend: 100%}}\n"
 _JUDGED: Final = "  verify: [logprobs, judge]\n  judge: {backend: judge, within: 5s}\n"
 DRAFT: Final = "a short answer of the small model, as it gives one to most questions"
 """What the provider `local` answers; what it answers in doubt has as many words."""

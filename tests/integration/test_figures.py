@@ -211,6 +211,12 @@ def test_cost_is_what_the_providers_bill(
     for path, shown_path in ledger["paths"].items():
         assert shown_path["cost_usd"] == bill(calls_of(one for one in truth.sent if (one.path or "none") == path)), path
     assert pages["/money?since=1h&by=surface"]["total"]["spent"] == pytest.approx(ledger["cost_usd"])
+    surfaces = {row["name"]: row for row in pages["/money?since=1h&by=surface"]["rows"]}
+    used = {line["surface"]: line for line in told(capsys, traffic, "usage", "--by", "surface")["lines"]}
+    for surface in {one.surface for one in truth.sent}:
+        own = [one for one in truth.of(surface=surface) if one.kind != "invalid"]  # refused before it had a surface
+        assert (surfaces[surface]["requests"], used[surface]["requests"]) == (len(own), len(own)), surface
+        assert surfaces[surface]["spent"] == bill(calls_of(own)) and used[surface]["cost_usd"] == bill(calls_of(own))
     by_tier = {row["name"]: row for row in pages["/money?since=1h&by=tier"]["rows"]}
     by_model = {row["name"]: row for row in pages["/money?since=1h&by=model"]["rows"]}
     usage = {line["tier"]: line for line in told(capsys, traffic, "usage", "--by", "tier")["lines"]}
