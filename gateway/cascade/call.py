@@ -277,7 +277,7 @@ def _remembered(request: RequestContext) -> str:
     """Return the conversation whose reasoning is remembered; '' where the client wants nothing to be kept."""
     if not request.options.cache.write:
         return ""
-    return in_tenants_space(request.ledger.tenant, request.ledger.conversation)
+    return in_tenants_space(request.caller.owner, request.ledger.conversation)
 
 
 def _prompt_cache_ask(request: RequestContext, facts: PromptCacheFacts) -> PromptCacheAsk | None:

@@ -57,9 +57,9 @@ def credentials(headers: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
     return (first, second) if second and second != first else (first,)
 
 
-def in_tenants_space(tenant: str, name: str) -> str:
-    """Return a client's name for something at a provider as one that no other tenant's can be equal to."""
-    named = b"%d:%s%s" % (len(tenant), tenant.encode(), name.encode("utf-8", "surrogatepass"))
+def in_tenants_space(owner: str, name: str) -> str:
+    """Return a client's name for something at a provider as one that no other tenant's, or owner's, can be equal to."""
+    named = b"%d:%s%s" % (len(owner), owner.encode(), name.encode("utf-8", "surrogatepass"))
     return f"tl-{sha256(named).hexdigest()[:32]}"
 
 

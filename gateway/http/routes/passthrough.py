@@ -250,8 +250,8 @@ class _PassedRequest(SideExchange):
             for name, value in self.scope["headers"]
             if name in _REQUEST_HEADERS or (config.kind == "anthropic" and name.startswith(_ANTHROPIC))
         }
-        if (key := headers.get(_IDEMPOTENCY_KEY)) is not None:  # another tenant's with this key has another reply
-            headers[_IDEMPOTENCY_KEY] = in_tenants_space(self.ledger.tenant, key)
+        if (key := headers.get(_IDEMPOTENCY_KEY)) is not None:  # another team's with this key has another reply
+            headers[_IDEMPOTENCY_KEY] = in_tenants_space(self.caller.owner, key)
         return headers
 
     async def _body(

@@ -13,6 +13,7 @@ from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import Terms
 from tests.gateway.http.test_keys_of_store import gateway, made
 from tests.gateway.keys.conftest import WHY, registry, server, store
+from tests.support.account import Account
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
 from tests.support.identity_provider import IdentityProvider
@@ -169,6 +170,25 @@ async def test_a_member_sees_the_team_of_their_own_tenant(
                     assert reply.json()["budgets"][0]["limit_usd"] == 2
             bad = await app.client.put(f"{url}/teams/a%20b", params={"tenant": "acme"}, json={}, headers=admin)
             assert bad.status_code == 400
+
+
+async def test_an_idempotency_key_is_its_teams_own(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """A service that is sent another team's would give that team's reply; keys of one team share theirs."""
+    policy = f"{CHAT}endpoints: {{images: account}}\n"
+    with Account() as account:
+        settings = {"embedding": {"state": str(tmp_path / "state")}, "services": {"account": {"base_url": account.url}}}
+        async with in_process(
+            tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings
+        ) as app:
+            for team in ("hr", "hr", "sales", ""):
+                headers, _ = await made(registry, tenant="acme", team=team)
+                headers["idempotency-key"] = "ours"
+                body = {"prompt": "a logo"}
+                await app.client.post("/v1/images/generations", json=body, headers=headers)
+        first, again, *others = [call.headers["idempotency-key"] for call in account.calls]
+        assert first == again and len({first, *others, "ours"}) == 4
 
 
 async def test_a_team_rates_its_own_requests_alone(
