@@ -82,6 +82,20 @@ def test_binary_replies_are_streamed(running: EndpointsSetup, client: openai.Ope
         assert reply.headers["content-type"] == "audio/mpeg"
 
 
+@pytest.mark.parametrize(("method", "tokens"), [("POST", 7), ("GET", 0)])
+def test_tokens_are_of_who_makes_something(running: EndpointsSetup, method: str, tokens: int) -> None:
+    """What is only looked at, such as a batch, was paid for by the request that made it; span and ledger agree."""
+    body = b'{"id": "batch_1", "usage": {"input_tokens": 7, "output_tokens": 0}}'
+    running.account.refusal = (200, body, {"content-type": "application/json"})
+    headers = SURFACE | {"x-request-id": f"tokens-{method}"}
+    path = "/batches" if method == "POST" else "/batches/batch_1"
+    reply = httpx2.request(method, f"{running.gateway.url}{path}", headers=headers, content=b"{}", timeout=30)
+    assert reply.status_code == 200
+    record = running.record(f"tokens-{method}")
+    [call] = record["ledger"]["calls"]
+    assert (record["ledger"]["tokens_in"], call["tokens_in"]) == (tokens, tokens)
+
+
 def test_a_reply_that_breaks_off_is_no_whole_reply(running: EndpointsSetup) -> None:
     """The connection is closed, and the record says why."""
     headers = SURFACE | {"x-request-id": "broken-1"}

@@ -344,7 +344,8 @@ class _PassedRequest(SideExchange):
             except TimeoutError:
                 self.client.drop()
                 raise ClientGone from None
-        for kind, count in _TOKENS.findall(tail):
+        # What is only looked at, such as a batch, was paid for by the request that made it.
+        for kind, count in _TOKENS.findall(tail) if self.scope["method"] == "POST" else ():
             if kind in (b"prompt", b"input"):
                 self.ledger.tokens_in = hop.attributes[names.GEN_AI_TOKENS_IN] = int(count)
             else:
