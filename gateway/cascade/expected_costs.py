@@ -92,7 +92,7 @@ class ExpectedCosts:
         return Cost(round(expected), min(max(round(expected), round(reserved)), most), most)
 
     def owed(self, request: RequestContext, tier: str) -> int:
-        """Return the completion tokens that a call is charged whose answer is never known: what is reserved for it."""
+        """Return the completion tokens that a call is charged whose answer is never known."""
         if self._tiers[tier].free:
             return 0
         tenant, surface = request.tenant, request.policy.surface
@@ -100,7 +100,7 @@ class ExpectedCosts:
         if not learnt.seen:
             learnt = self._of(tenant, surface, tier, first=False)
         most_out = _most_out(request.body, self._tiers[tier].max_output)
-        return round(learnt.reserved_out(most_out)) * _choices(request.body)
+        return round(learnt.owed_out(most_out)) * _choices(request.body)
 
     def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
         """Return what takes in the ledger of this request once it has ended."""

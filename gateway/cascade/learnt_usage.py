@@ -1,10 +1,10 @@
 """Learn what requests use at one tier, and estimate from it what the next one will use: no I/O, no clock.
 
-    known answers | expected                          | reserved
-    --------------+-----------------------------------+---------------------------------------------------------
-    none          | 400 completion tokens             | what the request allows, at most 2,000 completion tokens
-    1 to 19       | the mean                          | as above, but at most (1 + 4/n) times the most that was seen
-    20 and more   | the mean                          | the 90th percentile: the mean and 1.28 standard deviations
+    known answers | expected              | reserved
+    --------------+-----------------------+---------------------------------------------------------
+    none          | 400 completion tokens | what the request allows, at most 2,000 completion tokens
+    1 to 19       | the mean              | as above: the first answers to end are the shortest
+    20 and more   | the mean              | the 90th percentile: the mean and 1.28 standard deviations
 
 What is reserved holds against what most answers cost, not against the longest that is possible: 2,000 tokens are more
 than nine of ten answers of chats have. A quarter of the output limit, or a tenth of the budget, would let too many
@@ -118,7 +118,8 @@ class LearntUsage:
     def reserved(self, asked: AskedOfTier) -> Usage:
         """Return what is reserved for it: what nine of ten requests do not exceed."""
         prompt = asked.tokens_in * (self._prompt.high if self._prompt.seen and asked.sees_prompt else 1.0)
-        out = asked.choices * self.reserved_out(asked.most_out)
+        known = self._out.seen >= PRIOR["known_answers"]
+        out = asked.choices * min(self._out.high if known else _RESERVED_OUT, asked.most_out)
         written = self._written.high if self._written.seen else _unknown_write(asked)
         return _usage(asked, prompt, out, self._cached.low, written)
 
@@ -127,8 +128,11 @@ class LearntUsage:
         prompt = asked.tokens_in * max(1.0, self.prompt_ratio)
         return _usage(asked, prompt, asked.choices * asked.most_out, 0.0, _unknown_write(asked))
 
-    def reserved_out(self, most_out: int) -> float:
-        """Return the completion tokens that are reserved for a choice; what one that is cut short owes, too."""
+    def owed_out(self, most_out: int) -> float:
+        """Return the completion tokens that a choice owes whose answer is never known.
+
+        From 20 known answers on, what is reserved for it; before, at most (1 + 4/n) times the most that was seen.
+        """
         known = self._out.seen
         if known >= PRIOR["known_answers"]:
             return min(self._out.high, most_out)

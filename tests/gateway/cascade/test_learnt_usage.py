@@ -17,33 +17,41 @@ def after(*answers: int, cached: int = 0) -> LearntUsage:
     return learnt
 
 
-def test_before_an_answer_is_known_what_the_request_allows_is_reserved_up_to_2000_tokens() -> None:
-    assert [after().reserved_out(most) for most in (100, 1999, 64_000)] == [100, 1999, 2000]
+def reserved_out(learnt: LearntUsage, most: int = 64_000) -> int:
+    """The completion tokens that are reserved for a request that allows so many."""
+    return learnt.reserved(AskedOfTier(1000, True, most, 1, "")).tokens_out
 
 
-def test_a_few_answers_bound_what_is_reserved_by_the_longest_of_them() -> None:
+@pytest.mark.parametrize("known", [0, 1, 19])
+def test_before_20_answers_are_known_what_the_request_allows_is_reserved_up_to_2000_tokens(known: int) -> None:
+    """Those that have ended are the shortest of those that run: they say nothing of the others."""
+    learnt = after(*[100] * known)
+    assert [reserved_out(learnt, most) for most in (100, 1999, 64_000)] == [100, 1999, 2000]
+
+
+def test_a_few_answers_bound_what_a_call_owes_that_is_cut_short_by_the_longest_of_them() -> None:
     """One of 100 tokens leaves room for one of 500; more of them leave less."""
-    reserved = [after(*[100] * known).reserved_out(64_000) for known in (1, 2, 4, 19)]
-    assert reserved == pytest.approx([500, 300, 200, 121], abs=1)
-    assert after(90, 900).reserved_out(64_000) == 2000
+    owed = [after(*[100] * known).owed_out(64_000) for known in (1, 2, 4, 19)]
+    assert owed == pytest.approx([500, 300, 200, 121], abs=1)
+    assert after().owed_out(64_000) == after(90, 900).owed_out(64_000) == 2000
 
 
 def test_from_20_answers_on_nine_of_ten_are_within_what_is_reserved() -> None:
     chance = random.Random(1)
     answers = [chance.randint(60, 2000) for _ in range(400)]
-    reserved = after(*answers).reserved_out(64_000)
+    reserved = reserved_out(after(*answers))
     assert 0.8 < sum(one <= reserved for one in answers) / 400 < 0.99
 
 
 def test_many_short_answers_and_few_long_ones_are_reserved_above_their_mean() -> None:
     """The 90th percentile alone would be 60 tokens, and a hundred of them would come to four times as much."""
     learnt = after(*([60] * 19 + [2000]) * 10)
-    assert learnt.reserved_out(64_000) > learnt.tokens_out > 100
+    assert reserved_out(learnt) > learnt.tokens_out > 100
 
 
 def test_what_is_reserved_follows_answers_that_grow() -> None:
     learnt = after(*[100] * 100, *[1500] * 60)
-    assert learnt.reserved_out(64_000) > 1500
+    assert reserved_out(learnt) > 1500
 
 
 def test_a_prompt_that_is_to_be_kept_is_reserved_as_written_until_it_is_known() -> None:
