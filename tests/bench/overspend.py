@@ -20,7 +20,7 @@ from typing import Final
 
 from gateway.quotas.terms import NANO
 from tests.bench.command import bench_parser
-from tests.bench.overspend_clients import ask
+from tests.bench.overspend_clients import try_request
 from tests.bench.overspend_grid import cells, run_cell
 from tests.bench.overspend_rig import OverspendRig, overspend_rig
 from tests.bench.overspend_ways import BUDGET_USD, QUICK, WAYS, Way
@@ -60,7 +60,7 @@ def try_way(rig: OverspendRig, way: Way, most_s: float) -> WayFigures:
     provider = rig.provider
 
     def send(*, leaves: bool) -> str:
-        return ask(rig.gateway.origin, provider, way, next(keys), leaves=leaves)
+        return try_request(rig.gateway.origin, provider, way, next(keys), leaves=leaves)
 
     def round_of() -> list[str]:
         return list(pool.map(lambda _: send(leaves=way.leaves), range(way.at_once)))

@@ -21,7 +21,7 @@ _PATIENCE_S: Final = 20.0
 _ENDS: Final = ("response.completed", "response.failed", "error")
 
 
-def ask(origin: str, provider: CountingProvider, way: Way, key: str, *, leaves: bool) -> str:
+def try_request(origin: str, provider: CountingProvider, way: Way, key: str, *, leaves: bool) -> str:
     """Send a request, and return the error's code, the status, or `left`."""
     number = next(_numbers)
     raw, headers = _request(way, number, key)
