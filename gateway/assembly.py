@@ -74,7 +74,6 @@ from gateway.tiers.build import build_tiers, endpoints_of, identity_for
 from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
-from gateway.tiers.list_reader import ListReader
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.decision_basis import CLASSIFIER
@@ -358,7 +357,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     key_files = _key_files(steps)
     key_files.start()
     warmth = KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields)
-    beside = (_alerts(steps), Gossip(steps.store, endpoints), warmth, ListReader(endpoints))
+    beside = (_alerts(steps), Gossip(steps.store, endpoints), warmth)
     for one in beside:
         one.start()
     try:

@@ -19,10 +19,10 @@ from typing import Any, Final, Literal
 import httpx2
 import orjson
 
+from gateway.cli.model_lengths import context_in_props, contexts_in
 from gateway.config.environment import Environ
 from gateway.config.model_facts import HostedModel, retirement, shipped_facts
 from gateway.config.providers import Provider, known_providers, offered
-from gateway.dialects.model_lengths import context_in_props, contexts_in
 
 NEAR_S: Final = 0.5
 """Longest wait for a server on this machine, in seconds."""
@@ -142,7 +142,16 @@ async def _listed(
         listed = orjson.loads(reply.content)["data"] if reply.status_code == 200 else None
         models = None if listed is None else tuple(str(one["id"]).removeprefix("models/") for one in listed)
         contexts = contexts_in(listed) if listed and provider is None else contexts
-    except _NO_LIST:
+    except (
+        TimeoutError,
+        httpx2.HTTPError,
+        httpx2.InvalidURL,
+        UnicodeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
         models = None
     return ModelServer(name, url, models, provider, refused=refused and models is None, contexts=contexts)
 

@@ -4,7 +4,6 @@ tier       choose an endpoint for each request        endpoint   one backend and
 slot       one call in flight, the queue for slots    breaker    eject an endpoint and admit it again
 capacity   how many calls may be in flight            forecasts  expected latency of the next call
 gossip     exchange endpoint state with siblings      keep_warm  call idle backends before they grow cold
-lengths    how many tokens a model takes              list_reader  ask servers of open models for that
 """
 
 from gateway.tiers.endpoint import Endpoint

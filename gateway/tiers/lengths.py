@@ -1,7 +1,7 @@
-"""Hold how many tokens a backend's model takes: what its config or its list of models says, and what calls have shown.
+"""Hold how many tokens a backend's model takes: what its config says, and what the server itself has told.
 
-A server shows its context by refusing a request that exceeds it, or by cutting off a prompt's beginning. The smaller
-figure counts; what was shown is forgotten after some hours, because a server may be started anew with a longer one.
+A server tells its context by refusing a request that exceeds it, or by cutting off a prompt's beginning. The smaller
+figure counts; what was told is forgotten after some hours, because a server may be started anew with a longer one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 KEPT_S: Final = 6 * 3600.0
-"""Seconds after which what a call has shown is forgotten, and a server's list of models is read again."""
+"""Seconds after which what a server told is forgotten."""
 LEAST: Final = 256
 """Smallest context or longest reply, in tokens, that is believed."""
 
@@ -19,12 +19,12 @@ LEAST: Final = 256
 class ModelLengths:
     """The lengths of one backend's model in tokens, None where unknown. Use it from one event loop."""
 
-    __slots__ = ("_clock", "_stated", "_until", "context", "known", "output")
+    __slots__ = ("_clock", "_config", "_until", "context", "known", "output")
 
     def __init__(
         self, context: int | None = None, output: int | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._stated = (context, output)
+        self._config = (context, output)
         self._clock = clock
         self._until = 0.0
         self.context = context
@@ -33,12 +33,6 @@ class ModelLengths:
         """Tokens of its longest reply."""
         self.known = context is not None or output is not None
         """Whether any of them is known."""
-
-    def state(self, context: int | None) -> None:
-        """Take in what the server's list of models says, None for nothing; it stands as if the config said so."""
-        if context != self._stated[0]:
-            self._stated = (context, self._stated[1])
-            self.forget()
 
     def learn(self, context: int | None = None, output: int | None = None) -> bool:
         """Take in what the server told; return whether anything is smaller than what was known."""
@@ -60,5 +54,5 @@ class ModelLengths:
     def forget(self) -> None:
         """Forget what the server told."""
         self._until = 0.0
-        self.context, self.output = self._stated
-        self.known = self._stated != (None, None)
+        self.context, self.output = self._config
+        self.known = self._config != (None, None)

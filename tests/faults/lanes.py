@@ -110,13 +110,9 @@ def tiers(urls: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-_CONTEXTS = {"small": 512, "raw": 1 << 20}
-"""Where one is stated, the server is not asked for it: the raw upstream counts all that it is sent."""
-
-
 def _backend(kind: str, role: str, url: str) -> dict[str, Any]:
     return {
-        "context": _CONTEXTS.get(role),
+        **({"context": 512} if role == "small" else {}),
         "http": {"client": "httpx2" if kind == "other" else "http1"},
         "base_url": url,
         "model": role,

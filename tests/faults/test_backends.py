@@ -125,7 +125,7 @@ def test_with_no_other_tier_the_client_is_told(
     local_upstream.default = reply
     assert_failed(rig, rig.ask(rig.take("lone"), stream=stream), status, code, error_type)
     assert len(local_upstream.requests) == 1
-    assert {probe.path for probe in local_upstream.probes} <= {"/v1/models", "/props"}, "no redirect was followed"
+    assert not local_upstream.probes
 
 
 @json_and_stream

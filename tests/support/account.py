@@ -101,8 +101,6 @@ class Account:
             await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if request.method == "GET" and request.path in ("/v1/models", "/props"):
-            return web.json_response({}, status=404)  # a gateway asks for its models' context when it starts
         headers = {name.lower(): value for name, value in request.headers.items()}
         call = AccountCall(request.method, request.raw_path, headers)
         digest = hashlib.sha256()

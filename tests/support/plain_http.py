@@ -11,8 +11,6 @@ from types import TracebackType
 from tests.support.loop_thread import LoopThread
 
 _EVENTS = "text/event-stream"
-_OF_LENGTHS = ("/models", "/props")
-"""Where a gateway asks servers of open models for their context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,7 @@ class PlainAnswer:
 
 
 class PlainServer:
-    """Answer each request with what `reply` returns for its path and its body. It runs in a thread of its own.
-
-    It tells no context of its model.
-    """
+    """Answer each request with what `reply` returns for its path and its body. It runs in a thread of its own."""
 
     def __init__(self, reply: Callable[[str, bytes], PlainReply]) -> None:
         self._reply = reply
@@ -95,8 +90,7 @@ class PlainServer:
         first, headers = await _head(reader)
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
         self.method, path, _ = first.split(" ")
-        asks_lengths = self.method == "GET" and path.endswith(_OF_LENGTHS)  # as a gateway does when it starts
-        reply = PlainReply(b"{}", status=404) if asks_lengths else self._reply(path, raw)
+        reply = self._reply(path, raw)
         kind = _EVENTS if reply.events else reply.content_type
         head = f"HTTP/1.1 {reply.status} OK\r\ncontent-type: {kind}\r\n"
         if reply.events:

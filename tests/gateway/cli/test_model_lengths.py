@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
+from gateway.cli.model_lengths import context_in_props, contexts_in
 from gateway.config.loader import load_deployment
-from gateway.dialects.model_lengths import context_in_props, contexts_in
 from tests.support.upstream import Received, Reply, Upstream
 
 PROPS = {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}
