@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 
 from gateway.cli.commands import CommandError, help_texts
 from gateway.exit_codes import HELP, Exit
+from gateway.parts import standard
 from policies.errors import ConfigError, did_you_mean
 
 _OURS = ("gateway", "routing", "cache", "policies", "tierline")
@@ -46,7 +47,11 @@ COMMANDS: Final = {name: texts for name, texts in help_texts().items() if " " no
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv`, by default the process's own arguments, and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    name = words[0] if words else None
+    for named in (" ".join(words[:1]), " ".join(words[:2])):
+        if (part := standard.part_missing_for(named)) is not None:
+            return _fail(_lacking(named, part), Exit.NOT_DONE)
     command = COMMANDS.get(name) if name else None
     try:
         with _stopped_by_signals():
@@ -64,8 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.NOT_DONE
     except ModuleNotFoundError as error:
+        if (part := standard.part_missing_of(error.name or "")) is not None:
+            return _fail(_lacking(f"this use of {name}", part), Exit.NOT_DONE)
         if command is None or error.name is None or error.name.split(".")[0] in _OURS:
-            raise
+            traceback.print_exc()
+            return Exit.NOT_DONE
         pip = f"tierline[{command['extra']}]" if "extra" in command else error.name
         return _fail(f"{name} needs {error.name}, which is not installed: pip install '{pip}'", Exit.NOT_DONE)
     except ConfigError as error:
@@ -99,6 +107,10 @@ def _stopped_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _lacking(what: str, part: standard.StandardPart) -> str:
+    return f"{what} needs the part {part.name}, which this installation was made without; the whole of tierline has it"
 
 
 def _fail(message: str, code: Exit) -> Exit:

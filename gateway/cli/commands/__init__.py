@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.exit_codes import Exit
+from gateway.parts import standard
 
 
 class CommandError(Exception):
@@ -21,8 +22,11 @@ class CommandError(Exception):
 
 @cache
 def help_texts() -> Mapping[str, Mapping[str, Any]]:
-    """Return what `--help` says of each command and subcommand, in the order of their lists: see help.toml."""
+    """Return what `--help` says of each command and subcommand, in the order of their lists: see help.toml.
+
+    Commands that need a part which this installation lacks are left out.
+    """
     texts: Mapping[str, Mapping[str, Any]] = tomllib.loads(
         Path(__file__).parent.with_name("help.toml").read_text("utf-8")
     )
-    return texts
+    return {name: text for name, text in texts.items() if standard.part_missing_for(name) is None}

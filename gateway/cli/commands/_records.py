@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.archive.columns import LEDGER, TABLES
 from gateway.cli.commands import CommandError
+from gateway.parts import standard
 from gateway.telemetry import reader
 from gateway.telemetry.ledger import ADJUSTMENT
 from policies.quantities import period
@@ -53,7 +53,11 @@ def say_coverage(folder: Path, covered_s: float, asked_s: float) -> None:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether there is a ledger in files."""
+    """Return whether there is a ledger in files, and the part that reads it."""
+    if standard.part_missing_for("ledger") is not None:
+        return False
+    from gateway.archive.columns import TABLES
+
     return any((folder / f"{table.name}.jsonl").exists() for table in TABLES)
 
 
@@ -84,6 +88,8 @@ def _in_files(folder: Path, where: str, **values: Any) -> Iterator[tuple[tuple[i
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
+    from gateway.archive.columns import LEDGER
+
     return {
         "trace_id": row["trace_id"],
         "parent_id": row["parent_id"],

@@ -24,6 +24,7 @@ from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
 from gateway.config.schema import LOCAL_URL, Deployment, TierConfig
 from gateway.keys.minting import SECRET as KEY_SECRET
+from gateway.parts.standard import part_missing_for
 
 EMBEDDED = "embedded Valkey"
 
@@ -61,9 +62,9 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
     known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
     roles = Roles(launch, state, store_url, deployment.ledger.folder or state.path / "ledger", known)
-    if deployment.ledger.keep:
+    if deployment.ledger.keep and part_missing_for("ledger") is None:
         specs.append(roles.keeper())
-    if deployment.policies.source == "store":
+    if deployment.policies.source == "store" and part_missing_for("policy judge") is None:
         specs.append(roles.judge())
     specs.append(roles.gateway(listen, listens, extra_env))
     console = _console(deployment)
@@ -107,7 +108,7 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
 def _console(deployment: Deployment) -> Listen | None:
     """Return where the console will listen: at a free port where another program has its own. None for no console."""
     config = deployment.console
-    if not config.enabled:
+    if not config.enabled or part_missing_for("console") is not None:
         return None
     try:
         port = config.port if config.port and not why_not_listen(config.host, config.port) else free_port(config.host)

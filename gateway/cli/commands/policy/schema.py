@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
-from gateway.lab.policy_tests.schema import tests_schema_text
 from policies.schema import schema_text
 
 
@@ -22,7 +21,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the schema. Raises CommandError."""
-    text = tests_schema_text() if args.tests else schema_text(defaults=args.defaults)
+    if args.tests:
+        from gateway.lab.policy_tests.schema import tests_schema_text
+
+        text = tests_schema_text()
+    else:
+        text = schema_text(defaults=args.defaults)
     if args.write is None:
         sys.stdout.write(text)
         return Exit.OK

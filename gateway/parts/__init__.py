@@ -1,0 +1,1 @@
+"""Hold the list of Tierline's parts: what a gateway serves without."""

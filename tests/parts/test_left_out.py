@@ -1,0 +1,247 @@
+"""A copy of the tree without a part: the gateway serves, the core's commands run, the part's own say what they lack.
+
+One copy serves all tests: a part's folders are moved out of it and back, so that Python compiles the rest once.
+Its files are links to those of the tree, so a file in it is replaced, and never written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.commands import help_texts
+from gateway.cli.main import COMMANDS
+from gateway.parts.standard import PARTS, StandardPart
+from tests.support.ask import ask, chat_body, read_stream, record_at, text_of
+from tests.support.gateway import ROOT, config, environment, running, write_deployment
+from tests.support.ports import free_port
+from tests.support.store import LocalStore
+from tests.support.upstream import Reply, Upstream
+from tests.support.wait import SLOWNESS
+
+_TOPS = ("gateway", "routing", "cache", "policies")
+_ELSEWHERE = """
+import contextlib, io, json, sys
+from gateway.cli.main import main
+
+def elsewhere(root):
+    ours = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in {tops!r}]
+    return [file for module in ours if (file := module.__file__) and not file.startswith(root)]
+""".replace("{tops!r}", repr(_TOPS))
+_SERVE = f"""{_ELSEWHERE}
+code = main(sys.argv[2:])
+print("elsewhere:", elsewhere(sys.argv[1]))
+sys.exit(code)
+"""
+_RUN = f"""{_ELSEWHERE}
+def run(argv):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(argv)
+        except SystemExit as stop:
+            code = stop.code
+    return [int(code), out.getvalue(), err.getvalue()]
+
+print(json.dumps([[run(argv) for argv in json.loads(sys.argv[2])], elsewhere(sys.argv[1])]))
+"""
+_PLAN = """
+import sys
+from pathlib import Path
+from gateway.cli.local.plan import make_plan
+from gateway.cli.local.state import StateFolder
+from gateway.config.launch import Launch
+
+folder = Path(sys.argv[1])
+print(*(spec.name for spec in make_plan(Launch(config=folder / "tierline.yaml"), StateFolder(folder)).specs))
+"""
+_COMMAND_S = 60.0
+"""Longest time of a process that runs commands, in seconds of a machine that does nothing else."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the tree."""
+
+    root: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """An environment whose Python finds the copy first; with `-P` there is no folder before it."""
+        return environment(PYTHONPATH=str(self.root), COLUMNS="122")
+
+    def run(self, commands: Sequence[Sequence[str]]) -> list[Ran]:
+        """Run commands one after the other in one process of its own, which loads nothing from elsewhere."""
+        done = self.process("-P", "-c", _RUN, str(self.root), json.dumps(commands))
+        assert done.returncode == 0, done.stderr
+        ran, elsewhere = json.loads(done.stdout)
+        assert elsewhere == []
+        return [Ran(*each) for each in ran]
+
+    def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in the copy's folder."""
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S * SLOWNESS,
+            check=False,
+        )
+
+    @contextmanager
+    def without(self, *names: str) -> Iterator[None]:
+        """Leave files and folders of `gateway` out of the copy, within the block."""
+        kept = self.root / "left_out"
+        kept.mkdir()
+        for name in names:
+            (self.root / "gateway" / name).rename(kept / name.replace("/", "."))
+        try:
+            yield
+        finally:
+            for name in names:
+                (kept / name.replace("/", ".")).rename(self.root / "gateway" / name)
+            kept.rmdir()
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    root = tmp_path_factory.mktemp("tree")
+    for name in _TOPS:
+        without_caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, root / name, ignore=without_caches, copy_function=_link)
+    _link(str(ROOT / "tierline.py"), str(root / "tierline.py"))
+    return Copy(root)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # the two are on different file systems
+        shutil.copy2(source, target)
+
+
+def _gone(parts: Sequence[StandardPart]) -> list[str]:
+    """Return the commands, and actions of commands, that do not run without these parts."""
+    return [name for name in help_texts() if any(name in part.commands + part.needed_by for part in parts)]
+
+
+@pytest.mark.parametrize("parts", [*[(part,) for part in PARTS], PARTS], ids=[*[part.name for part in PARTS], "all"])
+def test_a_gateway_without_a_part_serves_and_its_commands_run(
+    parts: tuple[StandardPart, ...], copy: Copy, upstream: Upstream, store: LocalStore, tmp_path: Path
+) -> None:
+    """A chat is answered whole and streamed; help lists what is there; what is not there is one clear error."""
+    gone = _gone(parts)
+    left = [name for name in COMMANDS if name not in gone]
+    write_deployment(tmp_path, config(upstream.url, None, store.url))
+    files = ["--config", str(tmp_path / "tierline.yaml"), "--policies", str(tmp_path / "policies")]
+    at_store = ["--store", store.url, "--state", str(tmp_path / "state")]
+    with copy.without(*(folder for part in parts for folder in part.folders)):
+        launcher = ("-P", "-c", _SERVE, str(copy.root))
+        with running(tmp_path, copy.environment, launcher=launcher) as gateway:
+            upstream.default = Reply(text="the answer")
+            reply = ask(gateway, "whole")
+            assert (reply.status_code, text_of(reply.content)) == (200, "the answer")
+            stream = read_stream(gateway, chat_body("streamed"))
+            assert (stream.status, stream.done, text_of(stream.body)) == (200, True, "the answer")
+            request_id = reply.headers["x-request-id"]
+            asyncio.run(record_at(store.url, request_id))
+        assert gateway.log().splitlines()[-1] == "elsewhere: []"
+
+        listed = copy.process("-m", "gateway", "--help")
+        assert re.findall(r"^    ([a-z]+)\s", listed.stdout, re.MULTILINE) == left
+        works = [
+            ["check", *files],
+            ["trace", "show", request_id, *at_store],
+            ["policy", "lint", str(tmp_path / "policies")],
+            ["policy", "schema"],
+            *([name, "--help"] for name in left),
+        ]
+        late = {  # what a command of the core does only with parts
+            ("trace", "show", request_id, "--svg", "-", *at_store): {"lab", "console", "ledger"},
+            ("policy", "schema", "--tests"): {"lab"},
+        }
+        ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone)]))
+        worked = [(argv, next(ran)) for argv in works]
+        assert [(argv, did) for argv, did in worked if did.code] == []
+        assert request_id in worked[1][1].out
+        actions = [name.split()[1] for name in help_texts() if name.startswith("policy ") and name not in gone]
+        assert re.findall(r"^    ([a-z]+)\s", next(ran).out, re.MULTILINE) == actions
+
+        names = {part.name for part in parts}
+        lacks = f"needs the part ({'|'.join(names)}), which this installation was made without; .+\n"
+        for argv, needed in late.items():
+            did = next(ran)
+            if needed & names:
+                assert re.fullmatch(f"tierline: this use of {argv[0]} {lacks}", did.err)
+            assert did.code == (2 if needed & names else 0)
+        for name in gone:
+            did = next(ran)
+            assert (did.code, did.out) == (2, "")
+            assert re.fullmatch(f"tierline: {name} {lacks}", did.err)
+
+
+def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: Path) -> None:
+    """It would end with the same error again and again."""
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    settings = {"port": free_port(), "policies": {"source": "store"}}
+    write_deployment(tmp_path, config(url, None, "redis://127.0.0.1:9/0", **settings))
+    started = [copy.process("-P", "-c", _PLAN, str(tmp_path))]
+    with copy.without(*(folder for part in PARTS for folder in part.folders)):
+        started.append(copy.process("-P", "-c", _PLAN, str(tmp_path)))
+    assert [(done.stdout, done.stderr) for done in started] == [
+        ("ledger judge gateway console\n", ""),
+        ("gateway\n", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "ModuleNotFoundError: No module named 'gateway.fit.datasets'"),
+        ("from gateway.errors import nothing_of_this_name\n", "ImportError: cannot import name 'nothing_of_this_name'"),
+    ],
+    ids=["a module is not there", "a name is not there"],
+)
+def test_a_part_that_is_broken_is_not_said_to_be_left_out(text: str | None, says: str, copy: Copy) -> None:
+    """Its commands are listed, and end with what Python says of the fault."""
+    module = copy.root / "gateway" / "fit" / "datasets.py"
+    with copy.without("fit/datasets.py"):
+        if text is not None:
+            module.write_text(text)
+        help_, ran = copy.run([["--help"], ["collect", "--help"]])
+        module.unlink(missing_ok=True)
+    assert "\n    collect  " in help_.out
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith(says)
+    assert "made without" not in ran.err
+
+
+def test_the_list_of_parts_names_folders_and_commands_that_are_there() -> None:
+    """Otherwise a part that was renamed would be left out for ever, and nobody would miss it."""
+    assert [part.name for part in PARTS if not part.installed] == []
+    named = [name for part in PARTS for name in (*part.commands, *part.needed_by)]
+    assert [name for name in named if name not in help_texts()] == []
+    own = [name for part in PARTS for name in part.commands]
+    assert len(own) == len(set(own))
