@@ -20,6 +20,8 @@ WIDE, NARROW = 1280, 390
 HEIGHT = 900
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _GRAVE = ("serious", "critical")
+_WORD_PX = 30
+"""Width of a short word on the pages."""
 
 
 def missing() -> str:
@@ -86,10 +88,10 @@ class Visit:
         return int(self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
     def cut(self) -> list[str]:
-        """Return the tables that are wider than their place, with the pixels that cannot be seen without scrolling."""
+        """Return the tables of which a word or more is hidden at the right, with the pixels that cannot be seen."""
         found = self.page.evaluate("""[...document.querySelectorAll('main .scroll')].map(
             place => [place.querySelector('table')?.className, place.scrollWidth - place.clientWidth])""")
-        return [f"table {name}: {pixels} px of it are cut off" for name, pixels in found if pixels > 1]
+        return [f"table {name}: {pixels} px of it are cut off" for name, pixels in found if pixels > _WORD_PX]
 
     def barriers(self) -> list[str]:
         """Return what axe-core finds serious or critical, one line per rule with its first element."""
