@@ -100,10 +100,16 @@ def measure(folder: Path) -> dict[str, Counts]:
         }
         counts = {path: _repeated(count) for path, count in ways.items()}
         among = _a_second(ours)
-        ours.clock.clear()
-        with _counted(ours):
-            time.sleep(_IDLE_S)
-        return counts | {AMONG: among, IDLE: _a_second(ours)}
+        # What requests have left to do is done in the first of them, or the second.
+        idle = min((_idle(ours) for _ in range(_TRIES)), key=lambda row: row["calls"])
+        return counts | {AMONG: among, IDLE: idle}
+
+
+def _idle(ours: Server) -> Counts:
+    ours.clock.clear()
+    with _counted(ours):
+        time.sleep(_IDLE_S)
+    return _a_second(ours)
 
 
 def _miss(ours: Server) -> Counts:
