@@ -1,1 +1,1 @@
-"""Test policies without a model or a store: cases in `*.test.yaml`, coverage of every clause, mutants. No sockets."""
+"""Test policies without a model or a store: cases in `*.test.yaml`, and coverage of every clause. No sockets."""

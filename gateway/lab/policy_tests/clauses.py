@@ -1,7 +1,7 @@
 """List the clauses of a policy: what held in some case, and did not hold in another, is covered both ways.
 
 A clause is a key that is written in the file and that a single request can show. `UNSEEN` lists the keys that none can:
-they are no clauses, and have no mutants.
+they are no clauses.
 """
 
 from __future__ import annotations

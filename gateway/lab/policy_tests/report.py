@@ -39,10 +39,6 @@ def text_lines(run: RunResult, *, verbose: bool = False, only_failures: bool = F
     )
     if clauses:
         parts.append(f"clauses {covered} of {clauses} both ways ({percent(covered, clauses)})")
-    if any(policy.mutants for policy in run.policies):
-        mutants = sum(len(policy.mutants) for policy in run.policies)
-        caught = mutants - sum(len(policy.survivors) for policy in run.policies)
-        parts.append(f"mutants {caught} of {mutants} caught ({percent(caught, mutants)})")
     yield "       ".join(parts)
     for policy in run.policies:
         yield from _policy_lines(policy)
@@ -87,8 +83,6 @@ def _policy_lines(one: PolicyResult) -> Iterator[str]:
         for clause, unseen in missing.items():
             if unseen == outcomes:
                 yield f"  {label + ':':<14} {file}:{clause.line} {clause.text}"
-    for mutant in one.survivors:
-        yield f"  not noticed:   {file}:{mutant.line} {mutant}"
 
 
 def _shown_path(file: Path) -> str:
@@ -142,8 +136,6 @@ def _policy_values(one: PolicyResult) -> dict[str, Any]:
         "covered": one.covered,
         "never_true": [place(clause) for clause, missing in one.unseen if missing],
         "never_false": [place(clause) for clause, missing in one.unseen if not missing],
-        "mutants": len(one.mutants),
-        "not_noticed": [{"line": mutant.line, "change": str(mutant)} for mutant in one.survivors],
     }
 
 

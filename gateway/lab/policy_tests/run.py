@@ -1,10 +1,10 @@
-"""Run the tests of policies: what failed and why, which clauses were seen both ways, which mutants were not noticed."""
+"""Run the tests of policies: what failed and why, and which clauses were seen both ways."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,17 +13,13 @@ from gateway.lab.policy_tests.case import GOT, CaseOutcome, PolicyUnderTest, Req
 from gateway.lab.policy_tests.clauses import Clause, Coverage, as_written, clauses_of
 from gateway.lab.policy_tests.forall import MOST, Cell, search
 from gateway.lab.policy_tests.format import Case, Property, RequestsTest, Tested, TestFile
-from gateway.lab.policy_tests.mutants import Mutant, mutants_of
-from gateway.progress import OnProgress, silent
-from policies.errors import ConfigError, KeyPath, dotted
+from policies.errors import KeyPath, dotted
 from policies.quantities import write_duration
 from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from gateway.lab.walk import Step
     from policies.model import Policy
-
-_MOST_CELLS_OF_A_MUTANT: Final = 1_000
 
 AnyTest = Case | RequestsTest | Property
 
@@ -61,13 +57,11 @@ class TestResult:
 
 @dataclass(slots=True)
 class PolicyResult:
-    """What the tests of all files together show of one policy: clauses and mutants."""
+    """What the tests of all files together show of one policy."""
 
     tested: Tested
     clauses: Sequence[Clause] = ()
     coverage: Coverage = field(default_factory=Coverage)
-    mutants: Sequence[Mutant] = ()
-    survivors: Sequence[Mutant] = ()
 
     @property
     def unseen(self) -> list[tuple[Clause, bool]]:
@@ -98,20 +92,11 @@ class RunResult:
         clauses = sum(len(one.clauses) for one in self.policies)
         return sum(one.covered for one in self.policies) / clauses if clauses else 1.0
 
-    @property
-    def share_caught(self) -> float:
-        """The share of all mutants that some test noticed, 0..1; 1 without mutants."""
-        mutants = sum(len(one.mutants) for one in self.policies)
-        return 1 - sum(len(one.survivors) for one in self.policies) / mutants if mutants else 1.0
 
-
-def run_files(
-    files: Sequence[TestFile], only: re.Pattern[str] | None = None, *, mutate: bool = False, on: OnProgress = silent
-) -> RunResult:
+def run_files(files: Sequence[TestFile], only: re.Pattern[str] | None = None) -> RunResult:
     """Run the tests whose name matches `only`. Raises ConfigError where a test lacks a value that its policy needs."""
     results: list[tuple[TestFile, Sequence[TestResult]]] = []
     policies: dict[Path, PolicyResult] = {}
-    tests: dict[Path, list[AnyTest]] = {}
     requests = Requests()
     for file in files:
         chosen = [test for test in file.tests if only is None or only.search(test.name)]
@@ -121,13 +106,8 @@ def run_files(
             path = tested.document.file.resolve()
             known = policies.setdefault(path, PolicyResult(tested, clauses_of(tested)))
             its = [test for test in chosen if _surface(test) in (None, tested.policy.surface)]
-            tests.setdefault(path, []).extend(its)
             of_file += [run_test(under, test, requests, known.coverage) for test in its]
         results.append((file, of_file))
-    if mutate:
-        for path, one in policies.items():
-            one.mutants = mutants_of(one.tested)
-            one.survivors = _survivors(one, tests[path], requests, on)
     return RunResult(results, list(policies.values()))
 
 
@@ -347,63 +327,3 @@ def _value(value: Any) -> str:
     if value is None:
         return "missing"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-# --- mutants --------------------------------------------------------------------------------------------------------
-
-
-_ROUTED: Final = frozenset({"route", "tiers", "slo"})
-_OF_ROUTING: Final = frozenset({"start", "rule", "tier"})
-
-
-def _may_notice(test: AnyTest, mutant: Mutant) -> bool:
-    """Return whether a test is worth a run: a property of routing alone only sees what routes."""
-    if not isinstance(test, Property) or mutant.at[0] in _ROUTED or test.case.drafts:
-        return True
-    rules = [rules for rules in (test.wanted.always, test.wanted.never) if rules is not None]
-    return any(not rules_.model_fields_set <= _OF_ROUTING for rules_ in rules)
-
-
-def _survivors(
-    result: PolicyResult, tests: Sequence[AnyTest], requests: Requests, on_progress: OnProgress
-) -> list[Mutant]:
-    """Return the mutants that no test notices. Tests that passed a moment ago fail only because of the change.
-
-    Those in which the changed key had a say run first: one that notices is enough.
-    """
-    survivors: list[Mutant] = []
-    under = PolicyUnderTest(result.tested)
-    sound: list[tuple[AnyTest, set[KeyPath]]] = []
-    for test in _cheapest_first(tests):
-        coverage = Coverage()
-        if run_test(under, test, requests, coverage, _MOST_CELLS_OF_A_MUTANT).passed:
-            sound.append((test, set(coverage.seen)))
-    name = result.tested.document.file.name
-    for done, mutant in enumerate(result.mutants):
-        on_progress(f"mutants of {name}", done, len(result.mutants))
-        changed = PolicyUnderTest(Tested(mutant.policy, result.tested.document))
-        at = mutant.at if mutant.at[:2] == ("cache", "never") else tuple(p for p in mutant.at if isinstance(p, str))
-        near = [test for test, seen in sound if any(key[: len(at)] == at for key in seen)]
-        others = [test for test, seen in sound if not any(key[: len(at)] == at for key in seen)]
-        if not any(_may_notice(test, mutant) and _notices(changed, test, requests) for test in (*near, *others)):
-            survivors.append(mutant)
-    on_progress(f"mutants of {name}", len(result.mutants), len(result.mutants))
-    return survivors
-
-
-def _notices(under: PolicyUnderTest, test: AnyTest, requests: Requests) -> bool:
-    try:
-        if not isinstance(test, Case):
-            return not run_test(under, test, requests, Coverage(), _MOST_CELLS_OF_A_MUTANT).passed
-        outcome = under.run(test, with_steps=False)
-    except ConfigError:
-        return True
-    policy = under.policy
-    as_expected = all(is_as_expected(key, wanted, GOT[key](policy, outcome)) for key, wanted in test.expect.items())
-    refuted = any(is_as_expected(key, wanted, GOT[key](policy, outcome)) for key, wanted in test.expect_not.items())
-    return not as_expected or refuted
-
-
-def _cheapest_first(tests: Iterable[AnyTest]) -> list[AnyTest]:
-    rank = {Case: 0, RequestsTest: 1, Property: 2}
-    return sorted(tests, key=lambda test: rank[type(test)])

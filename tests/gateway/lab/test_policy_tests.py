@@ -1,11 +1,10 @@
-"""Policy tests: the file format, cases, requests, properties, coverage and mutants."""
+"""Policy tests: the file format, cases, requests, properties and coverage."""
 
 from __future__ import annotations
 
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import jsonschema_rs
 import orjson
@@ -15,7 +14,6 @@ from gateway.cli.main import main
 from gateway.lab.policy_tests.clauses import Coverage
 from gateway.lab.policy_tests.forall import search
 from gateway.lab.policy_tests.format import Case, Property, read_tests
-from gateway.lab.policy_tests.mutants import mutants_of
 from gateway.lab.policy_tests.run import PolicyUnderTest, RunResult, run_files
 from gateway.lab.policy_tests.whole_requests import request_of, why_not_together
 from policies.errors import ConfigError
@@ -49,12 +47,12 @@ tests:
 """
 
 
-def ran(folder: Path, tests: str, policy: str = POLICY, **options: Any) -> RunResult:
+def ran(folder: Path, tests: str, policy: str = POLICY) -> RunResult:
     """Run these tests of this policy."""
     (folder / "chat.yaml").write_text(policy, "utf-8")
     file = folder / "chat.test.yaml"
     file.write_text(WORLD + tests, "utf-8")
-    return run_files([read_tests(file)], **options)
+    return run_files([read_tests(file)])
 
 
 def failures(result: RunResult) -> list[str]:
@@ -430,51 +428,6 @@ def test_coverage_lists_what_was_never_seen(tmp_path: Path) -> None:
     assert ("route.start.local: tokens_in < 3000", False) in unseen
     assert ("cache.never: temperature > 1", True) in unseen
     assert ("slo.on_miss", True) not in unseen
-
-
-def test_mutants_change_one_thing(tmp_path: Path) -> None:
-    """Numbers, comparisons, rules, lists and sections; nothing that states the same in other words."""
-    ran(tmp_path, PASSING)
-    (tested,) = read_tests(tmp_path / "chat.test.yaml").policies
-    found = {f"{mutant.line} {mutant}" for mutant in mutants_of(tested)}
-    assert {
-        "10 escalate.when.confidence_below 0.62 -> 0.66",
-        "10 escalate.when.confidence_below 0.62 -> 0.58",
-        '6 route.start.local ">=" -> ">" in p_adequate >= 0.7',
-        "6 route.start.local 3000 -> 3210",
-        "6 route.start.local and -> or",
-        "6 route.start.local tokens_in < 3000 left out",
-        "13 escalate.stream.hold_max 250ms -> 275ms",
-        "2 slo.on_miss serve_best -> fail",
-        "12 escalate.when.finish[0] length left out",
-        "17 cache.never[0] tools left out",
-        "15 cache.exact.ttl 24h -> 21.6h",
-    } <= found
-    assert not any("surface" in mutant for mutant in found)
-
-
-def test_mutants_of_a_rule_within_a_rule_change_one_thing_each(tmp_path: Path) -> None:
-    """Each starts from the rule as it is written, and tests of swapped rules fail without an error."""
-    rule = "(p_adequate >= 0.7 or not in_domain) and tokens_in < 3000"
-    result = ran(tmp_path, PASSING, POLICY.replace("p_adequate >= 0.7 and tokens_in < 3000", rule), mutate=True)
-    (tested,) = read_tests(tmp_path / "chat.test.yaml").policies
-    rules = {mutant.policy.route.start["local"].source for mutant in mutants_of(tested) if mutant.at[-1] == "local"}
-    assert {
-        "(p_adequate >= 0.7 or not in_domain) and tokens_in < 3210",
-        "(p_adequate >= 0.7 or in_domain) and tokens_in < 3000",
-        "p_adequate >= 0.7 and tokens_in < 3000",
-        "p_adequate >= 0.7 or not in_domain",
-    } <= rules
-    assert result.policies[0].mutants
-
-
-def test_mutants_that_no_test_notices_are_listed(tmp_path: Path) -> None:
-    """A threshold with cases on both sides is noticed, one without is not."""
-    (one,) = ran(tmp_path, PASSING, mutate=True).policies
-    unnoticed = {str(mutant) for mutant in one.survivors}
-    assert "escalate.when.confidence_below 0.62 -> 0.66" not in unnoticed
-    assert "escalate.stream.hold_max 250ms -> 275ms" in unnoticed
-    assert 0 < len(one.survivors) < len(one.mutants)
 
 
 def test_command_prints_what_a_reader_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

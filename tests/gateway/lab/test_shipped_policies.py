@@ -1,4 +1,4 @@
-"""The test files of the shipped policies: they pass, and they notice nearly every change of a policy."""
+"""The test files of the shipped policies: they pass, and cover nearly every clause."""
 
 from __future__ import annotations
 
@@ -17,10 +17,3 @@ def test_every_shipped_policy_has_a_test_file() -> None:
 def test_the_shipped_policies_keep_what_their_tests_promise(capsys: pytest.CaptureFixture[str]) -> None:
     """All pass, and nearly every clause held in one case and did not in another."""
     assert main(["policy", "test", str(SHIPPED), "--fail-under", "95%"]) == 0, capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_the_shipped_tests_notice_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of all single changes of the policies 95% make a test fail."""
-    arguments = ["policy", "test", str(SHIPPED), "--mutate", "--fail-under", "95%"]
-    assert main(arguments) == 0, capsys.readouterr().out
