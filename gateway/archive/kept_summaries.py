@@ -55,11 +55,6 @@ class KeptSummaries:
         self._kept[summary.name] = kept
         return True
 
-    def done(self, summary: Summary, files: Sequence[Path]) -> int:
-        """Return how many of these segments are summarised."""
-        kept = self._kept.get(summary.name)
-        return 0 if kept is None else sum(file in kept.segments for file in files)
-
     def rows(self, summary: Summary, files: Sequence[Path], from_ms: int) -> str:
         """Return the SQL of a summary: what is kept of segments that are summarised, and anew of all other rows."""
         kept = self._kept.get(summary.name, _SummaryTable(summary))

@@ -147,11 +147,6 @@ class LiveArchive:
 
         return await asyncio.get_running_loop().run_in_executor(self._queries, self._consistently, run)
 
-    def summarised_since(self, summary: Summary, from_ms: int) -> tuple[int, int]:
-        """Return how many of the segments with entries of a time or later are summarised, and how many there are."""
-        files = self._segments[REQUESTS.name].between(from_ms, None)
-        return self._summaries.done(summary, files), len(files)
-
     def _related(self, sql: str, from_ms: int | None, summaries: Sequence[Summary]) -> str:
         """Return a query with the relations that it reads, as of now."""
         if from_ms is None:

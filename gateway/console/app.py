@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,7 +31,6 @@ from gateway.console.svg import (
     bands,
     bars,
     flows,
-    heat,
     histogram,
     lines,
     plots,
@@ -46,7 +45,6 @@ from gateway.console.views import (
     audit,
     caching,
     conversation,
-    differ,
     keys,
     money,
     now,
@@ -78,13 +76,16 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 _NEEDS_ROLE: Final = "Your role does not allow it: {}. An admin can give you one."
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
+_MOVED: Final[Mapping[str, str]] = {
+    "/differ": "/requests",
+}
+"""Addresses of pages that are gone, and the page that has most of what each had. They go with the next release."""
 
 _VIEWS: Final[tuple[View, ...]] = (
     now.pages,
     surface.pages,
     requests.pages,
     conversation.pages,
-    differ.pages,
     policy.pages,
     whatif.pages,
     rollout.pages,
@@ -130,7 +131,6 @@ class ConsoleApp:
                 "bands": bands,
                 "racing": prompt_race,
                 "flows": flows,
-                "heats": heat,
                 "ribbon": ribbon,
                 "plots": plots,
                 "loss_of": loss_of,
@@ -160,6 +160,7 @@ class ConsoleApp:
             Route("/healthz", self._alive),
             Route("/", self._guarded(self._home, "")),
             Route("/metrics", self._guarded(self._metrics, "look")),
+            *(Route(f"{old}{{rest:path}}", self._guarded(_redirect_to(new), "")) for old, new in _MOVED.items()),
         ]
         for entry in self._entries:
             if isinstance(entry, Action):
@@ -264,6 +265,15 @@ class ConsoleApp:
         page = self._render.page(request, "error.html", data, status=status)
         page.headers.update({name.decode(): value.decode() for name, value in headers})
         return page
+
+
+def _redirect_to(address: str) -> Handler:
+    """Return a handler that redirects to an address, to its JSON where the old one's was asked for."""
+
+    async def redirect(request: Request) -> Response:
+        return RedirectResponse(f"{address}.json" if request.url.path.endswith(".json") else address, 307)
+
+    return redirect
 
 
 class _Headers:

@@ -21,7 +21,7 @@ _BUNDLES: Final[Mapping[str, tuple[str, ...]]] = {
         *sorted(f"css/{file.name}" for file in STATIC.glob("css/*.css") if file.stem != "base"),
         "vendor/uplot.min.css",
     ),
-    "console.js": (*_SCRIPTS, "drag.js"),
+    "console.js": _SCRIPTS,
     "charts.js": (*_SCRIPTS, "vendor/uplot.min.js", "charts.js"),
     "policy.js": (*_SCRIPTS, "vendor/codemirror.min.js", "policy.js"),
 }

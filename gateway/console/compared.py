@@ -6,46 +6,29 @@ Many traits are compared at once, so chance is divided among them.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Final, TypeVar
 
 _LEVEL: Final = 0.05
 _LEAST_EXPECTED: Final = 5.0
 _NEGLIGIBLE: Final = 1e-12
 Key = TypeVar("Key", bound=Hashable)
-
-
-def _bucket(column: str, edges: Sequence[float], names: Sequence[str]) -> str:
-    """Return the SQL of the bucket that a number is in; there is a name more than edges."""
-    cases = "".join(f"WHEN {column} < {edge} THEN '{name}' " for edge, name in zip(edges, names, strict=False))
-    return f"CASE WHEN {column} IS NULL THEN '' {cases}ELSE '{names[-1]}' END"
-
-
-_TENTHS: Final = [f"0.{n} to 0.{n + 2}" if n < 8 else "0.8 to 1" for n in range(0, 10, 2)]
-_LENGTHS: Final = ("up to 100", "100 to 500", "500 to 2,000", "2,000 to 8,000", "8,000 to 32,000", "32,000 and more")
+_LENGTHS: Final = ("up to 100", "100 to 500", "500 to 2,000", "2,000 to 8,000", "8,000 to 32,000")
+_LENGTH: Final = "".join(
+    f"WHEN tokens_in < {edge} THEN '{name}' "
+    for edge, name in zip((100, 500, 2000, 8000, 32000), _LENGTHS, strict=True)
+)
 DIMENSIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "surface": ("Surface", "surface"),
     "path": ("Path", "path"),
     "tier": ("Tier", "tier"),
     "backend": ("Backend", "backend"),
     "model": ("Model", "model"),
     "policy": ("Policy version", "policy"),
-    "tenant": ("Tenant", "CASE WHEN tenant IN (SELECT tenant FROM named) THEN tenant ELSE 'others' END"),
-    "arm": ("Arm", "arm"),
-    "kind": ("Kind of task", "kind"),
-    "error": ("Error", "error"),
-    "status": ("Status", "status::VARCHAR"),
+    "prompt": ("Prompt, tokens", f"CASE WHEN tokens_in IS NULL THEN '' {_LENGTH}ELSE '32,000 and more' END"),
     "stream": ("Streamed", "CASE WHEN stream THEN 'streamed' ELSE 'whole' END"),
-    "prompt": ("Prompt, tokens", _bucket("tokens_in", (100, 500, 2000, 8000, 32000), _LENGTHS)),
-    "difficulty": ("Difficulty", _bucket("difficulty", (0.2, 0.4, 0.6, 0.8), _TENTHS)),
-    "quantile": ("Harder than, share of its kind", _bucket("quantile", (0.2, 0.4, 0.6, 0.8), _TENTHS)),
-    "confidence": ("Confidence in the answer", _bucket("confidence", (0.2, 0.4, 0.6, 0.8), _TENTHS)),
-    "attempts": ("Attempts", "attempts::VARCHAR"),
-    "hedged": ("Hedged", "CASE WHEN hedged THEN 'hedged' ELSE 'not' END"),
-    "fault": ("Fault of an answer", "list_filter(calls, lambda one: one.fault <> '')[1].fault"),
-    "reason": ("Reason of the decision", "decision.reason"),
-    "holdout": ("Held out", "CASE WHEN holdout THEN 'held out' WHEN NOT holdout THEN 'routed' ELSE '' END"),
-    "hour": ("Hour of the day, UTC", "lpad(((entry_ms // 3600000) % 24)::VARCHAR, 2, '0')"),
+    "kind": ("Kind of task", "kind"),
+    "arm": ("Arm", "arm"),
+    "error": ("Error", "error"),
 }
 """Title of each trait, and the SQL of a request's value of it, by name."""
 

@@ -19,8 +19,6 @@ from gateway.console.surface_counts import CHAT, slot_of_entry, slotted
 GOODPUT_OBJECTIVE: Final = 0.99
 """Share of requests that shall meet every limit of one request (ttft.p99, total.p99, deadline): what p99 means."""
 GOODPUT: Final = "goodput"
-COMPARED: Final = ("path", "tier", "backend", "model", "policy", "prompt", "stream", "kind", "arm", "error")
-"""Dimensions by which the requests that missed a limit are told apart, by their names in the Differ."""
 NONE: Final = "none"
 TTFT: Final = "ttft"
 """How the names of limits of the time to the first token begin."""
@@ -115,7 +113,7 @@ def is_over(held: Sequence[float], missed: Sequence[float], first: int, last: in
 
 def limit_misses(slot: int) -> Summary:
     """How many requests of each value of a dimension were held against an objective, and how many missed it."""
-    values = ", ".join(f"coalesce(nullif({DIMENSIONS[name][1]}, ''), '{NONE}') AS {name}_" for name in COMPARED)
+    values = ", ".join(f"coalesce(nullif({sql}, ''), '{NONE}') AS {name}_" for name, (_, sql) in DIMENSIONS.items())
     return slotted(
         "misses",
         slot,
@@ -123,11 +121,11 @@ def limit_misses(slot: int) -> Summary:
     coalesce(sum(n) FILTER (NOT met), 0)::INTEGER AS missed
 FROM (UNPIVOT (
     SELECT surface, slot_ms, unnest(names) AS objective, unnest(kept) AS met, 'all' AS "all", n,
-        {", ".join(f"{name}_" for name in COMPARED)} FROM (
+        {", ".join(f"{name}_" for name in DIMENSIONS)} FROM (
         SELECT surface, {slot_of_entry(slot)}, map_keys(slo) AS names, map_values(slo) AS kept, count(*) AS n, {values}
         FROM rows WHERE {CHAT} AND slo IS NOT NULL GROUP BY ALL
     )
-) ON "all", {", ".join(f"{name}_" for name in COMPARED)} INTO NAME dimension VALUE value) GROUP BY ALL""",
+) ON "all", {", ".join(f"{name}_" for name in DIMENSIONS)} INTO NAME dimension VALUE value) GROUP BY ALL""",
     )
 
 

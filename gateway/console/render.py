@@ -45,7 +45,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.globals |= {"asset": assets.url, "utc": utc, "form_for": form_for, **shared}
+        environment.globals |= {"asset": assets.url, **shared}
         self._scripted = list(shared.get("scripted", ()))
         self._needs_key = bool(shared.get("signed_in"))
         self._views: Sequence[Page] = shared.get("views", ())
@@ -55,7 +55,7 @@ class Renderer:
         }  # fmt: skip
         environment.filters |= {name: _known(say) for name, say in said.items()}
         environment.filters |= {
-            "ago": ago, "clock": shown, "stamp": _stamp, "either": _either, "shown_of": _guarded,
+            "ago": ago, "clock": shown, "either": _either, "shown_of": _guarded,
             "date": partial(shown, form="date"), "moment": lambda at, span: shown(at, form_for(span)),
         }  # fmt: skip
         self._environment = environment
@@ -163,10 +163,3 @@ def shown(at_s: float, form: str = "clock") -> Markup:
 def form_for(span: str) -> str:
     """Return the form of times that a page over a span, such as 7d, needs."""
     return "day" if span.endswith("d") else "minute"
-
-
-def _stamp(at_s: float, form: str) -> Markup:
-    """Return the attributes of `stamp` for an element that can hold no other, such as an option."""
-    return Markup(" ").join(
-        Markup('{}="{}"').format(name.replace("_", "-"), value) for name, value in stamp(at_s, form).items()
-    )

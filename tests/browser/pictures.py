@@ -24,7 +24,6 @@ DOCS = {
     "request": ("/requests/ESCALATED", "light", 1560),
     "surface": ("/surfaces/chat?since=15m", "dark", 1000),
     "what-if": ("/what-if?surface=chat&escalate.when.uncalibrated_below=0.95", "light", 700),
-    "differ": ("/differ?since=1h&is=slow", "light", 860),
 }
 """What the READMEs show: a page's address (ESCALATED is the id of such a request), its scheme and its height."""
 COLOURS = 256

@@ -1,4 +1,4 @@
-"""What is drawn with the pointer: a time to look at closer, a rectangle to compare, and a number of a policy."""
+"""What is drawn with the pointer: a time to look at closer, and a number of a policy."""
 
 from __future__ import annotations
 
@@ -50,18 +50,6 @@ def test_a_chart_says_its_values_and_is_looked_at_closer(browser: Browser, demo:
         shown = demo.data(f"/surfaces/chat?from={query['from'][0]}&to={query['to'][0]}")["requests"]
         assert 0 < shown <= whole
         assert one.complaints == []
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_a_rectangle_over_the_heat_map_is_compared(browser: Browser, demo: RunningDemo, width: int) -> None:
-    with visit(browser, demo.console, width) as one:
-        page = one.page
-        one.open("/differ?since=1h")
-        with page.expect_navigation():
-            drag(page, page.locator("[data-heat]"), (0.3, 0.1), (0.99, 0.6))
-        query = query_of(page)
-        assert {"from", "to", "low", "high"} <= set(query), page.url
-        assert page.locator("h1").inner_text() == "Differ" and one.complaints == []
 
 
 def test_a_number_of_a_policy_is_dragged(browser: Browser, demo: RunningDemo) -> None:

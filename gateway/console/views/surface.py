@@ -39,7 +39,6 @@ from gateway.console.surface_counts import (
     slotted,
     versions,
 )
-from gateway.console.views.differ import SPANS as DIFFER_SPANS
 from policies.model import STAGES
 from policies.quantities import OF_STAGES
 
@@ -161,16 +160,8 @@ class SurfaceWindow:
     @property
     def list_span(self) -> str:
         """The shortest span of the list of requests that has all of it; `all` where none has."""
-        return self._within(LIST_SPANS_S) or "all"
-
-    @property
-    def differ_span(self) -> str:
-        """The shortest span of the Differ that has all of it, else its longest one."""
-        return self._within({name: span.length / 1000 for name, span in DIFFER_SPANS.items()}) or [*DIFFER_SPANS][-1]
-
-    def _within(self, spans_s: Mapping[str, float]) -> str | None:
         age_s = int(time.time() - self.from_ms / 1000)
-        return next((name for name, length_s in spans_s.items() if length_s >= age_s), None)
+        return next((name for name, length_s in LIST_SPANS_S.items() if length_s >= age_s), "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +247,6 @@ class SurfaceView:
             "from_ms": window.from_ms,
             "to_ms": window.to_ms,
             "list_span": window.list_span,
-            "differ_span": window.differ_span,
             "requests": sum(row["requests"] for row in over_time),
             "goodput": good / held if held else None,
             "ended": {**ended, "poor": held - good - ended["late"] - ended["failed"]},

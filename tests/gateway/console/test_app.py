@@ -83,6 +83,18 @@ async def console(
         await archive.aclose()
 
 
+async def test_addresses_of_pages_that_are_gone_lead_on(store: RedisStore, tmp_path: Path) -> None:
+    """Each leads to a page that is there, and its JSON to that one's."""
+    async with console(tmp_path, store, 1) as client:
+        for old, new in (
+            ("/differ?is=slow", "/requests"),
+            ("/differ.json?since=24h", "/requests.json"),
+        ):  # fmt: skip
+            reply = await client.get(old)
+            assert (reply.status_code, reply.headers["location"]) == (307, new), old
+            assert (await client.get(new)).status_code == 200, new
+
+
 async def test_every_page_says_that_replies_are_scripted(store: RedisStore, tmp_path: Path) -> None:
     pages = (
         "/now",
@@ -111,7 +123,7 @@ async def test_numbers_that_are_too_long_are_no_bugs(store: RedisStore, tmp_path
     """Python refuses to read more than 4,300 digits, and DuckDB more than 39."""
     addresses = (
         "/requests/req-1?at={}", "/requests/req-1?hop={}", "/requests?before={}-{}", "/requests?peek=req-1&at={}",
-        "/what-if?surface=chat&to={}", "/differ?from={}", "/surfaces/chat?from=1&to={}",
+        "/what-if?surface=chat&to={}", "/surfaces/chat?from=1&to={}",
         "/conversations/req-1?at={}", "/cache/wrong?request=req-1&at={}",
     )  # fmt: skip
     async with console(tmp_path, store, 1) as client:
