@@ -45,7 +45,7 @@ from gateway.dialects.chat_reasoning import (
     with_signed_calls,
 )
 from gateway.dialects.client_paths import client_path
-from gateway.dialects.custom_tools import CustomCalls, as_functions
+from gateway.dialects.custom_tools import CustomCalls, as_functions, has_custom
 from gateway.dialects.native import NATIVE, lost_fields
 from gateway.dialects.readable_reasoning import ReasoningName
 from gateway.dialects.reasoning import Maker
@@ -66,7 +66,7 @@ class OpenAIBackend(HttpBackend):
     `stores`: whether the server keeps completions where the client asks for that. `one_system`: whether it knows one
     system message only, at the beginning. `asks_usage`: whether a stream's usage has to be asked for; Mistral's API
     sends it, and refuses the question. `calls` remembers the reasoning of tool calls for clients that do not.
-    `custom_tools`: whether it knows tools that take a free text; if not, clients of other APIs have functions instead.
+    `custom_tools`: whether it knows tools that take a free text; if not, it is sent functions instead.
     """
 
     def __init__(
@@ -112,11 +112,13 @@ class OpenAIBackend(HttpBackend):
         payload = {**request.body, "model": self._model}
         native = request.native
         reader = self._reader
+        custom: frozenset[str] = frozenset()
+        tools = payload.get("tools")
+        if not self._custom_tools and (native.dialect == "responses" if native else tools and has_custom(tools)):
+            functions, custom = as_functions(payload)
+            payload.update(functions)
+            reader = _ChatReader(self._model, self._maker, custom=custom)
         if native is not None:
-            custom: frozenset[str] = frozenset()
-            if not self._custom_tools and native.dialect == "responses":
-                functions, custom = as_functions(payload)
-                payload.update(functions)
             payload["messages"] = with_joined_calls(payload["messages"]) or payload["messages"]
             shorter, names = with_names(payload)
             payload.update(shorter)

@@ -8,10 +8,12 @@ piece.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+
+from gateway.dialects.tool_names import changed_tools
 
 Json = dict[str, Any]
 _INPUT: Final = "input"
@@ -28,20 +30,15 @@ _PIECE: Final = re.compile(
 """Characters of a JSON text that are whole: no escape is cut, and no pair of surrogates."""
 
 
+def has_custom(tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether there is a custom tool among those of a checked chat-completions body."""
+    return any(tool.get("type") == "custom" for tool in tools)
+
+
 def as_functions(body: Mapping[str, Any]) -> tuple[Json, frozenset[str]]:
     """Return the members of a chat-completions body that have custom tools, with functions, and the tools' names."""
     names: set[str] = set()
-    changed: Json = {}
-    for field in ("tools", "tool_choice"):
-        if (given := body.get(field)) is not None and (
-            made := _function(given, names, is_tool=field == "tools")
-        ) is not given:
-            changed[field] = made
-    messages = body["messages"]
-    for at, message in enumerate(messages):
-        calls = message.get("tool_calls")
-        if calls and (made := _function(calls, set())) is not calls:
-            changed.setdefault("messages", list(messages))[at] = {**message, "tool_calls": made}
+    changed = changed_tools(body, lambda value, field: _function(value, names, is_tool=field == "tools"))
     return changed, frozenset(names)
 
 

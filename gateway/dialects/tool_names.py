@@ -42,16 +42,24 @@ def _told_apart(name: str, plain: str, longest: int) -> str:
 def with_names(body: Mapping[str, Any], fit: Callable[[str], str] = short_name) -> tuple[dict[str, Any], ToolNames]:
     """Return the members of a chat-completions body that have names of tools which `fit` changes, and these names."""
     names: ToolNames = {}
+    return changed_tools(body, lambda value, _: _fitted(value, fit, names)), names
+
+
+def changed_tools(body: Mapping[str, Any], change: Callable[[Any, str], Any]) -> dict[str, Any]:
+    """Return the members of a chat-completions body whose tools, choice or calls `change` does not return as they are.
+
+    It gets each of them, and the name of the field.
+    """
     changed: dict[str, Any] = {}
     for field in ("tools", "tool_choice"):
-        if (given := body.get(field)) is not None and (made := _fitted(given, fit, names)) is not given:
+        if (given := body.get(field)) is not None and (made := change(given, field)) is not given:
             changed[field] = made
     messages = body["messages"]
     for at, message in enumerate(messages):
         calls = message.get("tool_calls")
-        if calls and (made := _fitted(calls, fit, names)) is not calls:
+        if calls and (made := change(calls, "tool_calls")) is not calls:
             changed.setdefault("messages", list(messages))[at] = {**message, "tool_calls": made}
-    return changed, names
+    return changed
 
 
 def _fitted(value: Any, fit: Callable[[str], str], names: ToolNames) -> Any:
