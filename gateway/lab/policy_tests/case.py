@@ -33,7 +33,6 @@ _STABLE_TEXT: Final = "How do I change the chain of a bicycle?"
 _VOLATILE_TEXT: Final = "What is the weather in Lisbon today?"
 """Texts that stand for a question where the test gives none."""
 _UNKNOWN: Final = TierWorld()
-_NOT_STATED: Final = object()
 
 
 @value_type
@@ -148,19 +147,9 @@ class PolicyUnderTest:
         self._rules_seen: dict[tuple[int, ...], Sequence[Step]] = {}
         self._asks_for_difficulty = bool(self.asks_for & {"p_adequate", "difficulty"})
 
-    def run(
-        self,
-        case: Case,
-        request: Request | None = None,
-        values: Mapping[str, Any] | None = None,
-        *,
-        with_steps: bool = True,
-    ) -> CaseOutcome:
-        """Return what a case's request gets; `request` replaces the one that follows from its values.
-
-        `values` replace those given. Unless `with_steps`, the steps are left out.
-        """
-        asked = self._request(case, case.given if values is None else values) if request is None else request
+    def run(self, case: Case, request: Request | None = None) -> CaseOutcome:
+        """Return what a case's request gets; `request` replaces the one that follows from its values."""
+        asked = self._request(case) if request is None else request
         view = self._in_world(case.world)
         policy = view.policy
         features, values = asked.features, asked.given
@@ -181,8 +170,6 @@ class PolicyUnderTest:
             served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
             return CaseOutcome(served, found, body, given, (found.steps,))
         got = self._walks.walk(policy, given, self._surroundings(case, values, view, features.stream, own_limit))
-        if not with_steps:
-            return CaseOutcome(got, found, body, given)
         capped = () if policy.output.max_tokens is None else _CAPPED[own_limit]
         in_time: Sequence[Step] = ()
         if got.refused in ("deadline", "timeout"):
@@ -208,7 +195,8 @@ class PolicyUnderTest:
             known = self._cached[key] = found, stored
         return known[0]
 
-    def _request(self, case: Case, values: Mapping[str, Any]) -> Request:
+    def _request(self, case: Case) -> Request:
+        values = case.given
         wants = values.get
         text = wants("text") or (_VOLATILE_TEXT if wants("volatile") else _STABLE_TEXT)
         body = {key: values[key] for key in _BODY_KEYS if key in values}
@@ -319,9 +307,8 @@ class PolicyUnderTest:
         self, case: Case, values: Mapping[str, Any], view: WorldView, stream: bool, own_limit: bool
     ) -> Surroundings:
         """Return what holds around a request: one object for all that are equal in it."""
-        stated = values.get("confidence") if "confidence" in values else _NOT_STATED
         may_hedge = values.get("may_hedge", True)
-        key = id(view), id(case.drafts), stated, stream, may_hedge, own_limit
+        key = id(view), id(case.drafts), stream, may_hedge, own_limit
         known = self._around.get(key)
         if known is not None:
             return known[0]
@@ -335,9 +322,6 @@ class PolicyUnderTest:
                 return quantile
 
         drafts = {tier: tuple(map(draft_of, drafts)) for tier, drafts in case.drafts.items()}
-        if "confidence" in values:
-            confidence = values["confidence"]
-            drafts = {tier: tuple(_with(one, confidence) for one in some) for tier, some in drafts.items()}
         around = Surroundings(drafts, after, may_hedge, view.queues, view.watching, own_limit)
         # The drafts are kept, so that no other ones get their identity.
         self._around[key] = around, case.drafts
@@ -417,13 +401,6 @@ def draft_of(rules: DraftRules) -> Draft:
         rules.total,
         rules.by,
     )
-
-
-def _with(draft: Draft, confidence: float | None) -> Draft:
-    return Draft(
-        confidence, draft.calibrated, draft.tokens, draft.finish, draft.invalid, draft.refusal, draft.repetition,
-        draft.empty, draft.calls_tools, draft.text, draft.fault, draft.ttft_s, draft.total_s, draft.by,
-    )  # fmt: skip
 
 
 def conditions(rule: Expression) -> Sequence[Expression]:

@@ -1,19 +1,18 @@
 """Define the file format of policy tests, `chat.test.yaml` beside `chat.yaml`, and read it. policies/README.md has it.
 
-A test is a case (one request in a world, with the answers that the tiers would give), a list of whole requests, or a
-property of all requests of some ranges. Unknown keys are errors, with file, line and key.
+A test is a case (one request in a world, with the answers that the tiers would give) or a list of whole requests.
+Unknown keys are errors, with file, line and key.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, did_you_mean
 from policies.expression import Kind
@@ -207,57 +206,13 @@ class Expect(Section):
 
 
 class Expected(Expect):
-    """What is expected of a test: of its case, of its requests together, or of all its cells."""
+    """What is expected of a test: of its case, or of its requests together."""
 
     not_: Expect | None = Field(default=None, alias="not")
     same: Aspect | None = None
     different: Aspect | None = None
     not_cached_together: bool | None = None
     cached_together: bool | None = None
-    never_falls: Literal["start", "tier"] | None = None
-    never_rises: Literal["start", "tier"] | None = None
-    as_: str | None = Field(default=None, alias="as")
-    always: Expect | None = None
-    never: Expect | None = None
-
-
-_RANGE: Final = re.compile(r"^(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The values that a property quantifies over: from `low` to `high`, or the `values` listed."""
-
-    low: float = 0.0
-    high: float = 0.0
-    values: tuple[Any, ...] = ()
-
-
-def span(value: object) -> Span:
-    if isinstance(value, Span):
-        return value
-    if isinstance(value, list) and value:
-        return Span(values=tuple(value))
-    if value == "any":
-        return Span(values=("any",))
-    match = _RANGE.match(value) if isinstance(value, str) else None
-    if match is None or float(match[1]) > float(match[2]):
-        raise ValueError(f"{value!r} is not a range; write 0..1, a list of values, or any (flags and words)")
-    return Span(float(match[1]), float(match[2]))
-
-
-Spans = Mapping[str, Annotated[Span, BeforeValidator(span)]]
-_NO_SCALARS: Final = {"text", "stop", "min_tier", "max_tier", "may_hedge", "needs", "costs", "budget_cap"}
-_SCALARS: Final = tuple(name for name in Given.model_fields if name not in _NO_SCALARS)
-
-
-def _quantified(spans: Spans) -> Spans:
-    for name in spans:
-        if name not in _SCALARS and name != "confidence":
-            raise ValueError(
-                f"{name!r} cannot vary{did_you_mean(name, _SCALARS)}; {', '.join(_SCALARS)}, confidence can"
-            )
-    return spans
 
 
 class CaseRow(Section):
@@ -285,33 +240,20 @@ class TestRules(Section):
     stored: StoredAnswerRules | None = None
     each: tuple[CaseRow, ...] = ()
     requests: tuple[str | Mapping[str, Any], ...] = ()
-    forall: Annotated[Spans, AfterValidator(_quantified)] = Field(default={})
     expect: Expected = Expected()
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> TestRules:
         findings: list[Finding] = []
-        expect, expected = self.expect, self.expect.model_fields_set
-        if self.requests and self.forall:
-            findings.append(Finding(("forall",), "requests have their values already; leave out one of both"))
-        if self.each and (self.requests or self.forall):
-            findings.append(Finding(("each",), "rows go with cases, not with requests or forall"))
+        expected = self.expect.model_fields_set
+        if self.each and self.requests:
+            findings.append(Finding(("each",), "rows go with cases, not with requests"))
         if not expected and not any(row.expect.model_fields_set for row in self.each):
             findings.append(Finding(("expect",), "says nothing, so the test can never fail"))
         together = {"same", "different", "not_cached_together", "cached_together"}
         if len(self.requests) < 2:
             message = "compares requests; list two or more under `requests`"
             findings += [Finding(("expect", name), message) for name in sorted(expected & together)]
-        properties = {"never_falls": "never_falls", "never_rises": "never_rises", "as_": "as"}
-        findings += [
-            Finding(("expect", key), "is said of many requests; give their ranges under `forall`")
-            for name, key in {**properties, "always": "always", "never": "never"}.items()
-            if name in expected and not self.forall
-        ]
-        if (expect.never_falls or expect.never_rises) and expect.as_ not in self.forall:
-            findings.append(Finding(("expect", "as"), "name the value of `forall` that grows"))
-        if self.forall and not expected & {"never_falls", "never_rises", "always", "never"}:
-            findings.append(Finding(("expect",), "say what holds for all: never_falls, never_rises, always or never"))
         raise_findings(findings)
         return self
 
@@ -364,17 +306,6 @@ class RequestsTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
-    """What holds for all requests whose values lie in these ranges."""
-
-    name: str
-    line: int
-    spans: Mapping[str, Span]
-    case: Case
-    wanted: Expected
-
-
-@dataclass(frozen=True, slots=True)
 class TestFile:
     """One test file, read: the policies that it tests, and its tests in their order."""
 
@@ -382,7 +313,7 @@ class TestFile:
     file: Path
     document: Document
     policies: tuple[Tested, ...]
-    tests: tuple[Case | RequestsTest | Property, ...]
+    tests: tuple[Case | RequestsTest, ...]
 
 
 def is_test_file(name: str) -> bool:
@@ -393,10 +324,10 @@ def is_test_file(name: str) -> bool:
 def read_tests(file: Path) -> TestFile:
     """Read a test file and the policies that it names. Raises ConfigError with all problems."""
     document = read_yaml(file)
-    rules = validate(TestFileRules, document)
+    rules = validate(TestFileRules, document, _left)
     policies = _policies(rules, document)
     problems = list(_unknown_tiers(rules, document, policies))
-    tests: list[Case | RequestsTest | Property] = []
+    tests: list[Case | RequestsTest] = []
     shared = _Shared()
     for i, test in enumerate(rules.tests):
         at = ("tests", i)
@@ -406,8 +337,6 @@ def read_tests(file: Path) -> TestFile:
             bodies = _bodies(test, document, at, problems)
             together = _set(test.expect, {"same", "different", "not_cached_together", "cached_together"})
             tests.append(RequestsTest(test.name, line, bodies, case, together))
-        elif test.forall:
-            tests.append(Property(test.name, line, test.forall, case, test.expect))
         elif test.each:
             for j, row in enumerate(test.each):
                 place = document.problem((*at, "each", j), "").line
@@ -417,6 +346,18 @@ def read_tests(file: Path) -> TestFile:
     if problems:
         raise InvalidContent(problems)
     return TestFile(file, document, policies, tuple(tests))
+
+
+_OF_FORALL: Final = frozenset({"never_falls", "never_rises", "as", "always", "never"})
+
+
+def _left(path: KeyPath, _value: object) -> str | None:
+    """Refuse the keys of searches over ranges, which test files had."""
+    if len(path) == 3 and path[2] == "forall":
+        return "is no longer searched; write the values that matter as rows of `each`, on both sides of each limit"
+    if len(path) == 4 and path[2] == "expect" and path[3] in _OF_FORALL:
+        return "went with `forall`; say in each row of `each` what it expects"
+    return None
 
 
 def _policies(rules: TestFileRules, document: Document) -> tuple[Tested, ...]:

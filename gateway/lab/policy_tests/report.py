@@ -60,8 +60,6 @@ def _test_lines(file: TestFile, result: TestResult, width: int, *, verbose: bool
     else:
         yield f"  FAIL  {name:<{width}} {file.file.name}:{result.line}"
     yield from (f"        {line}" for line in _explained(result.mismatches, policy))
-    if result.note:
-        yield f"        {result.note}"
     if verbose and result.outcome is not None:
         for at, held, text in result.outcome.steps:
             name = dotted(tuple(part for part in at if isinstance(part, str)))
@@ -111,7 +109,6 @@ def _test_values(result: TestResult) -> dict[str, Any]:
         "surface": result.policy.policy.surface,
         "passed": result.passed,
         "ms": round(result.seconds * 1000, 3),
-        "note": result.note,
         "mismatches": [
             {
                 "key": mismatch.key,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.lab.policy_tests.case import GOT, CaseOutcome, PolicyUnderTest, Request, is_as_expected
 from gateway.lab.policy_tests.clauses import Clause, Coverage, as_written, clauses_of
-from gateway.lab.policy_tests.forall import MOST, Cell, search
-from gateway.lab.policy_tests.format import Case, Property, RequestsTest, Tested, TestFile
+from gateway.lab.policy_tests.format import Case, RequestsTest, Tested, TestFile
 from policies.errors import KeyPath, dotted
 from policies.quantities import write_duration
 from policies.value_type import value_type
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.lab.walk import Step
     from policies.model import Policy
 
-AnyTest = Case | RequestsTest | Property
+AnyTest = Case | RequestsTest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Mismatch:
 
 @value_type
 class TestResult:
-    """The result of one test with one policy. `note` says what a property could not cover."""
+    """The result of one test with one policy."""
 
     __test__ = False
     name: str
@@ -45,9 +44,8 @@ class TestResult:
     policy: Tested
     mismatches: Sequence[Mismatch]
     seconds: float
-    note: str = ""
     outcome: CaseOutcome | None = None
-    """What a case got; None for requests and properties."""
+    """What a case got; None for requests."""
 
     @property
     def passed(self) -> bool:
@@ -115,21 +113,17 @@ def _surface(test: AnyTest) -> str | None:
     return test.surface if isinstance(test, Case) else test.case.surface
 
 
-def run_test(
-    under: PolicyUnderTest, test: AnyTest, requests: Requests, coverage: Coverage, most: int = MOST
-) -> TestResult:
+def run_test(under: PolicyUnderTest, test: AnyTest, requests: Requests, coverage: Coverage) -> TestResult:
     """Run one test with one policy."""
     began = time.perf_counter()
-    note, outcome = "", None
+    outcome = None
     if isinstance(test, Case):
         outcome = under.run(test)
         coverage.add(outcome.parts)
         mismatches = mismatches_of(under, test, outcome)
-    elif isinstance(test, RequestsTest):
-        mismatches = _requests_together(under, test, requests, coverage)
     else:
-        mismatches, note = _searched(under, test, most)
-    return TestResult(test.name, test.line, under.tested, mismatches, time.perf_counter() - began, note, outcome)
+        mismatches = _requests_together(under, test, requests, coverage)
+    return TestResult(test.name, test.line, under.tested, mismatches, time.perf_counter() - began, outcome)
 
 
 def mismatches_of(under: PolicyUnderTest, case: Case, outcome: CaseOutcome, prefix: str = "") -> list[Mismatch]:
@@ -218,7 +212,7 @@ def _rule_explained(tested: Tested, steps: Sequence[Step], outcome: CaseOutcome)
     return 0, outcome.walk.reason
 
 
-# --- requests and properties ----------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------------
 
 
 class Requests:
@@ -287,43 +281,3 @@ def _cached_together(
                     Mismatch(key, "together" if wanted else "not together", got, at, f"cache: {why or 'a hit'}")
                 )
     return found[:1]
-
-
-def _searched(under: PolicyUnderTest, test: Property, most: int) -> tuple[list[Mismatch], str]:
-    result = search(under, test, most)
-    note = ""
-    if result.tried < result.of:
-        note = f"a sample of {result.tried:,} of {result.of:,} combinations"
-    if result.after is None:
-        return [], note
-    cell, outcome = result.after
-    wanted = test.wanted
-    aspect = wanted.never_falls or wanted.never_rises
-    if result.before is not None and aspect is not None and not result.broken.startswith(("always", "never ")):
-        lower, was = result.before
-        along = wanted.as_ or ""
-        changed = f"{along} {_value(lower.get(along))} -> {_value(cell.get(along))}"
-        values = _values({name: value for name, value in cell.items() if name != along})
-        got = f"{GOT[aspect](under.policy, was) or 'nothing'} -> {GOT[aspect](under.policy, outcome) or 'nothing'}"
-        expected = f"{aspect} never {'falls' if wanted.never_falls else 'rises'} as {along} grows"
-        line, why = explain(under, aspect, outcome)
-        return [
-            Mismatch(result.broken, expected, f"{got} at {changed}{', with ' if values else ''}{values}", line, why)
-        ], note
-    rules = wanted.never if result.broken == "never" else wanted.always
-    names = sorted(rules.model_fields_set) if rules is not None else []
-    key = result.broken.removeprefix("always ") if result.broken.startswith("always") else names[0]
-    expected = ", ".join(f"{name} {shown(name, getattr(rules, name))}" for name in names)
-    line, why = explain(under, key, outcome)
-    got = f"{shown(key, GOT[key](under.policy, outcome))} at {_values(cell)}"
-    return [Mismatch(result.broken, f"{result.broken.split()[0]} {expected}", got, line, why)], note
-
-
-def _values(cell: Cell) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in cell.items())
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "missing"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

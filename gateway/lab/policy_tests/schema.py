@@ -9,15 +9,13 @@ from typing import Any, Final
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
-from gateway.lab.policy_tests.format import TestFileRules, confidence, listed, span
+from gateway.lab.policy_tests.format import TestFileRules, confidence, listed
 from policies.schema import NotationSchema
 
-_RANGE: Final = {"type": "string", "pattern": r"^-?\d+(?:\.\d+)?\.\.-?\d+(?:\.\d+)?$"}
 _SHARE: Final = {
     "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": r"^\d+(?:\.\d+)?%$"}]
 }
 _WRITTEN: Final[dict[Callable[..., Any], JsonSchemaValue]] = {
-    span: {"anyOf": [_RANGE, {"type": "array", "minItems": 1}, {"const": "any"}]},
     confidence: {"anyOf": [{"const": "none"}, *_SHARE["anyOf"]]},
 }
 
@@ -26,7 +24,7 @@ class _TestSchema(NotationSchema):
     """Pydantic's schema, with the notations of test files."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """Return what a validator accepts: ranges, and one value in place of a list of them."""
+        """Return what a validator accepts: a share or a word, and one value in place of a list of them."""
         function = schema["function"]["function"]
         if function in _WRITTEN:
             return dict(_WRITTEN[function])

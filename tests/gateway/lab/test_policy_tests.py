@@ -1,4 +1,4 @@
-"""Policy tests: the file format, cases, requests, properties and coverage."""
+"""Policy tests: the file format, cases, requests and coverage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.lab.policy_tests.clauses import Coverage
-from gateway.lab.policy_tests.forall import search
-from gateway.lab.policy_tests.format import Case, Property, read_tests
+from gateway.lab.policy_tests.format import Case, read_tests
 from gateway.lab.policy_tests.run import PolicyUnderTest, RunResult, run_files
 from gateway.lab.policy_tests.whole_requests import request_of, why_not_together
 from policies.errors import ConfigError
@@ -244,10 +243,10 @@ def test_failures_name_the_line_that_explains_them(tmp_path: Path) -> None:
         ("  - {name: a}\n", "expect: says nothing, so the test can never fail"),
         ("  - {name: a, expect: {same: start}}\n", "expect.same: compares requests"),
         (
-            "  - {name: a, forall: {tokens: 1..2}, expect: {always: {start: local}}}\n",
-            "'tokens' cannot vary.*tokens_in",
+            "  - {name: a, forall: {turns: 1..2}, expect: {always: {start: local}}}\n",
+            "forall: is no longer searched; write the values .* of `each`",
         ),
-        ("  - {name: a, forall: {turns: 2..1}, expect: {always: {start: local}}}\n", "'2..1' is not a range"),
+        ("  - {name: a, expect: {never_falls: tier, as: turns}}\n", "expect.never_falls: went with `forall`"),
         ("  - {name: a, requests: [none.json], expect: {path: direct}}\n", r"requests\[0\]: cannot be read"),
         ("  - {name: a, surface: voice, expect: {path: direct}}\n", "no tested policy is of 'voice'"),
     ],
@@ -286,48 +285,6 @@ def test_whole_requests_are_rated_and_compared(tmp_path: Path) -> None:
     assert failures(result) == [
         "not_cached_together: not together, got the answer to one.json would be served for one.json (14 cache: a hit)"
     ]
-
-
-def test_properties_are_searched(tmp_path: Path) -> None:
-    """In every cell between the policy's constants; the smallest counterexample is shown."""
-    result = ran(
-        tmp_path,
-        """\
-  - name: more time never means a weaker answerer
-    forall: {p_adequate: 0..1, tokens_in: 1..32000, budget_ms: 100..60000}
-    expect: {never_falls: tier, as: budget_ms}
-  - name: longer prompts never start higher
-    forall: {p_adequate: 0..1, tokens_in: 1..32000}
-    expect: {never_rises: start, as: tokens_in}
-  - name: all start small
-    forall: {p_adequate: 0..1, has_tools: any}
-    expect: {always: {start: local}}
-  - name: no stronger tier for easy ones
-    forall: {p_adequate: 0.7..1, confidence: 0..1}
-    draft: {tier: local}
-    expect: {never: {tier: hosted, path: direct}}
-""",
-    )
-    assert failures(result) == [
-        "never_rises: start never rises as tokens_in grows, got local -> hosted at tokens_in 2999 -> 3000, with "
-        "p_adequate 0.7 (6 route.start.local: tokens_in < 3000 does not hold)",
-        "always start: always start local, got hosted at p_adequate 0, has_tools false "
-        "(6 route.start.local: p_adequate >= 0.7 does not hold)",
-    ]
-
-
-def test_large_searches_are_samples_and_say_so(tmp_path: Path) -> None:
-    """The same cells every time."""
-    (tmp_path / "chat.yaml").write_text(POLICY, "utf-8")
-    file = tmp_path / "chat.test.yaml"
-    spans = "{p_adequate: 0..1, tokens_in: 1..9000, turns: 1..9}"
-    tests = f"  - {{name: a, forall: {spans}, expect: {{always: {{refused: false}}}}}}\n"
-    file.write_text(WORLD + tests, "utf-8")
-    read = read_tests(file)
-    (wanted,) = read.tests
-    assert isinstance(wanted, Property)
-    found = search(PolicyUnderTest(read.policies[0]), wanted, most=10)
-    assert (found.tried, found.of > 10, found.after) == (10, True, None)
 
 
 SHARING = """\

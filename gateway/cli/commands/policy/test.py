@@ -1,4 +1,4 @@
-"""Run `tierline policy test`: the cases, requests and properties of `*.test.yaml` files, against their policies."""
+"""Run `tierline policy test`: the cases and requests of `*.test.yaml` files, against their policies."""
 
 from __future__ import annotations
 
