@@ -1,7 +1,6 @@
 """Say what would have changed the parts of a request's path: its escalation, its hit, its hedge, its limits.
 
-Pure functions of a record; where it would have started is `gateway.lab.explain.why_not`. A change that is one number of
-the policy names it, so that it can be tried in What if.
+Pure functions of a record. A change that is one number of the policy names it, so that it can be tried in What if.
 """
 
 from __future__ import annotations

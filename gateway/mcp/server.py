@@ -28,7 +28,7 @@ _INSTRUCTIONS: Final = (
     "Tierline routes requests to models in tiers, by a policy per product surface. These tools look at what requests "
     "met, and never change anything. To find out why something is slow, dear or wrong: `surfaces` and `show_surface` "
     "say where, `find_requests` finds examples, `show_request` names the hop and the line of the policy that decided "
-    "it, and `explain_decision` says what would have changed it. To propose a change: `show_policy`, edit its text, "
+    "it, and `explain_decision` shows each rule with its values. To propose a change: `show_policy`, edit its text, "
     "`plan_change`."
 )
 _READ_ONLY: Final = ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False)

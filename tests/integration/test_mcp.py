@@ -115,8 +115,6 @@ async def test_an_agent_plans_a_change_and_changes_nothing(store: LocalStore, tm
         async with agent("--store", store.url, "--dir", str(folder), "--policies", str(policies)) as asked:
             explained = await asked.call("explain_decision", request_id="req-0")
             assert any(step["step"] == "decision" for step in explained["steps"])
-            assert [one["tier"] for one in explained["alternatives"]]
-            assert "is no tier" in await asked.call("explain_decision", request_id="req-0", instead="moon")
 
             assert [one["surface"] for one in (await asked.call("policies"))["surfaces"]] == ["chat"]
             assert (await asked.call("show_policy", surface="chat"))["text"] == CHAT

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,10 +21,8 @@ from gateway.console.page import PageError
 from gateway.console.replaced import replaced_in
 from gateway.console.summary import summary_of
 from gateway.console.timeline import Bar, Timeline, timeline_of
-from gateway.console.what_changes import WhatChanges, tried_as, what_changes
-from gateway.lab.explain.moves import Move
+from gateway.console.what_changes import tried_as, what_changes
 from gateway.lab.explain.path import PathLine, decision_lines
-from gateway.lab.explain.why_not import Flip, Impossible, start_of, why_not
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
@@ -57,28 +55,6 @@ class NoSuchRequest(PageError):
     """There is no record of that request; the message says where it was looked for."""
 
     status, title = 404, "Not recorded"
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """What would have had to differ for a request to start at `tier`, by class: the request, the policy, the world."""
-
-    tier: str
-    request: ClassChange
-    policy: ClassChange
-    world: ClassChange
-
-
-@dataclass(frozen=True, slots=True)
-class ClassChange:
-    """The smallest change of one class: its moves in words, or why there is none."""
-
-    moves: Sequence[str]
-    impossible: str = ""
-    reason: str = ""
-    """The reason of the decision that then is made."""
-    tried: Mapping[str, str] = field(default_factory=dict)
-    """The values of the policy's numbers by which What if tries it; empty where it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +148,11 @@ class RequestView:
             "replaced": replaced_in(timeline.bars),
             "lines": await self._lines_of(timeline.bars, row["surface"] or "", row["policy"] or ""),
             "steps": [] if again is None else decision_lines(again.policy, again.given),
-            "others": [] if again is None else _others(again),
             "same_id": [one for one in same if (one["entry_ms"], one["tenant"]) != (row["entry_ms"], row["tenant"])],
             "feedback": feedback[0] if feedback else None,
             "decided": again is not None,
             "hit": served_hit(record["hops"]),
         }
-
-    async def alternatives(self, request_id: str, tier: str, at_ms: int | None = None) -> Alternative | None:
-        """Return what would have started the request at `tier`; None where nothing was decided, or it starts there."""
-        rows = await self._found(request_id, at_ms)
-        again = decided_again(rows[0]) if rows else None
-        if again is None or tier not in again.policy.tiers or start_of(again.policy, again.given) == tier:
-            return None
-        numbers = await self._numbers(again.policy.surface)
-        found = await asyncio.to_thread(why_not, again.policy, again.given, tier)
-        return Alternative(tier, *(_change(one, numbers) for one in (found.request, found.policy, found.world)))
 
     async def _numbers(self, surface: str) -> Sequence[PolicyNumber]:
         """Return the numbers of the surface's policy in force; none where it is not known."""
@@ -333,11 +298,6 @@ def _saved(ledger: Mapping[str, Any]) -> str:
     return f"{dollars(saved)} less than the strongest tier" if saved >= 0 else f"{dollars(-saved)} more than it alone"
 
 
-def _others(again: RecordedDecisionInput) -> list[str]:
-    start = start_of(again.policy, again.given)
-    return [tier for tier in again.policy.ladder if tier != start]
-
-
 def texts_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> CapturedTexts:
     """Return the captured texts of a request: as far as they were recorded, and why not where they were not."""
     root = bars[0].attributes if bars else {}
@@ -353,24 +313,6 @@ def texts_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> CapturedTexts:
     elif answer is None:
         why_not = "There was no answer." if ledger["status"] >= 400 else "No text of it is recorded."
     return CapturedTexts(prompt, answer, cut, why_not)
-
-
-def _change(found: Flip | Impossible, numbers: Sequence[PolicyNumber]) -> ClassChange:
-    if isinstance(found, Impossible):
-        return ClassChange((), found.reason)
-    words = [f"{move.what}: {move.before} → {move.after}" for move in found.moves]
-    tried = [_tried(move, numbers) for move in found.moves]
-    return ClassChange(words, "", found.decision.reason, dict(filter(None, tried)) if all(tried) else {})
-
-
-def _tried(move: Move, numbers: Sequence[PolicyNumber]) -> tuple[str, str] | None:
-    """Return the number that a move of the policy changes, and its new value; None where there is no such number."""
-    if move.path[:2] == ("route", "start"):
-        same = [one for one in numbers if one.path == move.path[:3] and f"{one.value:.10g}{one.unit}" == move.before]
-        return (same[0].name, move.after.rstrip("%")) if len(same) == 1 else None
-    key = ".".join(move.path)
-    value = move.value if isinstance(move.value, float) else None
-    return tried_as(WhatChanges("", "", key, value), numbers)
 
 
 __all__ = ["NoSuchRequest", "PathLine", "RequestView", "Timeline", "decided_again", "record_of"]

@@ -90,14 +90,9 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     async def show(request: Request) -> Mapping[str, Any]:
         query = request.query_params
-        request_id, why = request.path_params["request_id"], query.get("why")
-        data = await one.data(request_id, whole_in(query.get("at", "")))
-        why = why or next(iter(data["others"]), None)
-        asked = None if why is None else await one.alternatives(request_id, why, data["entry_ms"])
+        data = await one.data(request.path_params["request_id"], whole_in(query.get("at", "")))
         return {
             **data,
-            "why": why,
-            "alternative": asked,
             "open": whole_in(query.get("hop", "")),
             "may_change": allowed(request, "cache.purge", data["ledger"]["surface"]),
         }

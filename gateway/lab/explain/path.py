@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cache.planning.eligibility import rule_values as cache_values
 from cache.planning.volatile import is_volatile
-from gateway.lab.explain.moves import bare_names, own_adequate
 from policies.diff import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Escalate, Policy
 from policies.quantities import dollars, percent, write_duration, write_share
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
+from routing.difficulty.model import Difficulty
 from routing.spending import steering_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class PathLine:
     at: KeyPath = ()
     held: bool | None = None
     """Of a rule or a comparison, whether it holds."""
+
+
+def start_of(policy: Policy, given: DecisionInput) -> str | None:
+    """Return the tier that answers first; None if none can."""
+    try:
+        return decide(policy, given).tiers[0]
+    except NoTierError:
+        return None
 
 
 def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
@@ -137,7 +146,7 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
         if values["quantile"] != difficulty.quantile:
             text = f"of this surface's own requests, the quantile is {_number(values['quantile'])}"
             yield PathLine("classifier", text, ("route", "traffic"))
-        adequate = [f"{tier} {_number(own_adequate(policy, difficulty, tier))}" for tier in policy.tiers]
+        adequate = [f"{tier} {_number(_own_adequate(policy, difficulty, tier))}" for tier in policy.tiers]
         yield PathLine("classifier", f"chance that a tier suffices (p_adequate): {', '.join(adequate)}", at)
 
 
@@ -174,7 +183,7 @@ def _rules(policy: Policy, given: DecisionInput, values: Mapping[str, Any], deci
         yield PathLine("rules", f"not read: {decision.reason}", ("route", "start"))
         return
     for tier, rule in policy.route.start.items():
-        own = {**values, "p_adequate": own_adequate(policy, given.difficulty, tier)}
+        own = {**values, "p_adequate": _own_adequate(policy, given.difficulty, tier)}
         held, at = rule.holds(own), ("route", "start", tier)
         yield PathLine("rules", f"{tier}: {rule.source}: {_verdict(held)}", at, held)
         if rule.source != OTHERWISE:
@@ -300,7 +309,7 @@ def _compared(rule: Expression, values: Mapping[str, Any]) -> str:
     for part, _ in parts(rule):
         names = ", ".join(f"{name} is {_value(values[name])}" for name in sorted(part.names))
         shown.append(f"{part.source.replace(chr(39), '')}: {_yes(part.holds(values))}, {names}")
-    shown += [f"{name}: {_yes(bool(values[name]))}" for name in dict.fromkeys(bare_names(rule.tree))]
+    shown += [f"{name}: {_yes(bool(values[name]))}" for name in dict.fromkeys(_bare_names(rule.tree))]
     return f"({'; '.join(shown)})"
 
 
@@ -322,3 +331,21 @@ def _number(value: float | None) -> str:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+def _bare_names(node: ast.expr | None) -> Iterator[str]:
+    """Yield the names that stand in a rule without a comparison."""
+    match node:
+        case ast.BoolOp(values=every):
+            for one in every:
+                yield from _bare_names(one)
+        case ast.UnaryOp(operand=inner):
+            yield from _bare_names(inner)
+        case ast.Name(id=name):
+            yield name
+
+
+def _own_adequate(policy: Policy, difficulty: Difficulty | None, tier: str) -> float | None:
+    if difficulty is None or not difficulty.in_domain:
+        return None
+    return difficulty.p_adequate_of(policy.tiers.index(tier), len(policy.tiers))

@@ -1,4 +1,4 @@
-"""Run `tierline policy explain`: each step of a request's path, and what would have to differ for another tier."""
+"""Run `tierline policy explain`: each step of a request's path."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from gateway.cli.commands.policy._live import LiveGateway, LiveView
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as, recorded
 from gateway.exit_codes import Exit
-from gateway.lab.explain.path import PathLine, cache_lines, decision_lines
-from gateway.lab.explain.why_not import Flip, Impossible, WhyNot, start_of, why_not
+from gateway.lab.explain.path import PathLine, cache_lines, decision_lines, start_of
 from gateway.report import Report, show
 from policies.errors import KeyPath
 from policies.loader import SHIPPED
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 120
 _TENANT: Final = "explain"
-_CLASSES: Final = ("request", "policy", "world")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", choices=("live",))
     add_gateway_flags(parser)
     parser.add_argument("--tenant", metavar="NAME")
-    parser.add_argument("--why-not", metavar="TIER")
     add_json_flag(parser, "text")
 
 
@@ -90,17 +87,11 @@ def run(args: argparse.Namespace) -> int:
         explained = _recorded_live(args) if args.request else _body_live(args)
     else:
         explained = _recorded(args) if args.request else _from_body(args)
-    answer = None
-    if args.why_not is not None and args.why_not != start_of(explained.policy, explained.given):
-        try:
-            answer = why_not(explained.policy, explained.given, args.why_not)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
-    show(_report(explained, args.why_not, answer), as_json=args.json)
+    show(_report(explained), as_json=args.json)
     return Exit.OK
 
 
-def _report(explained: _Explained, target: str | None, answer: WhyNot | None) -> Report:
+def _report(explained: _Explained) -> Report:
     policy, given = explained.policy, explained.given
     lines = [*explained.lines, *decision_lines(policy, given), *explained.after]
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -115,7 +106,6 @@ def _report(explained: _Explained, target: str | None, answer: WhyNot | None) ->
         cell.add_row(text)
         table.add_row(line.step if line.step != step else "", cell if indent else text, _place(explained, line.at))
         step = line.step
-    shown: list[str | Text | Table] = [table]
     values: dict[str, Any] = {
         "policy": policy.label,
         "start": start_of(policy, given),
@@ -123,42 +113,7 @@ def _report(explained: _Explained, target: str | None, answer: WhyNot | None) ->
     }
     if explained.live is not None:
         values["live"] = explained.live.shown
-    if target is not None and answer is None:
-        shown += ["", f"why not {target}: it does start there"]
-    elif answer is not None:
-        shown += ["", f"why not {answer.target}? the smallest change, each decided again:", _changes(explained, answer)]
-        values["why_not"] = {name: _as_json(getattr(answer, name)) for name in _CLASSES}
-    return Report(values, shown, explained.notes, width=_WIDTH)
-
-
-def _changes(explained: _Explained, answer: WhyNot) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(no_wrap=True, justify="right", style="dim")
-    for name in _CLASSES:
-        found = getattr(answer, name)
-        if isinstance(found, Impossible):
-            table.add_row(f"  {name}", f"{'cannot' if found.searched else 'not found'}: {found.reason}", "")
-            continue
-        for i, move in enumerate(found.moves):
-            at = move.path[:3] if move.path[0] in ("route", "slo") else ()
-            text = f"{'and ' if i else ''}{move.what}: {move.before} -> {move.after}"
-            table.add_row("" if i else f"  {name}", text, _place(explained, at))
-        stand_in = f"; {found.decision.stand_in}" if found.decision.stand_in else ""
-        table.add_row("", f"so it starts at {found.decision.tiers[0]} ({found.decision.reason}{stand_in})", "")
-    return table
-
-
-def _as_json(found: Flip | Impossible) -> dict[str, Any]:
-    if isinstance(found, Impossible):
-        return {"possible": False if found.searched else None, "reason": found.reason, "changes": []}
-    changes = [
-        {"path": ".".join(move.path), "what": move.what, "before": move.before, "after": move.after,
-         "value": move.value, "distance": move.distance}
-        for move in found.moves
-    ]  # fmt: skip
-    return {"possible": True, "changes": changes, "start": found.decision.tiers[0], "reason": found.decision.reason}
+    return Report(values, [table], explained.notes, width=_WIDTH)
 
 
 def _place(explained: _Explained, at: KeyPath) -> str:
