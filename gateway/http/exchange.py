@@ -71,7 +71,8 @@ class BaseExchange:
         self.client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
         parent = parse_parent(self.headers) if b"traceparent" in self.headers else NO_PARENT
         telemetry = steps.telemetry
-        self.trace = Trace(names.REQUEST, parent, telemetry.sampled_below, follows=telemetry.follows_callers)
+        follows, told_below = telemetry.follows_callers, telemetry.told_below
+        self.trace = Trace(names.REQUEST, parent, telemetry.sampled_below, follows=follows, told_below=told_below)
         self.trace.route = scope.get("path", "")
         self.ledger = Ledger(request_id_of(self.headers))
         self.counted = False

@@ -8,6 +8,7 @@ replay and what-if depend.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -32,9 +33,18 @@ def bound_of(share: float) -> int:
     return round(share * (1 << 64))
 
 
-def follows_callers() -> bool:
-    """Return whether OTEL_TRACES_SAMPLER names a sampler by which a caller's sampled flag decides what is exported."""
-    return os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower().startswith("parentbased")
+def environment_sampler() -> tuple[bool, int]:
+    """Return what OTEL_TRACES_SAMPLER says of exports, as the SDK reads it.
+
+    They are whether a caller's sampled flag decides, and the bound for the low 64 bits of the ids of other traces.
+    """
+    given = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
+    name, bound = given.removeprefix("parentbased_"), bound_of(1.0)
+    if name == "traceidratio":
+        with contextlib.suppress(ValueError):
+            if 0 <= (share := float(os.environ.get("OTEL_TRACES_SAMPLER_ARG", ""))) <= 1:
+                bound = bound_of(share)
+    return name != given, 0 if name == "always_off" else bound
 
 
 def kept_for(trace: Trace, ledger: Ledger) -> str:

@@ -23,7 +23,7 @@ from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger, encode
 from gateway.telemetry.record_writer import RecordWriter, adopt
 from gateway.telemetry.redaction import RedactionFailed
-from gateway.telemetry.sampling import HEAD, bound_of, follows_callers, kept_for
+from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,8 +112,10 @@ class Telemetry:
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
         """Bound for the low 64 bits of the trace ids that head sampling keeps."""
-        self.follows_callers = follows_callers()
+        self.follows_callers, exported_below = environment_sampler()
         """Whether a caller's sampled flag decides what is exported."""
+        self.told_below = min(self.sampled_below, exported_below)
+        """Bound for the low 64 bits of the trace ids that backends are told are recorded."""
         self._redactor = redactor
         self._keep = keep
         self._exporter = exporter

@@ -9,7 +9,8 @@ A client's `traceparent` gives the trace its id, its parent and its random flag.
 nothing here: it is a client that sends it, and whoever pays for the storage sets the rate (`telemetry.sample`). It is
 passed on, though, so that a trace which the client records is not cut off behind the gateway; `tracestate` is passed on
 as it came. With a sampler of OTEL_TRACES_SAMPLER that goes by the parent, the flag decides what is exported, and is
-passed on as it is; the store keeps the trace all the same.
+passed on as it is; the store keeps the trace all the same. Of a trace that no caller records, backends are told whether
+that sampler, and the rate, export it.
 
 Ids begin with the time: whoever has one of them, or its beginning, knows where to look for its record. A trace id is 32
 hex digits and a request id `req_` with 24: first the Unix time in milliseconds in 11 digits (44 bits, until the year
@@ -150,7 +151,8 @@ class Trace:
     Without a `caller` the trace id is new (`telemetry.ids`), and `parent_id` is 0. Span ids are consecutive from a
     random base, which is cheaper than drawing each. `sampled`: whether head sampling keeps the hops: whether the low 64
     bits of the trace id are under `sampled_below`, by which every service of the same rate keeps the same traces.
-    `follows`: whether the caller's sampled flag decides what is exported.
+    `follows`: whether the caller's sampled flag decides what is exported. `told_below`: the same bound for the sampled
+    flag that backends get where the caller's is not set and does not decide.
     """
 
     __slots__ = (
@@ -183,6 +185,7 @@ class Trace:
         sampled_below: int = EVERY_TRACE,
         *,
         follows: bool = False,
+        told_below: int = EVERY_TRACE,
     ) -> None:
         self.started_unix_ns = time.time_ns()
         drawn = _ids.getrandbits(TRACE_RANDOM_BITS + 64)
@@ -191,7 +194,7 @@ class Trace:
         self.sampled = self.trace_id & SPAN_ID_MASK < sampled_below
         self.caller_sampled = bool(flags & _SAMPLED) if follows and self.parent_id else None
         """Whether the caller records the trace; None where that decides nothing."""
-        self._flags = (flags & _PASSED_ON) | (self.sampled and self.caller_sampled is None)
+        self._flags = (flags & _PASSED_ON) | (self.trace_id & SPAN_ID_MASK < told_below and self.caller_sampled is None)
         self._base = (drawn & SPAN_ID_MASK) or 1
         self.hops: list[Hop] = []
         self.begin = partial(Hop, self.hops)
