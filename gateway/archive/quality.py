@@ -1,7 +1,7 @@
-"""Ask the archive for what a judge and people say of answers, and for the inputs that routing reads.
+"""Ask the archive for what a judge and people say of answers.
 
-`tierline learn quality` and the console's page on quality ask the same: with `$surface` NULL of all surfaces, from the
-entry `$from_ms` on (milliseconds since 1970; 0 for all that is kept).
+With `$surface` NULL it is of all surfaces, from the entry `$from_ms` on (milliseconds since 1970; 0 for all that is
+kept).
 """
 
 from __future__ import annotations
@@ -37,21 +37,6 @@ DRAWN: Final = Summary(
 """The requests that took part in the draw of the holdout, which feedback and labels are of."""
 HOLDOUT: Final = _SQL["holdout"]
 """SQL of the drawn requests that were rated or judged since `$from_ms`."""
-SLOT_MS: Final = 3 * 3600 * 1000
-"""Milliseconds of the request times that one row of the summaries covers."""
-INPUTS: Final = Summary("inputs", _SQL["inputs"].format(slot_ms=SLOT_MS), SLOT_MS)
-"""What routing reads of requests, in bins.
-
-`length` counts quarters of a doubling of the prompt's tokens, `quantile` tenths of the classifier's reference prompts
-of its kind, from the easiest on; it is NULL outside the classifier's domain. These are columns of the ledger: to read
-one field of `given` is to read all of it, which takes ten times as long.
-"""
-INPUTS_NOW: Final = _SQL["inputs_now"]
-"""The inputs of requests before a slot that begins at `$recent_ms`, and from it on."""
-RULED: Final = Summary("ruled", _SQL["ruled"].format(slot_ms=SLOT_MS), SLOT_MS)
-"""How many requests took part in the draw of the holdout, and by which basis the latest was decided."""
-RULES: Final = _SQL["rules"]
-"""SQL of one row per surface: requests routed and held out, the latest basis of decisions, and its ladder."""
 
 
 @dataclass(slots=True)

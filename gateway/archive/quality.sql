@@ -41,30 +41,6 @@ SELECT tenant, request_id, d.surface, d.holdout, score FROM (
     ) GROUP BY tenant, request_id
 ) JOIN drawn d ON hash(tenant, request_id) = d.key
 
--- name: inputs
-SELECT surface, entry_ms - entry_ms % {slot_ms} AS slot_ms, kind,
-    least(floor(10 * quantile), 9)::TINYINT AS quantile,
-    CASE WHEN classifier <> '' THEN quantile IS NOT NULL END AS in_domain,
-    floor(4 * log2(greatest(answer_tokens_in, 1)))::TINYINT AS length, count(*) AS requests
-FROM rows WHERE surface <> '' AND status = 200 AND path <> '' AND NOT starts_with(path, 'cache-') GROUP BY ALL
-
--- name: inputs_now
-SELECT surface, slot_ms >= $recent_ms AS now, kind, quantile, in_domain, length, sum(requests) AS requests
-FROM inputs GROUP BY ALL
-
--- name: ruled
-SELECT surface, entry_ms - entry_ms % {slot_ms} AS slot_ms, max(entry_ms) AS latest_ms,
-    arg_max(basis, entry_ms) FILTER (basis IS NOT NULL) AS basis, count(*) FILTER (NOT holdout) AS routed,
-    count(*) FILTER (holdout) AS held_out
-FROM rows WHERE surface <> '' GROUP BY ALL
-
--- name: rules
-SELECT r.surface, r.routed, r.held_out, json_extract_string(b.basis, '$.ladder[*]') AS ladder,
-    b.basis::VARCHAR AS basis
-FROM (SELECT surface, sum(routed) AS routed, sum(held_out) AS held_out,
-        arg_max(basis, latest_ms) FILTER (basis IS NOT NULL) AS basis FROM ruled GROUP BY surface) r
-LEFT JOIN bases b ON b.id = r.basis
-
 -- name: lengths
 SELECT surface, avg(answer_tokens_in) AS tokens_in, avg(answer_tokens_out) AS tokens_out FROM requests
 WHERE ($surface IS NULL OR surface = $surface) AND entry_ms >= $from_ms AND status = 200 AND tier <> '' AND path NOT LIKE 'cache-%'

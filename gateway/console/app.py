@@ -33,7 +33,6 @@ from gateway.console.svg import (
     flows,
     histogram,
     lines,
-    plots,
     prompt_race,
     ribbon,
     shares,
@@ -50,7 +49,6 @@ from gateway.console.views import (
     now,
     playground,
     policy,
-    quality,
     requests,
     rollout,
     surface,
@@ -78,6 +76,7 @@ _NEEDS_ROLE: Final = "Your role does not allow it: {}. An admin can give you one
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOVED: Final[Mapping[str, str]] = {
     "/differ": "/requests",
+    "/quality": "/now",
 }
 """Addresses of pages that are gone, and the page that has most of what each had. They go with the next release."""
 
@@ -89,7 +88,6 @@ _VIEWS: Final[tuple[View, ...]] = (
     policy.pages,
     whatif.pages,
     rollout.pages,
-    quality.pages,
     caching.pages,
     money.pages,
     usage.pages,
@@ -132,7 +130,6 @@ class ConsoleApp:
                 "racing": prompt_race,
                 "flows": flows,
                 "ribbon": ribbon,
-                "plots": plots,
                 "loss_of": loss_of,
                 "shares": shares,
                 "small": small,

@@ -89,6 +89,7 @@ async def test_addresses_of_pages_that_are_gone_lead_on(store: RedisStore, tmp_p
         for old, new in (
             ("/differ?is=slow", "/requests"),
             ("/differ.json?since=24h", "/requests.json"),
+            ("/quality?surface=chat", "/now"),
         ):  # fmt: skip
             reply = await client.get(old)
             assert (reply.status_code, reply.headers["location"]) == (307, new), old

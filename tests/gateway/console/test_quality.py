@@ -1,4 +1,4 @@
-"""The console's page on quality: its figures are those of the commands, and what is not known is said."""
+"""Quality on the page Now: it is that of `tierline ledger`, by the answers that `tierline learn quality` reads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
-from gateway.console.views.quality import drifts
-from gateway.measures.reliability import FEWEST
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.label import LABELS, LabelledReply, PairLabel
@@ -66,65 +64,19 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return orjson.loads(capsys.readouterr().out)
 
 
-async def test_the_page_and_the_commands_agree(
+async def test_now_and_the_commands_agree(
     server: LocalStore, store: RedisStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await judged_traffic(store)
     await keep(store, tmp_path)
     async with console(tmp_path, store, 0) as client:
-        data = (await client.get("/quality.json")).json()
-        [chat] = data["surfaces"]
+        [chat] = (await client.get("/now.json?since=1h")).json()["surfaces"]
         where = ("--surface", "chat", "--ledger", str(tmp_path))
         learnt = await asyncio.to_thread(printed, capsys, "learn", "quality", *where)
-        for name in ("tiers", "judge_and_people", "shadows", "heads"):
-            assert chat[name] == learnt[name], name
         ledger = await asyncio.to_thread(printed, capsys, "ledger", "--surface", "chat", "--store", server.url)
-        shown = chat["holdout"]
-        assert shown["word"] == ledger["holdout"]["word"]
-        for name in ("difference", "interval_95"):  # the command sums from the newest on
-            assert shown[name] == pytest.approx(ledger["holdout"][name])
-        assert (shown["routed"]["drawn"], shown["held_out"]["drawn"]) == (60, 20) and shown["difference"] < 0
-        people = chat["judge_and_people"]
+        assert chat["quality"] == pytest.approx(ledger["holdout"]["difference"]) and chat["quality"] < 0
+        assert chat["quality_interval"] == pytest.approx(ledger["holdout"]["interval_95"])
+        people = learnt["judge_and_people"]
         assert (people["answers"], people["agreed"]) == (20, 19) and 0.6 < people["kappa"][0] < 1
-        confidence = next(one for one in chat["heads"] if one["head"] == "confidence")
+        confidence = next(one for one in learnt["heads"] if one["head"] == "confidence")
         assert confidence["whose"] == "judge" and confidence["reliability"]["observed"] == 0.75
-        page = (await client.get("/quality?surface=chat")).text
-        assert "19 of 20" in page and "Kappa" in page and "points" in page and "<svg" in page
-        assert "Too few requests" in page
-
-
-async def test_what_is_not_known_is_said_with_how_much_is_missing(store: RedisStore, tmp_path: Path) -> None:
-    await store.delete(LABELS)
-    async with console(tmp_path / "none", store, 0) as client:
-        await client.get("/quality.json")
-        assert "No request in the last 7d" in (await client.get("/quality")).text
-        assert (await client.get("/quality?since=2h")).status_code == 400
-    async with console(tmp_path / "few", store, 12, confidence=0.8) as client:
-        await rate(store, 1, 1.0)
-        data = (await client.get("/quality.json")).json()
-        [chat] = data["surfaces"]
-        assert chat["holdout"]["difference"] is None and chat["changed"] == "unknown"
-        page = (await client.get("/quality")).text
-        assert "Not known yet" in page and "learn: {judge: BACKEND" in page and "10 answers to go" in page
-        assert f"{FEWEST - 1} more answers to tell" in page or f"{FEWEST} answers to go" in page
-        assert "Nothing of voice in the last 7d" in (await client.get("/quality?surface=voice")).text
-
-
-def test_inputs_are_compared_with_before_and_with_the_training() -> None:
-    """Harder and longer prompts than before are seen as such; the kinds and the domain stay."""
-
-    def rows(now: bool, quantile: int, length: int, count: int) -> list[dict[str, Any]]:
-        return [
-            {"now": now, "kind": kind, "quantile": (quantile + part) % 10, "in_domain": True, "length": length + part,
-             "requests": count}
-            for kind in ("chat", "code") for part in range(5)
-        ]  # fmt: skip
-
-    found = {one["input"]: one for one in drifts([*rows(False, 0, 20, 90), *rows(True, 5, 30, 30)])}
-    assert {name: one["state"] for name, one in found.items()} == {
-        "training": "drifted", "quantile": "drifted", "length": "drifted", "kind": "stable", "domain": "stable",
-    }  # fmt: skip
-    assert found["length"]["bins"][0][0] == "32" and found["training"]["before"] is None
-    assert found["quantile"]["bins"][0][1] == pytest.approx(0.2)
-    quiet = drifts([*rows(False, 0, 20, 90), *rows(True, 0, 20, 30)])
-    assert {one["state"] for one in quiet if one["input"] != "training"} == {"stable"}
