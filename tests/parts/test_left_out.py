@@ -179,7 +179,6 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             *([name, "--help"] for name in left),
         ]
         late = {  # what a command of the core does only with parts
-            ("trace", "show", request_id, "--svg", "-", *at_store): {"lab", "console", "ledger"},
             ("policy", "schema", "--tests"): {"lab"},
         }
         ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone)]))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from rich.console import Console
 
-from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import Subparsers, add_command, whole
@@ -28,11 +26,9 @@ from gateway.cli.commands._store import add_store_flags, files_of_store, with_st
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
-from gateway.telemetry.view import draw, header_lines, sampling_note
+from gateway.telemetry.view import draw
 
 _NOTHING: Final = "no request has been recorded yet; send one and try again"
-_READ_S: Final = 5.0
-"""Longest time of one exchange with the store, in seconds."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -53,7 +49,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add_tail_flags(following)
     show = add_command(what, "trace show", parents=where)
     show.add_argument("request_id", metavar="REQUEST_ID")
-    show.add_argument("--svg", metavar="FILE")
     parser.set_defaults(run=run)
 
 
@@ -61,8 +56,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code. Raises CommandError and ConfigError."""
     if args.what == "tail":
         return tail(args, follow=True)
-    if args.what == "show" and args.svg and args.json:
-        raise CommandError("--svg and --json cannot both be printed; leave one out")
     with_store(args, lambda store: _run(store, args))
     return Exit.OK
 
@@ -75,11 +68,7 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> None:
     if args.json:
         print_requests(blobs, as_json=True)
         return
-    feedback = await reader.feedback_by_request(store)
-    if args.what == "show" and args.svg:
-        _write(args.svg, await _svg_of(store, blobs[0], feedback))
-    else:
-        _draw(blobs, feedback)
+    _draw(blobs, await reader.feedback_by_request(store))
 
 
 async def _list(store: RedisStore, args: argparse.Namespace) -> None:
@@ -97,44 +86,6 @@ def _draw(blobs: Sequence[bytes], feedback: Mapping[Key, Feedback]) -> None:
         if number:
             console.print()
         draw(record, console, feedback.get(key_of(record["ledger"])))
-
-
-async def _svg_of(store: RedisStore, blob: bytes, feedback: Mapping[Key, Feedback]) -> str:
-    """Return a record's waterfall as an SVG document."""
-    from gateway.archive.columns import REQUESTS  # the console's libraries are slow to import
-    from gateway.console.svg import waterfall
-    from gateway.console.timeline import timeline_of
-    from gateway.console.views.request import decided_again
-
-    record: Mapping[str, Any] = orjson.loads(blob)
-    row = REQUESTS.read(blob) or {}
-    again = decided_again({"given": row["given"], "basis_json": await _basis_json(store, row["basis"])})
-    if row["given"] is not None and again is None:
-        sys.stderr.write("tierline: the tiers not taken are left out: the store no longer has what was decided by\n")
-    timeline = timeline_of(record, row["given"], () if again is None else again.policy.ladder)
-    lines = [line for line, _ in header_lines(record, feedback.get(key_of(record["ledger"])))]
-    return waterfall.standalone(timeline, [*lines, *filter(None, [sampling_note(record)])])
-
-
-async def _basis_json(store: RedisStore, basis: str | None) -> str | None:
-    """Return what a decision was made by, as JSON; None where nothing was decided, or the store has it no more."""
-    from gateway.telemetry.decisions import BASES  # slow to import
-
-    if basis is None:
-        return None
-    [blob] = await store.ask([Command((b"HGET", BASES.encode(), basis.encode()))], _READ_S)
-    return None if blob is None else blob.decode()
-
-
-def _write(file: str, text: str) -> None:
-    if file == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error.strerror or error}") from None
-    sys.stdout.write(f"drawn into {file}\n")
 
 
 async def _records(store: RedisStore, args: argparse.Namespace) -> Sequence[bytes]:

@@ -17,35 +17,27 @@ _STEPS: Final = (0.2, 0.5, 0.8, 0.95)
 """Probabilities at which the colour changes."""
 
 
-def ribbon(attributes: Mapping[str, Any], width: float | None = None) -> Markup | None:
-    """Draw the ribbon of an attempt's attributes; None if it was not judged by its tokens.
-
-    With a `width` (pixels) it is drawn no wider, in smaller cells.
-    """
+def ribbon(attributes: Mapping[str, Any]) -> Markup | None:
+    """Draw the ribbon of an attempt's attributes; None if it was not judged by its tokens."""
     logprobs: Sequence[float] | None = attributes.get(names.PREFIX)
     if not logprobs:
         return None
     tokens: Sequence[str] = attributes.get(names.PREFIX_TOKENS) or ()
     doubtful: Collection[int] = attributes.get(names.LOWEST) or ()
-    cell = _CELL if width is None else min(_CELL, (width - 6) / len(logprobs))
     shapes = []
     for place, logprob in enumerate(logprobs):
         probability = math.exp(min(logprob, 0.0))
         said = f"{tokens[place]!r}, " if place < len(tokens) else ""
         title = tag("title", f"token {place + 1}: {said}probability {probability:.3f}")
-        x, kind = _px(place * cell), f"p{_step(probability)}"
-        shapes.append(tag("rect", title, x=x, y=3, width=_px(cell - 1), height=16, rx=2, class_=kind))
+        x, kind = place * _CELL, f"p{_step(probability)}"
+        shapes.append(tag("rect", title, x=x, y=3, width=_CELL - 1, height=16, rx=2, class_=kind))
         if place in doubtful:
-            middle = place * cell + (cell - 1) / 2
-            shapes.append(tag("circle", cx=_px(middle), cy=23, r=2, class_="doubt"))
-    end = _px(len(logprobs) * cell + 2)
+            middle = place * _CELL + (_CELL - 1) / 2
+            shapes.append(tag("circle", cx=middle, cy=23, r=2, class_="doubt"))
+    end = len(logprobs) * _CELL + 2
     shapes.append(tag("line", tag("title", "the verdict"), x1=end, x2=end, y1=0, y2=_HEIGHT, class_="verdict"))
     text = f"{len(logprobs)} judged tokens by probability, the least probable ones marked"
     return tag("svg", joined(shapes), class_="ribbon", width=end + 4, height=_HEIGHT, role="img", aria_label=text)
-
-
-def _px(value: float) -> float:
-    return round(value, 2)
 
 
 def doubts(attributes: Mapping[str, Any]) -> list[str]:

@@ -1,15 +1,9 @@
-"""Draw a timeline: one small drawing per hop that stretches with the page, and the marks that run through all rows.
-
-`standalone` puts them together as a document of its own.
-"""
+"""Draw a timeline: one small drawing per hop that stretches with the page, and the marks that run through all rows."""
 
 from __future__ import annotations
 
 import itertools
-import re
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from markupsafe import Markup
@@ -17,9 +11,7 @@ from markupsafe import Markup
 from gateway.console.attempt_races import loss_of
 from gateway.console.critical_path import PathSegment
 from gateway.console.svg import joined, share, tag
-from gateway.console.svg.ribbon import ribbon
 from gateway.console.timeline import Bar, Ghost, Timeline
-from gateway.telemetry import names
 from policies.quantities import milliseconds
 
 _ROW: Final = 22
@@ -27,20 +19,6 @@ _BAR: Final = 12
 _BUDGET: Final = 34
 _LEAST: Final = 0.0025
 """Smallest width of a bar, in shares of the axis: what took microseconds can still be seen."""
-
-# Of a document of its own, in pixels.
-_WIDTH: Final = 1200
-_EDGE: Final = 24
-_LEFT: Final = 210
-"""Where the axis begins; names of hops stand before it."""
-_PLOT: Final = 870
-_LINE: Final = 15
-_CHARACTERS: Final = 145
-"""Characters of a reason's line: what fits in the plot's width in a wide font of 11 pixels."""
-_MOST_NAME: Final = 28
-_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_STYLE: Final = "".join(Path(__file__).with_name("waterfall.css").read_text("utf-8").splitlines()[2:])
-"""Of a document of its own, without the comment before it."""
 
 
 def bar(timeline: Timeline, hop: Bar) -> Markup:
@@ -203,107 +181,6 @@ def marks(timeline: Timeline) -> Markup:
     shapes = [_line(timeline.x(at_ms), "grid") for at_ms, _ in timeline.ticks()]
     shapes += [_line(timeline.x(one.at_ms), f"mark {one.kind}") for one in timeline.moments]
     return tag("svg", joined(shapes), class_="marks", width="100%", height="100%", aria_hidden="true")
-
-
-def standalone(timeline: Timeline, lines: Sequence[str]) -> str:
-    """Return the whole waterfall as an SVG document with its own styles, on white; it needs no script and no font.
-
-    `lines` stand above it, the first of them as its title.
-    """
-    shapes: list[Markup] = []
-    y = _EDGE
-    for number, line in enumerate(line.replace("  ", " \N{MIDDLE DOT} ") for line in lines):
-        for part in textwrap.wrap(line, _CHARACTERS if number else _CHARACTERS - 30) or [""]:
-            y += _LINE if number else 20
-            shapes.append(tag("text", part, x=_EDGE, y=y, class_="name" if number else "title"))
-    y += 16
-    shapes.append(_placed(axis(timeline), y, 18))
-    top = y = y + 22
-    rows: list[Markup] = []
-    if (left := budget(timeline)) is not None:
-        rows += [tag("text", "time left", x=_EDGE, y=y + 20, class_="name"), _placed(left, y, _BUDGET)]
-        y += _BUDGET + 2
-        rows.append(tag("text", budget_words(timeline), x=_LEFT, y=y + 8))
-        y += _LINE
-    for race, lanes in timeline.rows():
-        began = y
-        if race is not None:
-            y += _LINE + 3
-            rows.append(tag("text", f"{race.kind}: {race.text}", x=_LEFT, y=y - 4, class_="name"))
-        for hop in lanes:
-            y = _hop(rows, y, timeline, hop)
-        if race is not None:
-            rows.insert(0, _placed(race_marks(timeline, lanes), began + _LINE, y - began - _LINE))
-            rows.append(tag("rect", x=_EDGE - 10, y=began + 4, width=3, height=y - began - 8, class_="bracket"))
-    for road in timeline.ghosts:
-        took = milliseconds(road.duration_ms) if road.duration_ms else ""
-        drawn = ghost(timeline, road) if road.duration_ms else Markup("")
-        y = _row(rows, y, drawn, f"not taken \N{MIDDLE DOT} {road.tier}", took, road.text, None)
-    shapes += [_placed(marks(timeline), top, y - top), *rows]
-    y += 10
-    named = [(f"mark {one.kind}", one.text) for one in timeline.moments]
-    named += [pair for pair, shown in (
-        (("queued", "waiting in the queue"), any(hop.queue_ms for hop in timeline.bars)),
-        (("first", "first token of an attempt"), any(hop.first_ms is not None for hop in timeline.bars)),
-        (("verdict", "its verdict"), any(hop.verdict_ms is not None for hop in timeline.bars)),
-    ) if shown]  # fmt: skip
-    if timeline.path:
-        words = ", ".join(f"{label} {part:.0%}" for label, part in path_parts(timeline) if part >= 0.01)
-        named.append(("onpath", f"what the total time consists of: {words}"))
-    for kind, text in named:
-        y += _LINE + 1
-        shapes.append(tag("line", x1=_LEFT, x2=_LEFT, y1=y - 10, y2=y + 2, class_=kind))
-        shapes.append(tag("text", text, x=_LEFT + 10, y=y))
-    height = y + _EDGE
-    title = lines[0] if lines else "waterfall of a request"
-    parts = [
-        tag("title", title),
-        tag("style", Markup(_STYLE)),  # noqa: S704  our own text
-        tag("rect", width=_WIDTH, height=height, class_="page"),
-        *shapes,
-    ]
-    document = tag(
-        "svg", joined(parts), xmlns="http://www.w3.org/2000/svg", class_="waterfall", width=_WIDTH, height=height,
-        viewBox=f"0 0 {_WIDTH} {height}", role="img",
-    )  # fmt: skip
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", f"{document}\n")
-
-
-def _hop(rows: list[Markup], y: int, timeline: Timeline, hop: Bar) -> int:
-    """Add the row of a hop, and the ribbon of its judged tokens; return where the next row begins."""
-    name = f"{hop.label} \N{CHECK MARK}" if hop.served else hop.label
-    place = f" ({hop.attributes[names.CLAUSE_LINE]})" if hop.attributes.get(names.CLAUSE_LINE) else ""
-    decided = f"decided by {hop.clause}{place}" if hop.clause else ""
-    reasons = "; ".join(filter(None, [loss_of(hop), *hop.reasons, decided]))
-    y = _row(rows, y, bar(timeline, hop), name, milliseconds(hop.duration_ms), reasons, hop.error)
-    judged = ribbon(hop.attributes, _PLOT)
-    if judged is None:
-        return y
-    rows.append(tag("svg", judged, x=_LEFT, y=y, width=_PLOT, height=28))
-    return y + 32
-
-
-def _row(rows: list[Markup], y: int, drawn: Markup, name: str, took: str, reasons: str, error: str | None) -> int:
-    """Add one row at `y`: its name, drawing, duration and reasons; return where the next one begins."""
-    short = name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-    failed = "failed" if error else None
-    rows += [
-        tag("text", short, x=_EDGE, y=y + 15, class_="name"),
-        _placed(drawn, y, _ROW),
-        tag("text", took, x=_WIDTH - _EDGE, y=y + 15, class_="took"),
-    ]
-    y += _ROW
-    parts = textwrap.wrap(reasons, _CHARACTERS)
-    if parts:  # the marks behind the words are faded
-        rows.append(tag("rect", x=_LEFT - 1, y=y, width=_PLOT, height=_LINE * len(parts), class_="behind"))
-    for part in parts:
-        rows.append(tag("text", part, x=_LEFT, y=y + 10, class_=failed))
-        y += _LINE
-    return y + 4
-
-
-def _placed(drawn: Markup, y: int, height: int) -> Markup:
-    return tag("svg", drawn, x=_LEFT, y=y, width=_PLOT, height=height)
 
 
 def _line(x: float, kind: str) -> Markup:

@@ -1,4 +1,4 @@
-"""`tierline trace list`, `trace tail` and `trace show --svg` as a user runs them, over a real store."""
+"""`tierline trace list` and `trace tail` as a user runs them, over a real store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from xml.etree import ElementTree
 
 import orjson
 import pytest
@@ -15,15 +13,11 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
-from gateway.telemetry import names
-from gateway.telemetry.decisions import BASES, DecisionRecorder
+from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger, encode
 from gateway.telemetry.trace import Trace
-from policies.loader import read_policy
-from tests.gateway.cli.recorded_requests import keep_bases, with_decision
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated, failed
-from tests.policies.conftest import CHAT
 from tests.support.gateway import environment
 from tests.support.store import UNHURRIED, LocalStore
 
@@ -127,40 +121,3 @@ async def test_requests_are_followed_as_they_end(filled: RedisStore, server: Loc
         follower.wait()
         follower.stdout.close()
         follower.stderr.close()
-
-
-async def test_a_waterfall_is_drawn_into_a_file(
-    filled: RedisStore, server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With its header, and with the tiers not taken as long as the store has what was decided by."""
-    (tmp_path / "chat.yaml").write_text(CHAT)
-    policy, _ = read_policy(tmp_path / "chat.yaml")
-    recorder = DecisionRecorder({})
-    trace, ledger = failed("decided")
-    trace.begin(names.ROUTE, {names.REASON: "nothing else"}).end()
-    with_decision(trace, policy, 100, hosted="all ejected")
-    await filled.apply([Append(TRACES, encode(trace, ledger, recorder), 1000)])
-    await keep_bases(filled, recorder)
-    at, file = ("--store", server.url), tmp_path / "trace.svg"
-    code, out, err = await _run(capsys, "show", "decided", "--svg", str(file), *at)
-    assert (code, out, err) == (0, f"drawn into {file}\n", "")
-    texts = [
-        element.text or "" for element in ElementTree.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")
-    ]
-    assert texts[0].startswith("request decided") and "error upstream_unreachable" in texts[0]
-    assert "hosted: not to be had (all ejected)" in texts and "route" in texts
-
-    await filled.delete(BASES)
-    code, out, err = await _run(capsys, "show", "decided", "--svg", "-", *at)
-    assert code == 0 and "no longer has" in err and "not to be had" not in out
-    ElementTree.fromstring(out)
-    assert (await _run(capsys, "show", "hit", "--svg", "-", *at))[2] == "", "nothing was decided for it"
-
-
-async def test_what_cannot_be_drawn_is_said(
-    filled: RedisStore, server: LocalStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    at = ("--store", server.url)
-    for given, said in ((("/nowhere/trace.svg",), "No such file"), (("-", "--json"), "leave one out")):
-        code, out, err = await _run(capsys, "show", "hit", "--svg", *given, *at)
-        assert (code, out) == (2, "") and said in err
