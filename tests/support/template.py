@@ -25,6 +25,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).parents[2]
 _LAZY = (
@@ -199,13 +200,35 @@ def _import_gateway() -> None:
 
 
 def _read_what_is_shipped() -> None:
-    """Have built what is built once in a process: the validators of the config and the policies, the tokenizer."""
+    """Have built what is built once in a process, and the shipped models: half the time that a start takes.
+
+    Those are the validators of the config and the policies, tokenizers, lexicons, lists of words and the version.
+    """
+    from cache.semantic.verifier import Verifier, shipped_verifier
+    from cache.text.languages import load_languages
+    from cache.text.lexicon import lexicons
+    from cache.text.typos import load_words
     from gateway.config.launch import Launch
+    from gateway.version import version
+    from routing.difficulty.model import DifficultyModel, shipped_artefact
     from routing.embedding.embedder import StaticEmbedder
 
     launch = Launch()
-    launch.policy_source(launch.deployment({})).load()
-    StaticEmbedder.load()
+    deployment = launch.deployment({})
+    launch.policy_source(deployment).load()
+    for read in (lexicons, load_languages, load_words, version):
+        read()
+    kind = deployment.embedding.kind
+    _keep(StaticEmbedder)
+    _keep(DifficultyModel, shipped_artefact(kind), StaticEmbedder.load())
+    _keep(Verifier, shipped_verifier(kind))
+
+
+def _keep(model: Any, *arguments: Any) -> None:
+    """Load a model; have `load` return it for these arguments, and load whatever else it is asked for."""
+    name, load = "load", model.load
+    loaded = load(*arguments)
+    setattr(model, name, lambda *others, **named: load(*others, **named) if named or others != arguments else loaded)
 
 
 def _draw_ids() -> None:
@@ -219,11 +242,24 @@ def _draw_ids() -> None:
                 value.seed()
 
 
+def _leave() -> None:
+    """End a fork whose command has returned: freeing all that it has would take as long as starting it did."""
+    if _code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_code)
+
+
+_code: int | None = None
+
 if __name__ == "__main__":
+    if "coverage" not in sys.modules:  # what is registered first is called last, but for what measures
+        atexit.register(_leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_gateway()
     _serve_forks()
     _draw_ids()
     from gateway.cli.main import main
 
-    raise SystemExit(main())
+    _code = int(main())
+    raise SystemExit(_code)
