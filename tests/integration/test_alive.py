@@ -70,6 +70,18 @@ def test_without_it_nothing_goes_out_early(alive: Gateway) -> None:
     assert len(answer.comments) == 1
 
 
+def test_a_comment_comes_early_where_several_prompts_are_sent(alive: Gateway) -> None:
+    """The last one says what the head could not, of both; their usage is added up."""
+    body = {"model": "comments", "prompt": [f"capital {next(_prompts)}", f"capital {next(_prompts)}"], "stream": True}
+    answer = read_stream(alive, body | {"stream_options": {"include_usage": True}}, path="/completions")
+    assert answer.comments[0] == ": waiting"
+    last = dict(one.split("=", 1) for one in answer.comments[-1].split()[1:])
+    assert (last["x-tierline-path"], last["x-tierline-tier"], last["x-tierline-attempts"]) == ("direct", "local", "2")
+    assert last["x-tierline-model"] and float(last["x-tierline-cost-usd"]) >= 0
+    usage = json.loads(data_of(answer.body)[-2])["usage"]
+    assert usage["completion_tokens"] == 2 * len(TEXT.split()) and data_of(answer.body)[-1] == "[DONE]"
+
+
 def test_a_comment_comes_early(alive: Gateway) -> None:
     """The head and a comment come long before the answer; what the head could not say is in the last comment."""
     answer = streamed(alive, "comments")

@@ -122,6 +122,43 @@ def test_a_batch_streams(gateway: Gateway, client: openai.OpenAI, local_upstream
     assert text.count("[DONE]") == 1 and text.count("x-tierline-attempts=2") == 1
 
 
+def last_comment(text: str) -> dict[str, str]:
+    """What the last comment of a stream says, by name."""
+    (comment,) = [line for line in text.splitlines() if line.startswith(": x-tierline-")]
+    return dict(one.split("=", 1) for one in comment[2:].replace(" x-", "\nx-").split("\n"))
+
+
+@pytest.mark.parametrize("of_both", [True, False])
+def test_a_batch_says_what_any_prompt_s_reply_says_late(
+    gateway: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, of_both: bool
+) -> None:
+    """Whole and streamed, whether one server or both ignored a field: for a stream it is known at its end."""
+    local_upstream.default = Reply(text="one two", logprob=-0.1)
+    for upstream in (local_upstream, hosted_upstream):
+        upstream.on("alpha").reply(text="one two", no_logprobs=True)
+        if of_both:
+            upstream.on("beta").reply(text="one two", no_logprobs=True)
+    body = {"prompt": ["alpha", "beta"], "logprobs": 2}
+    whole, streamed = post(gateway, **body), post(gateway, **body, stream=True)
+    assert (whole.status_code, streamed.status_code) == (200, 200)
+    assert whole.headers["x-tierline-dropped"] == last_comment(streamed.text)["x-tierline-dropped"] == "logprobs"
+    assert last_comment(streamed.text)["x-tierline-attempts"] == whole.headers["x-tierline-attempts"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_batch_names_each_tier_that_answered(
+    gateway: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, stream: bool
+) -> None:
+    local_upstream.default = Reply(text="a good answer")
+    local_upstream.on("hard").reply(text="no idea", logprob=-3.0)
+    reply = post(gateway, prompt=["easy", "hard"], stream=stream)
+    if stream:
+        assert last_comment(reply.text)["x-tierline-attempts"] == "3"
+    else:
+        assert reply.headers["x-tierline-tier"] == "local, hosted"
+        assert reply.headers["x-tierline-path"] == "direct, escalated"
+
+
 async def test_a_batch_of_unknown_cost_says_so(tmp_path: Path, local_upstream: Upstream) -> None:
     tiers = [
         {"name": name, "backends": [{"base_url": local_upstream.url, "model": "m", "price": None}]}
@@ -176,6 +213,7 @@ def test_a_stream_of_a_batch_that_breaks_ends_with_one_error(
     hosted_upstream.default = broken
     text = post(gateway, prompt=["alpha", "beta"], stream=True).text
     assert text.count('data: {"error":') == 1 and "[DONE]" not in text
+    assert int(last_comment(text)["x-tierline-attempts"]) >= 1 and text.index(": x-tierline-") < text.index('{"error":')
 
 
 def test_the_best_of_several(client: openai.OpenAI, local_upstream: Upstream) -> None:

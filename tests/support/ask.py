@@ -86,11 +86,13 @@ class StreamRead:
         return text_of(self.body)
 
 
-def read_stream(gateway: Gateway, body: Mapping[str, Any], timeout_s: float = 20.0) -> StreamRead:
-    """Ask for a streamed chat completion, and read it to its end, even if it breaks off."""
+def read_stream(
+    gateway: Gateway, body: Mapping[str, Any], timeout_s: float = 20.0, *, path: str = "/chat/completions"
+) -> StreamRead:
+    """Ask for a streamed completion, of a chat by default, and read it to its end, even if it breaks off."""
     raw, ended, began = b"", True, time.monotonic()
     sent = {**body, "stream": True}
-    with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=sent, timeout=timeout_s) as response:
+    with httpx2.stream("POST", f"{gateway.url}{path}", json=sent, timeout=timeout_s) as response:
         head_s = time.monotonic() - began
         try:
             for part in response.iter_raw():

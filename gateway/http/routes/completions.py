@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +37,11 @@ _SUMS: Final = {b"x-tierline-cost-usd": 8, b"x-tierline-attempts": 0}
 """Headers whose values are added up over the prompts, with their digits after the point."""
 _UNKNOWN: Final = b"unknown"
 """A cost that nobody states the price for."""
-_COSTS: Final = re.compile(rb"(x-tierline-cost-usd|x-tierline-attempts)=([0-9.]+|unknown)")
+_DROPPED: Final = b"x-tierline-dropped"
+_LISTED: Final = {b"x-tierline-path", b"x-tierline-tier", b"x-tierline-model", b"x-tierline-continued-by", _DROPPED}
+"""Headers of which the reply has each value that a prompt's reply has."""
+_NAME: Final = b" x-tierline-"
+"""How a name begins in a stream's comments, `=` and its value follow."""
 _OF_REQUEST: Final = frozenset({b"x-request-id", b"content-length"})
 _OF_ONE: Final = frozenset(
     {b"x-request-id", b"content-length", b"content-type", b"cache-control", b"x-accel-buffering", b"server-timing"}
@@ -136,12 +139,16 @@ class _Given:
 class _Part:
     """One prompt of several: the ASGI messages of its exchange, and its place in the request's connection."""
 
-    def __init__(self, on_event: Callable[[bytes], Coroutine[Any, Any, None]] | None) -> None:
+    def __init__(self, on_event: Callable[[_Part, bytes], Coroutine[Any, Any, None]] | None) -> None:
         self.body = b""
         self._on_event = on_event
         self._on_gone: Callable[[], None] | None = None
         self.status = 0
         self.headers: list[Header] = []
+        self.told: dict[bytes, bytes] = {}
+        """Values of the headers, and of what the comments said of more."""
+        self.late: dict[bytes, bytes] = {}
+        """What the comments said."""
         self.sent = b""
         """The body of a whole reply or an error."""
 
@@ -151,9 +158,10 @@ class _Part:
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message["headers"])
+            self.told = dict(self.headers)
         elif self._on_event is not None and self.status == 200:
             if body := message.get("body"):
-                await self._on_event(body)
+                await self._on_event(self, body)
         else:
             self.sent += message.get("body", b"")
 
@@ -179,7 +187,6 @@ class _Batch:
         self._send = send
         self._request_id = request_id_of(known_headers(scope["headers"]))
         self._parts: list[_Part] = []
-        self._sums = dict.fromkeys(_SUMS, 0.0)
         self._usage: dict[str, Any] | None = None
         self._usage_event: dict[str, Any] = {}
         self._sending = asyncio.Lock()
@@ -237,41 +244,48 @@ class _Batch:
         for part in self._parts:
             part.gone()
 
-    async def _event(self, data: bytes) -> None:
-        """Send a piece of one prompt's stream; its end and its usage are kept for the end of all."""
+    async def _event(self, part: _Part, data: bytes) -> None:
+        """Send a piece of one prompt's stream; its end, usage and what it says there are kept for the end of all."""
         comment, event = _parted(data)
-        if event == b"[DONE]\n\n":
-            for name, value in _COSTS.findall(comment):
-                self._sums[name] += _amount(value)
-            return
-        if not event.strip() or self._failed:
+        for said in comment.rstrip().split(_NAME)[1:]:
+            rest, _, value = said.partition(b"=")
+            name = _NAME[1:] + rest
+            if name == _DROPPED and name in part.told:
+                value = part.told[name] + b"," + value
+            part.told[name] = part.late[name] = value
+        if event == b"[DONE]\n\n" or self._failed:
             return
         if event.startswith(b'{"error":'):
             self._failed = True
+            event = self._comment() + _DATA + event
         elif b'"choices":[]' in event:
             self._usage_event = orjson.loads(event)
             self._usage = _added(self._usage, self._usage_event.get("usage"))
             return
+        else:
+            event = _DATA + event if event.strip() else comment
         async with self._sending:
             if not self._head_sent:
                 self._head_sent = True
                 await start_events(self._send, self._headers())
-            await self._send({"type": "http.response.body", "body": _DATA + event, "more_body": True})
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    def _comment(self) -> bytes:
+        """Return the comment line with what the prompts' streams have said at their ends."""
+        late = dict.fromkeys([*_SUMS, *(name for part in self._parts for name in part.late)])
+        told = [(name, self._merged(name)) for name in late]
+        return b":" + b"".join(b" %b=%b" % (name, value) for name, value in told if value) + b"\n"
 
     async def _end_stream(self) -> None:
         """Send what the prompts' streams had at their ends: an error, or usage, costs and the end."""
         if refused := [part for part in self._parts if part.status not in (0, 200)]:
-            last = _DATA + refused[0].sent + b"\n\n"
+            last = self._comment() + _DATA + refused[0].sent + b"\n\n"
         elif self._failed:
             last = b""
         else:
-            last = (
-                b""
-                if self._usage is None
-                else _DATA + orjson.dumps(self._usage_event | {"usage": self._usage}) + b"\n\n"
-            )
-            costs = b" ".join(name + b"=" + _shown(name, total) for name, total in self._sums.items())
-            last += b": " + costs + b"\n" + _DATA + b"[DONE]\n\n"
+            usage = self._usage_event | {"usage": self._usage}
+            last = b"" if self._usage is None else _DATA + orjson.dumps(usage) + b"\n\n"
+            last += self._comment() + _DATA + b"[DONE]\n\n"
         await self._send({"type": "http.response.body", "body": last})
 
     async def _send_whole(self, *, stream: bool) -> None:
@@ -296,17 +310,21 @@ class _Batch:
         await send_json(self._send, 200, self._headers(), orjson.dumps(reply))
 
     def _headers(self) -> list[Header]:
-        """Return the headers of the reply: those that all prompts' replies have so far, with their costs added up."""
-        known = [dict(part.headers) for part in self._parts if part.headers]
-        headers = [(b"x-request-id", self._request_id.encode("latin-1"))]
-        for name, value in known[0].items():
-            if name in _SUMS and self._head_sent:  # a stream's are in its last comment
-                continue
-            if name in _SUMS:
-                headers.append((name, _shown(name, sum(_amount(one.get(name, b"0")) for one in known))))
-            elif name not in _OF_ONE and all(one.get(name) == value for one in known):
-                headers.append((name, value))
-        return headers
+        """Return the headers of the reply so far. A stream's costs are in its last comment."""
+        left_out = _OF_ONE | _SUMS.keys() if self._head_sent else _OF_ONE
+        known = dict.fromkeys(name for part in self._parts for name in part.told if name not in left_out)
+        headers = [(name, value) for name in known if (value := self._merged(name))]
+        return [(b"x-request-id", self._request_id.encode("latin-1")), *headers]
+
+    def _merged(self, name: bytes) -> bytes:
+        """Return what all prompts' replies say so far: a sum, each value, or the one that all have; b'' for none."""
+        begun = [part.told for part in self._parts if part.told]
+        values = [told[name] for told in begun if name in told]
+        if name in _SUMS:
+            return _shown(name, sum(map(_amount, values)))
+        if name in _LISTED:
+            return b", ".join(dict.fromkeys(one.strip() for value in values for one in value.split(b",")))
+        return values[0] if values == values[:1] * len(begun) else b""
 
 
 def _parted(data: bytes) -> tuple[bytes, bytes]:
