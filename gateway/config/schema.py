@@ -806,9 +806,9 @@ class ConsoleConfig(Section):
     hosts: tuple[str, ...] = ()
     """Further names by which this machine may be called where no key is required."""
     gateway: str | None = None
-    """URL of the gateway that the playground's requests go to. `tierline up` passes its own."""
+    """URL of the gateway whose `/readyz` the page Now tells. `tierline up` passes its own."""
     gateway_key_env: Words | None = None
-    """Variable with the key that the playground's requests are sent with."""
+    """Variable with the key that it is asked with: with tenants the admin's, for the details."""
 
     @field_validator("gateway")
     @classmethod

@@ -22,9 +22,9 @@ from gateway.audit.trail import AuditTrail
 from gateway.console.access import COOKIE, ConsoleAccess
 from gateway.console.assets import Assets
 from gateway.console.attempt_races import loss_of
+from gateway.console.gateway_client import GatewayClient
 from gateway.console.login import Login
 from gateway.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, person_in
-from gateway.console.prompt_race import PromptRaces
 from gateway.console.render import Renderer
 from gateway.console.sign_in import NOT_LOOKED_AT, SignIn, address_of, is_foreign
 from gateway.console.svg import (
@@ -33,7 +33,6 @@ from gateway.console.svg import (
     flows,
     histogram,
     lines,
-    prompt_race,
     ribbon,
     shares,
     small,
@@ -47,7 +46,6 @@ from gateway.console.views import (
     keys,
     money,
     now,
-    playground,
     policy,
     requests,
     rollout,
@@ -77,6 +75,7 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOVED: Final[Mapping[str, str]] = {
     "/differ": "/requests",
     "/quality": "/now",
+    "/playground": "/policies",
 }
 """Addresses of pages that are gone, and the page that has most of what each had. They go with the next release."""
 
@@ -94,7 +93,6 @@ _VIEWS: Final[tuple[View, ...]] = (
     keys.pages,
     teams.pages,
     audit.pages,
-    playground.pages,
 )
 """In the order of the navigation."""
 
@@ -110,13 +108,12 @@ class ConsoleApp:
         access: ConsoleAccess,
         *,
         scripted: Sequence[str] = (),
-        prompt_races: PromptRaces | None = None,
+        gateway: GatewayClient | None = None,
         login: Login | None = None,
     ) -> None:
         """Prepare the pages; all of them say that the models in `scripted` are no models.
 
-        `prompt_races` sends the playground's prompts; who made it closes it. `login` sends people to their identity
-        provider.
+        `gateway` asks how a gateway stands; who made it closes it. `login` sends people to their identity provider.
         """
         self._access = access
         self._archive = archive
@@ -127,7 +124,6 @@ class ConsoleApp:
             {
                 "svg": waterfall,
                 "bands": bands,
-                "racing": prompt_race,
                 "flows": flows,
                 "ribbon": ribbon,
                 "loss_of": loss_of,
@@ -145,7 +141,7 @@ class ConsoleApp:
             },
         )
         self._signing_in = SignIn(access, self._render, AuditTrail(store), login)
-        sources = Sources(archive, store, places, self._render, prompt_races)
+        sources = Sources(archive, store, places, self._render, gateway)
         self._entries = [entry for view in _VIEWS for entry in view(sources)]
         named += [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
 
@@ -157,7 +153,7 @@ class ConsoleApp:
             Route("/healthz", self._alive),
             Route("/", self._guarded(self._home, "")),
             Route("/metrics", self._guarded(self._metrics, "look")),
-            *(Route(f"{old}{{rest:path}}", self._guarded(_redirect_to(new), "")) for old, new in _MOVED.items()),
+            *(Route(f"{old}{{rest:path}}", self._guarded(_redirect_to(new), "look")) for old, new in _MOVED.items()),
         ]
         for entry in self._entries:
             if isinstance(entry, Action):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gateway.archive.live import LiveArchive
     from gateway.config.schema import Deployment
     from gateway.console.gateway_client import GatewayClient
-    from gateway.console.prompt_race import PromptRaces
     from gateway.console.render import Renderer
     from policies.loader import PolicySource
 
@@ -75,13 +74,8 @@ class Sources:
     store: Store
     places: PolicyPlaces
     render: Renderer
-    prompt_races: PromptRaces | None = None
-    """What sends the playground's prompts to a gateway; None where none is configured."""
-
-    @property
-    def gateway(self) -> GatewayClient | None:
-        """The gateway that this console is of; None where none is configured."""
-        return None if self.prompt_races is None else self.prompt_races.gateway
+    gateway: GatewayClient | None = None
+    """The gateway that this console is of; None where none is configured."""
 
 
 @dataclass(frozen=True, slots=True)

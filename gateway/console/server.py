@@ -24,7 +24,6 @@ from gateway.console.app import ConsoleApp
 from gateway.console.gateway_client import GatewayClient
 from gateway.console.login import Login
 from gateway.console.page import PolicyPlaces
-from gateway.console.prompt_race import PromptRaces
 from gateway.keys.identities import Identities
 from gateway.keys.roles import ADMIN, EDITOR, VIEWER, Person
 from gateway.request.load_shedding import LoadShedder
@@ -55,8 +54,7 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     archive = LiveArchive(places.ledger, store)
     archive.start()
     scripted = deployment.scripted_models
-    races = None if gateway is None else PromptRaces(gateway, archive)
-    app = ConsoleApp(archive, store, places, access, scripted=scripted, prompt_races=races, login=login).asgi()
+    app = ConsoleApp(archive, store, places, access, scripted=scripted, gateway=gateway, login=login).asgi()
     stopping = asyncio.Event()
     server = _UntilSignal(
         uvicorn.Config(
@@ -77,8 +75,8 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     try:
         await server.serve([server.config.bind_socket()])
     finally:
-        if races is not None:
-            await races.aclose()
+        if gateway is not None:
+            await gateway.aclose()
         await archive.aclose()
         await store.aclose()
 
@@ -127,7 +125,7 @@ def gateway_of(config: ConsoleConfig, environ: Mapping[str, str]) -> GatewayClie
         return None
     name = config.gateway_key_env
     if name is not None and not environ.get(name):
-        raise CannotServeConsole(f"console: {name} is not set; set it to a tenant's key, or leave it out of the config")
+        raise CannotServeConsole(f"console: {name} is not set; set it to the admin's key, or leave it out")
     return GatewayClient(config.gateway, environ[name] if name else "")
 
 

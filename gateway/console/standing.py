@@ -165,7 +165,7 @@ class StandingReader:
         try:
             return await self._gateway.readiness(), ""
         except GatewayFailure as failure:
-            return {}, failure.what
+            return {}, str(failure)
 
     def tier_of(self, backend: str) -> str:
         """Return the tier of a backend; '' for one that this console's config does not name."""
@@ -356,7 +356,7 @@ def _degraded(standing: StoreStanding) -> Iterator[Need]:
                    "Set a backend's key, or see `tierline check`.", "/policies")  # fmt: skip
     if status == "degraded" and "degraded" not in standing.readiness:
         yield Need("warn", "The gateway says that it is degraded, and not to whom it may say what.", None,
-                   "Ask /readyz with the admin's key.", "/requests")  # fmt: skip
+                   "Name the admin's key: console.gateway_key_env.", "/requests")  # fmt: skip
     told = [f"backend {one.backend}:" for one in standing.out]
     told += [f"semantic cache of {one.surface}{sign}" for one in standing.risks if _breached(one) for sign in ":,"]
     told += ["policies:"] if standing.troubles else []

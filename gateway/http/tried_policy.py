@@ -1,4 +1,4 @@
-"""Find the policy version that a request names to be tried with (`x-tierline-try`), as the console's playground does.
+"""Find the policy version that a request names to be tried with (`x-tierline-try`).
 
     live          the policy in force, without the canary's draw
     candidate     the version that is being tried beside it, in any mode

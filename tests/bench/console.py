@@ -109,7 +109,6 @@ def pages(folder: Path) -> list[Asked]:
         Asked("money by tenant, 30d", "/money?by=tenant&since=30d", 100),
         *(Asked(f"conversations, {span}", f"/conversations?since={span}", 100) for span in ("1h", "24h")),
         Asked("what if", "/what-if?surface=chat", 100),
-        Asked("playground", "/playground", 100),
     ]
     return found
 

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,11 @@ class RunningDemo:
         assert rows, f"no request fits {query}"
         return str(rows[0]["request_id"])
 
-    def ask(self, surface: str, text: str, **body: Any) -> httpx2.Response:
+    def ask(self, surface: str, text: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:
         """Send one chat request."""
         messages = [{"role": "user", "content": text}]
         url = f"{self.gateway}/v1/chat/completions"
-        return httpx2.post(url, json={"model": surface, "messages": messages, **body}, timeout=60)
+        return httpx2.post(url, json={"model": surface, "messages": messages}, headers=headers, timeout=60)
 
 
 def demo_at(state: Path) -> RunningDemo:

@@ -14,7 +14,6 @@ from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
 from gateway.console.page import PolicyPlaces
 from tests.browser.demo import RunningDemo
-from tests.support.wait import until
 
 ESCALATED = "surface=chat&is=escalated"
 STATES = (
@@ -59,8 +58,6 @@ def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
                     found[f"request-{kind}"] = re.sub(r"{request_id[^}]*}", rows[0]["request_id"], path)
         elif path == "/cache/wrong":
             found["cache-wrong"] = f"{path}?request={demo.request_id('path=cache-semantic')}"
-        elif path == "/playground/{race}":
-            found["playground-race"] = _race(demo)
         elif path == "/conversations/{id}":
             found["conversation"] = path.replace("{id}", demo.data("/conversations?since=24h")["listed"][0]["name"])
         elif path == "/keys/{name}":
@@ -82,17 +79,6 @@ def _key(demo: RunningDemo) -> str:
     page = httpx2.post(f"{demo.console}/keys", data=form, timeout=60)
     assert page.status_code == 200, page.text
     return str(demo.data("/keys")["keys"][0]["id"])
-
-
-def _race(demo: RunningDemo) -> str:
-    """Race a prompt through what the playground proposes, and return the address once it is over and recorded."""
-    proposed = demo.data("/playground")
-    form = {"a": proposed["a"], "b": proposed["b"], "prompt": "Which trade-off does a baker make?", "stream": "1"}
-    begun = httpx2.post(f"{demo.console}/playground", data=form, timeout=60)
-    assert begun.status_code == 303, begun.text
-    address = begun.headers["location"]
-    until(lambda: demo.data(address)["race"]["over"], 20, "the race's end", poll_s=0.2)
-    return str(address)
 
 
 def _name(address: str) -> str:

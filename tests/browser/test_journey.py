@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from tests.browser.browser import Visit, visit
@@ -36,8 +37,7 @@ def test_a_person_tries_a_policy_and_learns_what_it_does(browser: Browser, demo:
         apply_as_a_canary(one.page)
         assert one.complaints == []
         wait_for_the_small_model(demo)
-        race_both(one.page)
-        opened = open_the_trace(one.page)
+        opened = open_the_trace(one.page, demo)
         find_what_escalated(one.page)
         assert one.complaints == [], opened
 
@@ -119,26 +119,14 @@ def wait_for_the_small_model(demo: RunningDemo) -> None:
     until(answers, 20, "the small model", poll_s=0.5)
 
 
-def race_both(page: Page) -> None:
-    """The policy in force answers with the small model; what is tried does not believe it, and escalates."""
-    page.get_by_role("navigation", name="Views").get_by_role("link", name="Playground").click()
-    page.wait_for_url("**/playground*")
-    for name, words in (("a", "in force"), ("b", "canary")):
-        choice = page.locator(f"select[name={name}] option", has_text=re.compile(rf"^chat · .*{words}"))
-        page.locator(f"select[name={name}]").select_option(choice.first.get_attribute("value"))
-    page.locator("textarea[name=prompt]").fill(PROMPT)
-    page.get_by_role("button", name="Race").click()
-    page.wait_for_url("**/playground/*")
-    until(lambda: page.locator("main a[href^='/requests/']").count() >= 2, LIMIT_MS / 1000, "two traces", poll_s=0.1)
-
-
-def open_the_trace(page: Page) -> str:
-    """Open the trace of the answer that was escalated; the record is there within a second."""
-    hrefs = page.eval_on_selector_all("main a[href^='/requests/']", "all => all.map(one => one.getAttribute('href'))")
-    escalated = page.locator(".race-lane", has_text="scripted-large").locator("a[href^='/requests/']").first
-    assert escalated.get_attribute("href") in hrefs
-    escalated.click()
-    page.wait_for_url("**/requests/*")
+def open_the_trace(page: Page, demo: RunningDemo) -> str:
+    """What is tried does not believe the small model, and escalates; the record is there within a second."""
+    try_candidate = {"x-tierline-try": "candidate", "x-tierline-cache": "no-store"}
+    reply = demo.ask("chat", PROMPT, try_candidate)
+    assert reply.headers["x-tierline-path"] == "escalated"
+    address = f"/requests/{reply.headers['x-request-id']}"
+    until(lambda: httpx2.get(f"{demo.console}{address}").status_code == 200, LIMIT_MS / 1000, "the record", poll_s=0.1)
+    page.goto(f"{demo.console}{address}")
     return page.url
 
 

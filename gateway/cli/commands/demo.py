@@ -130,7 +130,6 @@ def _worth_a_look(shown: Mapping[str, str], canary: str) -> Iterator[tuple[str, 
         yield "a stored answer that is wrong: take it back", f"/requests/{shown['wrong']}"
     yield "a canary that makes answers worse, and its guards", "/rollout"
     yield f"what another threshold would do on {canary}", f"/what-if?surface={canary}"
-    yield "one prompt, raced through two policies", "/playground"
 
 
 def _check_own(folder: Path) -> None:

@@ -91,7 +91,7 @@ class Roles:
         return self._spec("judge", args, self._is_judged, 5.0, env)
 
     def console(self, listen: Listen, gateway: str) -> ChildSpec:
-        """Return the console's spec; its playground sends requests to the address `gateway`.
+        """Return the console's spec; `gateway` is the address that it asks how the gateway stands.
 
         Nothing depends on it: what it cannot do, it says on its pages.
         """

@@ -65,7 +65,6 @@
     (link.offsetParent ? link : row.querySelector("a")).click();
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches?.("[data-send]")) event.target.form.requestSubmit();
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.target.isContentEditable) {
       if (event.key === "Escape") event.target.blur();
@@ -120,9 +119,8 @@
   ready();
   // Figures that take long come after the page.
   document.addEventListener("htmx:after:swap", ready);
-  // A live page does not move under the pointer, unless it is one to watch.
+  // A live page does not move under the pointer.
   document.addEventListener("htmx:sse:before:message", (event) => {
-    if (event.target.matches?.("[data-moves]")) return;
     if (event.target.matches?.(":hover") || event.target.querySelector?.(":hover, :focus-visible")) event.preventDefault();
   });
 })();

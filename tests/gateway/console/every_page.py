@@ -27,8 +27,8 @@ from gateway.telemetry.ledger import TRACES
 from tests.support.wait import SLACK
 
 _STREAM_S: Final = 10.0 * SLACK
-_APART: Final = ("/static/", "/playground/", "/keys/", "/teams/")
-"""Files that are shipped, races that a visitor starts, keys and teams: what these say is what somebody just typed."""
+_APART: Final = ("/static/", "/keys/", "/teams/")
+"""Files that are shipped, keys and teams: what these say is what somebody just typed."""
 _QUERIES: Final = {
     "/requests": ("?since=all", "?since=all&peek={request_id}", "?q={request_id}"),
     "/requests/live": ("?since=all&after=0-0",),

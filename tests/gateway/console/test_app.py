@@ -90,6 +90,8 @@ async def test_addresses_of_pages_that_are_gone_lead_on(store: RedisStore, tmp_p
             ("/differ?is=slow", "/requests"),
             ("/differ.json?since=24h", "/requests.json"),
             ("/quality?surface=chat", "/now"),
+            ("/playground?a=chat/live", "/policies"),
+            ("/playground/0123456789ab", "/policies"),
         ):  # fmt: skip
             reply = await client.get(old)
             assert (reply.status_code, reply.headers["location"]) == (307, new), old
@@ -104,7 +106,6 @@ async def test_every_page_says_that_replies_are_scripted(store: RedisStore, tmp_
         "/policies",
         "/policies/chat",
         "/rollout",
-        "/playground",
         "/sign-in",
         "/nowhere",
     )
@@ -131,7 +132,6 @@ async def test_numbers_that_are_too_long_are_no_bugs(store: RedisStore, tmp_path
         for address in addresses:
             assert (await client.get(address.replace("{}", digits))).status_code < 500, address
         for address, form in (
-            ("/playground", {"prompt": "x", "max_tokens": digits}),
             ("/cache/wrong", {"request": "req-1", "at": digits}),
             ("/rollout/chat", {"do": "pause", "message": "x", "revision": digits}),
         ):  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import ConsoleConfig
-from gateway.console.server import serve_console
+from gateway.console.server import CannotServeConsole, gateway_of, serve_console
 from gateway.server import connection_limits
 from tests.gateway.console.test_app import places
 from tests.gateway.telemetry.conftest import server, store
@@ -143,3 +143,9 @@ async def test_cookies_bodies_and_keys_of_any_kind(
         cookie = re.search(rb"set-cookie: (tierline-console=[^;]+)", again)
         assert cookie is not None
         assert b" 200 " in (await asked(port, GET + close + b"cookie: " + cookie[1] + b"\r\n\r\n"))[:16]
+
+
+def test_a_key_that_is_named_has_to_be_set() -> None:
+    with pytest.raises(CannotServeConsole, match="ASK_KEY is not set"):
+        gateway_of(ConsoleConfig(gateway="http://127.0.0.1:8787", gateway_key_env="ASK_KEY"), {})
+    assert gateway_of(ConsoleConfig(), {}) is None
