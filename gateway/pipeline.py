@@ -40,9 +40,7 @@ async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
         if shared.reply is not None:
             return shared.reply
         vector = await steps.embedder.vector_for(request, plan)  # 6
-        async with steps.cascade.early(
-            request, plan, vector, steps.router
-        ) as early:  # owns an attempt beside the lookup
+        async with steps.cascade.early(request, vector, steps.router) as early:  # owns an attempt beside the lookup
             near = await steps.semantic_cache.search(request, plan, vector)  # 7
             if near.doubtful:  # a cross-encoder will be asked
                 early.beside_check()

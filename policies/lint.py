@@ -286,10 +286,6 @@ def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
     elif len(policy.tiers) == 1 and escalate.speculate.both is not None:
         message = "this policy has one tier, so there is no second one to ask"
         yield Finding((*speculate, "both"), message, "T405", "leave it out", (Edit((*speculate, "both")),))
-    if escalate.speculate.during_lookup and semantic is None:
-        at = (*speculate, "during_lookup")
-        message = "there is no semantic cache, so there is no lookup"
-        yield Finding(at, message, "T406", "leave it out", (Edit(at),))
     if escalate.speculate.during_check == "always" and (semantic is None or semantic.verify != "default"):
         at = (*speculate, "during_check")
         message = "no cross-encoder is ever asked: that takes verify: default"

@@ -31,6 +31,7 @@ from policies.misfits import CrossEncoderKind, misfits, names, patterns, problem
 from policies.model import ClauseLines, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
 from policies.spending import Spending
+from policies.taken_out import add_taken_out, without_taken_out
 from policies.validation import Section, check_part, validate
 from policies.wildcards import matches
 from policies.yaml_source import MAX_BYTES, Document, read_yaml
@@ -218,7 +219,7 @@ class PolicySource:
         `name` stands for the file in the problems.
         """
         document = Document(Path(name), dict(content), {})
-        rules = validate(Rules, document, _refuse_version)
+        rules = _rules_in(document)
         return _made(rules, document, _deployed(rules, self.tiers)), document
 
     def joined(self, policies: Sequence[tuple[Policy, Document]]) -> PolicySet:
@@ -301,7 +302,7 @@ def policy_with(
     document = read_yaml(file)
     if defaults is not None:
         document = _merged(document, defaults)
-    rules = validate(Rules, document, _refuse_version)
+    rules = _rules_in(document)
     deployed = {} if tiers is None else _deployed(rules, tiers)
     return _made(rules, document, deployed), document
 
@@ -312,7 +313,7 @@ def read_defaults(directory: Path) -> Document | None:
     if not file.exists():
         return None
     document = read_yaml(file)
-    check_part(Rules, document, _refuse_in_defaults)
+    check_part(Rules, _as_read(document), _refuse_in_defaults)
     return document
 
 
@@ -346,11 +347,20 @@ def made_policy(content: Mapping[str, Any], source: Path, deployed: Mapping[str,
     `deployed` has the fields of the policy that are the deployment's doing.
     """
     document = Document(source, dict(content), {})
-    return _made(validate(Rules, document, _refuse_version), document, deployed)
+    return _made(_rules_in(document), document, deployed)
+
+
+def _rules_in(document: Document) -> Rules:
+    return validate(Rules, _as_read(document), _refuse_version)
+
+
+def _as_read(document: Document) -> Document:
+    """Return the document without what was taken out of policies."""
+    return Document(document.file, without_taken_out(document.value), document.places)
 
 
 def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
-    version = version_of(rules)
+    version = version_of(rules, document.value)
     made = {**dict(rules), "version": version, "content": document.value, "lines": ClauseLines(document.places)}
     if rules.optional_tiers and deployed:
         made |= _without_missing(rules, rules.tiers_with({*deployed["ladder"], *deployed["unconfigured"]}))
@@ -394,10 +404,12 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
     }
 
 
-def version_of(policy: Rules) -> str:
+def version_of(policy: Rules, content: Mapping[str, Any]) -> str:
     """SHA-256, in hex, of everything the policy rules."""
     ruling = {name: getattr(policy, name) for name in _RULING}
-    return _hashed({name: _canonical(value) for name, value in ruling.items() if value != _LATER.get(name)})
+    canonical = {name: _canonical(value) for name, value in ruling.items() if value != _LATER.get(name)}
+    add_taken_out(canonical, content)
+    return _hashed(canonical)
 
 
 def _hashed(canonical: Any) -> str:

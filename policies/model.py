@@ -366,14 +366,12 @@ class Hedge(Section):
 class Speculate(Section):
     """Attempts that start before it is known whether they are needed.
 
-    `both`: requests for which the start tier and the next one are called at once. `during_lookup`: a start tier that
-    costs nothing is called while the semantic cache is still searched. `during_check`: the start tier is called while
-    the cross-encoder reads, if it is `free` of cost, `always`, or `never`. A hit cancels the call; backends that are
-    paid mostly charge for its prompt all the same.
+    `both`: requests for which the start tier and the next one are called at once. `during_check`: the start
+    tier is called while the cross-encoder reads, if it is `free` of cost, `always`, or `never`. A hit cancels the call;
+    backends that are paid mostly charge for its prompt all the same.
     """
 
     both: RouteRule | None = None
-    during_lookup: bool = False
     during_check: Literal["free", "always", "never"] = "free"
 
 

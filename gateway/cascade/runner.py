@@ -27,7 +27,6 @@ from routing.cascade import NO_RACING, Attempt, Cascade, Fail, Racing, Serve, St
 from routing.decide import NoTierError
 
 if TYPE_CHECKING:
-    from cache.planning.plan import CachePlan
     from gateway.backends.refusals import Verdict
     from gateway.cascade.router import Routed, Router
     from gateway.cascade.verifying import Verifiers
@@ -70,31 +69,25 @@ class CascadeRunner:
         request.client.watch()
         return CascadeRun(request, self, routed)
 
-    def early(self, request: RequestContext, plan: CachePlan, vector: Vector | None, router: Router) -> EarlyRun:
+    def early(self, request: RequestContext, vector: Vector | None, router: Router) -> EarlyRun:
         """Return what owns an attempt that begins before it is known whether there is a hit."""
-        return EarlyRun(self, request, plan, vector, router)
+        return EarlyRun(self, request, vector, router)
 
 
 @dataclass(slots=True)
 class EarlyRun:
     """Own the cascade of a request while its stored answer is looked for: `async with` closes what has begun.
 
-    The cascade begins beside the semantic lookup if the policy wants that; only a tier that costs nothing is called.
     `run` is the cascade that has begun, if any. Its `answer` may be asked for within the block.
     """
 
     runner: CascadeRunner
     request: RequestContext
-    plan: CachePlan
     vector: Vector | None
     router: Router
     run: CascadeRun | None = None
 
     async def __aenter__(self) -> Self:
-        request = self.request
-        wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
-        if wanted and self.vector is not None and not self.plan.why_not_semantic():
-            self._begin(paid=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -157,7 +150,7 @@ class CascadeRun:
         return self._runner.expected.of(self._request, hold, self._tiers)
 
     def begin(self) -> None:
-        """Start the first attempt now, beside the semantic lookup."""
+        """Start the first attempt now, while the cross-encoder reads."""
         step = self._next()
         if isinstance(step, Attempt):
             self._start(step)

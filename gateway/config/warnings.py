@@ -15,6 +15,7 @@ from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
 from policies.lint import faults, lint
 from policies.model import UNCALIBRATED_BELOW, Policy, Rules
+from policies.taken_out import lint_taken_out
 from policies.yaml_source import Document
 from routing.difficulty.model import kinds_in, shipped_artefact, version_in
 
@@ -22,7 +23,10 @@ from routing.difficulty.model import kinds_in, shipped_artefact, version_in
 def findings_in(policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
     """Return every mistake in a policy that loads, at its place; with a deployment, also what that lacks."""
     doubts = doubts_about(policy, deployment) if deployment is not None else []
-    return [document.locate(finding) for finding in (*faults(policy), *lint(policy), *doubts)]
+    return [
+        document.locate(finding)
+        for finding in (*lint_taken_out(document.value), *faults(policy), *lint(policy), *doubts)
+    ]
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:

@@ -39,15 +39,6 @@ escalate:
   speculate: {both: tokens_in < 100}
 holdout: 0%
 """
-EARLY = """
-surface: early
-slo: {deadline: 20s}
-tiers: [local, hosted]
-route: {classifier: none, start: {local: otherwise}}
-escalate: {speculate: {during_lookup: true}}
-cache: {exact: {ttl: 1h}, semantic: {ttl: 1h, min_similarity: 0.85, audit: 0%}}
-holdout: 0%
-"""
 BUDGET = """
 surface: budget
 slo: {{deadline: 20s, on_miss: {on_miss}}}
@@ -65,7 +56,6 @@ POLICIES = {
         for number in range(8)
     },
     "both": BOTH,
-    "early": EARLY,
     "budget": BUDGET.format(on_miss="serve_best", holdout="0%"),
     "strict": BUDGET.format(on_miss="fail", holdout="0%").replace("surface: budget", "surface: strict"),
     "held": BUDGET.format(on_miss="fail", holdout="100%").replace("surface: budget", "surface: held"),
@@ -180,32 +170,6 @@ def test_speculation_ends_what_was_not_needed(gw: Gateway, local_upstream: Upstr
     assert (answer.headers["x-tierline-path"], text_of(answer.content)) == ("direct", SMALL.text)
     until(lambda: hosted_upstream.requests, 2, "the speculative call")
     hosted_upstream.requests[0].wait_gone(1)
-    until(lambda: in_flight(gw) == 0, 2, "no call in flight")
-
-
-def recognised(gw: Gateway, question: str) -> bool:
-    """Whether an answer to another wording is found; where it is not yet, no model is asked, nothing stored."""
-    reply = ask(gw, question, model="early", stream=False, headers={"x-tierline-cache": "only-if-cached"})
-    return reply.headers.get("x-tierline-path") == "cache-semantic"
-
-
-def test_a_free_tier_begins_during_the_lookup(gw: Gateway, local_upstream: Upstream) -> None:
-    """The route is decided before the semantic cache is asked; a hit ends what has begun."""
-    first = ask(gw, "What is the capital city of France?", model="early", stream=False)
-    hops = [entry.split(";")[0] for entry in first.headers["server-timing"].split(", ")]
-    assert hops.index("route") < hops.index("cache.semantic")
-    assert first.headers["x-tierline-path"] == "direct"
-
-    question = "What is the capital city of France?"
-    until(
-        lambda: ask(gw, question, model="early", stream=True).headers["x-tierline-path"] == "cache-exact",
-        5,
-        "a stored answer",
-    )
-    until(lambda: recognised(gw, "Whats the capital city of France?"), 5, "a hit by meaning")
-    local_upstream.default = slow(SMALL, 10)
-    rephrased = ask(gw, "What's the capital city of France?", model="early", stream=False)
-    assert rephrased.headers["x-tierline-path"] == "cache-semantic"
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
 
 

@@ -49,8 +49,6 @@ EXACT = "exact: {ttl: 24h}"
         ([("[local, hosted]", "[hosted]"), (START, "start: {hosted: otherwise}"),
           ("invalid: [json]}", "invalid: [json]}, speculate: {both: stream}")],
          "escalate.speculate.both", "no second one"),
-        ([("invalid: [json]}", "invalid: [json]}, speculate: {during_lookup: true}")],
-         "escalate.speculate.during_lookup", "no lookup"),
         ([("tiers: [local, hosted]", "tiers: [local, hosted]\nholdout: 50%")], "holdout", "50%"),
         ([("tiers: [local, hosted]", "tiers: [local, hosted]\nload: {max_wait: 31s}")],
          "load.max_wait", "slo.deadline"),

@@ -97,7 +97,7 @@ def _check(change: Change, surface: LabelledSurface, expected: Policy) -> None:
         file = Path(folder) / surface.file.name
         file.write_text(change.after, encoding="utf-8", newline="")
         policy, _ = read_policy(file)
-    if policy.version != version_of(expected):
+    if policy.version != version_of(expected, expected.content):
         raise DataError(f"{surface.file} is laid out in a way that cannot be edited automatically; edit it by hand")
 
 

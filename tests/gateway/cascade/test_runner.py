@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cache.planning.plan import CachePlan
 from cache.store.base import NoStore
 from gateway.accounting import HedgeBudgets
 from gateway.backends.openai import OpenAIBackend
@@ -81,12 +78,6 @@ def asks(*, stream: bool = False, **escalate: Any) -> RequestContext:
     route = request.policy.route.model_copy(update={"classifier": "none"})
     policy = request.policy.model_copy(update={"route": route})
     return replace(request, body=body, features=features_of(body), policy=policy)
-
-
-def plan_of(request: RequestContext) -> CachePlan:
-    """A plan by which the request may be answered by meaning."""
-    facts: Any = None  # read where there are keys
-    return CachePlan(request.policy.cache, "chat", "", request.body, facts, reason="")
 
 
 @pytest.mark.parametrize(
@@ -181,38 +172,32 @@ async def test_a_client_that_leaves_ends_all_calls(options: dict[str, Any]) -> N
     assert {hop.attributes[names.OUTCOME] for hop in hops} == {"caller_gone"}
 
 
-@contextlib.asynccontextmanager
-async def looking_up(worker: Worker, request: RequestContext) -> AsyncIterator[CascadeRun | None]:
-    """What has begun while the stored answer is looked for."""
-    async with worker.runner.early(request, plan_of(request), VECTOR, worker.router) as early:
-        yield early.run
-
-
 VECTOR: Any = object()
 """A vector that is there and that nothing here reads."""
 
 
-@pytest.mark.parametrize(("wanted", "free", "begins"), [(True, True, True), (True, False, False), (False, True, False)])
-async def test_an_attempt_begins_beside_the_lookup_if_it_costs_nothing(wanted: bool, free: bool, begins: bool) -> None:
-    """And if the policy wants it; a hit, or anything else that ends the block, ends its call."""
-    worker, request = Worker(SLOW, SLOW, free=free), asks(speculate={"during_lookup": wanted})
-    with pytest.raises(InvalidRequest):
-        async with looking_up(worker, request) as run:
-            await asyncio.sleep(0.01)
-            assert (run is not None, worker.in_flight) == (wanted, 1 if begins else 0)
-            raise InvalidRequest("whatever")
-    assert worker.in_flight == 0
-
-
 async def test_an_answer_that_began_early_is_served_in_its_block() -> None:
     """The end of the block leaves a stream that is served alone."""
-    worker, request = Worker(GOOD, GOOD), asks(stream=True, speculate={"during_lookup": True})
-    async with looking_up(worker, request) as run:
-        assert run is not None
-        served = await run.answer()
+    worker, request = Worker(GOOD, GOOD), asks(stream=True)
+    async with worker.runner.early(request, VECTOR, worker.router) as early:
+        early.beside_check()
+        assert early.run is not None
+        served = await early.run.answer()
     assert isinstance(served.answer, LiveStream)
     assert (worker.in_flight, request.ledger.attempts) == (1, 1)
     served.answer.close()
+    assert worker.in_flight == 0
+
+
+async def test_a_lookup_that_fails_ends_the_call_beside_it() -> None:
+    """A call that began early does not outlive its request."""
+    worker, request = Worker(SLOW, SLOW), asks()
+    with pytest.raises(InvalidRequest):
+        async with worker.runner.early(request, VECTOR, worker.router) as early:
+            early.beside_check()
+            await asyncio.sleep(0.01)
+            assert worker.in_flight == 1
+            raise InvalidRequest("whatever")
     assert worker.in_flight == 0
 
 
@@ -223,7 +208,7 @@ async def test_an_answer_that_began_early_is_served_in_its_block() -> None:
 async def test_an_attempt_begins_while_the_cross_encoder_reads(when: str, free: bool, begins: bool) -> None:
     """Where it costs nothing, or always, by policy."""
     worker, request = Worker(SLOW, SLOW, free=free), asks(speculate={"during_check": when})
-    async with worker.runner.early(request, plan_of(request), VECTOR, worker.router) as early:
+    async with worker.runner.early(request, VECTOR, worker.router) as early:
         early.beside_check()
         early.beside_check()
         await asyncio.sleep(0.01)

@@ -37,15 +37,6 @@ escalate:
   speculate: {both: tokens_in < 100}
 holdout: 0%
 """
-EARLY = """
-surface: chat
-slo: {deadline: 20s}
-tiers: [local]
-route: {classifier: none, start: {local: otherwise}}
-escalate: {speculate: {during_lookup: true}}
-cache: {exact: {ttl: 1h}, semantic: {ttl: 1h, min_similarity: 0.85, audit: 0%}}
-holdout: 0%
-"""
 
 
 class _Exchange:
@@ -131,25 +122,6 @@ async def test_a_stream_that_wins_while_its_client_leaves_is_closed_and_charged_
     assert [call["tier"] for call in record["ledger"]["calls"]].count("local") == 1
     assert record["ledger"]["cost_usd"] == pytest.approx(calls["local"]["cost_usd"] + calls["hosted"]["cost_usd"])
     assert record["ledger"]["status"] == 499
-
-
-@pytest.mark.parametrize("part", ["search", "match"])
-async def test_a_lookup_that_fails_ends_the_attempt_beside_it(
-    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    """An attempt that was begun during the semantic lookup (`speculate.during_lookup`) does not outlive its request."""
-    upstream.default = Reply(before_headers_s=30)
-
-    async def broken(*_: object, **__: object) -> None:
-        await asyncio.to_thread(upstream.wait_for, 1)
-        raise RuntimeError("the lookup has a bug")
-
-    monkeypatch.setattr(ResponseCache, part, broken)
-    async with in_process(tmp_path, upstream.url, store_url=store.url, policies={"chat": EARLY}) as app:
-        answer = await app.ask("What is the capital city of France?")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
-        await asyncio.to_thread(upstream.requests[0].wait_gone, 2)
-        assert in_flight(app.steps) == 0
 
 
 async def test_a_store_that_hangs_at_the_stop_costs_no_record(

@@ -1,0 +1,45 @@
+"""Keys and words that were taken out of policies: read for one release, without effect, and named by lint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.commands.policy.lint import Checks, fix
+from policies.loader import read_policy
+from policies.taken_out import TAKEN_OUT
+
+PLAIN = """\
+surface: chat
+slo: {deadline: 20s}
+tiers: [local, hosted]
+route: {classifier: none, start: {local: otherwise}}
+"""
+VERSION = "cdf8843d7d185bebf35f7ab70e0ca243943808b3d7b0a31d7b69dfd662d5ff59"
+"""That of PLAIN when policies had these keys."""
+WITH = {"escalate.speculate.during_lookup": "escalate: {speculate: {during_lookup: true}}\n"}
+
+
+def test_a_policy_keeps_its_version(tmp_path: Path) -> None:
+    """So that what was decided by it can be decided again."""
+    file = tmp_path / "chat.yaml"
+    file.write_text(PLAIN)
+    assert read_policy(file)[0].version == VERSION
+    file.write_text(PLAIN + "escalate: {speculate: {during_lookup: false}}\n")
+    assert read_policy(file)[0].version == VERSION
+    file.write_text(PLAIN + "".join(WITH.values()))
+    assert read_policy(file)[0].version != VERSION
+
+
+@pytest.mark.parametrize("key", WITH)
+def test_it_is_read_and_lint_says_what_to_write(tmp_path: Path, key: str) -> None:
+    """At its line, and a script can mend it."""
+    file = tmp_path / "chat.yaml"
+    file.write_text(PLAIN + WITH[key])
+    checks = Checks([tmp_path], None, None)
+    [finding] = checks.findings()
+    assert (finding.code, finding.key, finding.line) == ("T109", key, 5)
+    fix(checks)
+    assert checks.findings() == []
+    assert {".".join(one.at) for one in TAKEN_OUT} == set(WITH)
