@@ -36,9 +36,6 @@ class StoredAnswer:
     model: str
     confidence: float | None = None
     cost_usd: float | None = None
-    ttft_s: float | None = None
-    tokens_per_s: float | None = None
-    """Speed of a streamed answer, in tokens per second: a paced replay has the same."""
     dropped: tuple[str, ...] = ()
     """Paths of the request's fields that its backend was not sent; a hit names them too."""
 
@@ -61,8 +58,6 @@ class CacheEntry(NamedTuple):
     expires_at: float
     question: str
     cost_usd: float | None
-    ttft_s: float | None = None
-    tokens_per_s: float | None = None
     similarity: float | None = None
     score: float | None = None
     origin: str = ""
@@ -128,6 +123,11 @@ _LARGEST = 64 << 20
 """Maximum bytes that a payload may inflate to: far above any entry, and small enough for memory."""
 
 
+_NO_PACE: Final = (None, None)
+"""Stands in the bytes of an entry where earlier versions have how fast it came."""
+_PACE: Final = slice(10, 12)
+
+
 class CorruptEntry(Exception):
     """The bytes are damaged, in another format, or belong to another key."""
 
@@ -152,7 +152,7 @@ def encode(key: str, entry: CacheEntry) -> bytes:
     length, payload = _deflated(entry.body)
     meta = (
         key, length, entry.tier, entry.backend, entry.model, entry.surface, entry.policy, entry.confidence,
-        entry.created_at, entry.expires_at, entry.question, entry.cost_usd, entry.ttft_s, entry.tokens_per_s,
+        entry.created_at, entry.expires_at, entry.question, entry.cost_usd, *_NO_PACE,
         entry.similarity, entry.score, entry.origin, entry.dropped, entry.tags,
     )  # fmt: skip
     return _frame(_ENTRY, meta, payload)
@@ -168,6 +168,7 @@ def decode(key: str, data: bytes) -> CacheEntry:
     try:
         fields[-1] = tuple((tag, version) for tag, version in fields[-1])
         fields[-2] = tuple(fields[-2])
+        del fields[_PACE]
         return CacheEntry(body, *fields)
     except (TypeError, ValueError):
         raise CorruptEntry("tags") from None

@@ -247,8 +247,6 @@ class WritePlanner:
             expires_at=now + ttl,
             question=(plan.keys.question or "")[:LONGEST_QUESTION],  # longer ones are not looked up semantically
             cost_usd=answer.cost_usd,
-            ttft_s=answer.ttft_s,
-            tokens_per_s=answer.tokens_per_s,
             dropped=answer.dropped,
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )

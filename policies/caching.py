@@ -110,8 +110,6 @@ class CachePolicy(Section):
     nor shared with concurrent equal requests."""
     store_tool_calls: bool = False
     """Whether answers that call tools are stored: repeating a call may have another effect."""
-    replay: Literal["at_once", "paced"] = "at_once"
-    """How a stored answer is streamed: as one piece, or at its original pace."""
     coalesce: bool = True
     scope: Literal["tenant", "team"] = "tenant"
     """Who shares answers: each tenant alone, or all tenants of its team (`tenants` in the deployment's config)."""

@@ -32,6 +32,13 @@ TAKEN_OUT: Final = (
         "",
         "has no effect any more: a call can begin while the cross-encoder reads (during_check)",
     ),
+    TakenOut(
+        ("cache", "replay"),
+        ("at_once", "paced"),
+        "at_once",
+        "",
+        "has no effect any more: a stored answer is streamed at once",
+    ),
 )
 
 

@@ -237,13 +237,12 @@ def _pending_write(
     completion: _Whole,
 ) -> PendingWrite:
     """Return the write of an answer, built once it has ended: `completion` returns the whole of it, or None."""
-    ledger, root = request.ledger, request.trace.root
+    ledger = request.ledger
 
     def make() -> CacheWrite | None:
         value = completion()
         if value is None:
             return None
-        ttft_s = ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None
         answer = StoredAnswer(
             value,
             ledger.tier,
@@ -251,21 +250,12 @@ def _pending_write(
             ledger.model,
             ledger.confidence,
             None if ledger.cost_unknown else ledger.cost_usd,
-            ttft_s,
-            _tokens_per_s(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
             ledger.dropped,
         )
         contested = not plan.read or request.clamp is not None or plan.demands is not NO_DEMANDS
         return CacheWrite(plan, answer, plan.vector_of(vector), contested, _fault_of(request, value))
 
     return PendingWrite(plan, make)
-
-
-def _tokens_per_s(tokens: int, ttft_s: float | None, total_s: float) -> float | None:
-    """Return the pace of a stream after its first token; the request's cost may not be final yet."""
-    if ttft_s is None or tokens < 2 or total_s <= ttft_s:
-        return None
-    return (tokens - 1) / (total_s - ttft_s)
 
 
 def _fault_of(request: RequestContext, completion: Mapping[str, Any]) -> str:

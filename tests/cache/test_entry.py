@@ -32,6 +32,17 @@ def test_an_entry_comes_back_as_it_was() -> None:
     assert decode("k", encode("k", full)) == full
 
 
+def test_an_entry_of_an_earlier_version_is_read() -> None:
+    """It has the pace at which it came, which nothing asks for any more."""
+    data = encode("k", ENTRY)
+    length = struct.unpack_from(">I", data, 8)[0]
+    head, payload = data[12 : 12 + length], data[12 + length :]
+    earlier = head.replace(b"0.0,null,null,", b"0.0,0.4,37.5,")
+    assert earlier != head
+    rest = earlier + payload
+    assert decode("k", struct.pack(">3sBII", b"TLC", 4, zlib.crc32(rest), len(earlier)) + rest) == ENTRY
+
+
 def test_an_entry_is_not_read_under_another_key() -> None:
     """The key inside must be the key asked for."""
     with pytest.raises(CorruptEntry):

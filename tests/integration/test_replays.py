@@ -38,9 +38,6 @@ _questions = itertools.count()
 
 POLICIES = {
     "chat": CHAT.replace("exact: {ttl: 1h}", "exact: {ttl: 1h}\n  store_tool_calls: true"),
-    "paced": CHAT.replace("surface: chat", "surface: paced")
-    .replace("models: [chat, gpt-4o-mini]", "models: []")
-    .replace("exact: {ttl: 1h}", "exact: {ttl: 1h}\n  replay: paced"),
 }
 
 
@@ -273,37 +270,3 @@ def test_a_weaker_answer_never_takes_a_stronger_ones_place(
 def _weaker(gateway: Gateway) -> float:
     lines = httpx2.get(f"{gateway.origin}/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if "cache_writes_total{" in line and "weaker" in line)
-
-
-def test_a_paced_replay_is_in_pieces_and_not_slow(gw: Gateway, local_upstream: Upstream) -> None:
-    """It comes a token at a time, at a hundred a second or more, and is the text that was stored."""
-    text = "The seat of government is where it has been since 1871, on the hills by the river."
-    local_upstream.default = Reply(text=text)
-    body = fresh_body(model="paced")
-    post(gw, body)
-    stored(gw, body)
-    with openai.OpenAI(base_url=gw.url, api_key="any", max_retries=0, timeout=30) as client:
-        began = time.monotonic()
-        chunks = list(client.chat.completions.create(**body, stream=True))
-        took = time.monotonic() - began
-    pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
-    assert "".join(pieces) == text
-    assert len(pieces) >= len(text.split())
-    assert len(pieces) / 100 - 0.05 < took < 3
-
-
-def test_leaving_ends_a_paced_replay(gw: Gateway, local_upstream: Upstream) -> None:
-    """A replay that would go on for half a minute ends with its client."""
-    local_upstream.default = Reply(text="word " * 3000)
-    body = fresh_body(model="paced")
-    post(gw, body)
-    stored(gw, body)
-    with openai.OpenAI(base_url=gw.url, api_key="any", max_retries=0, timeout=30) as client:
-        stream = client.chat.completions.create(**body, stream=True)
-        assert next(iter(stream))
-        stream.close()
-
-    def idle() -> bool:
-        return "tierline_in_flight 0.0" in httpx2.get(f"{gw.origin}/metrics").text
-
-    until(idle, 5, "the replay to end")

@@ -18,7 +18,10 @@ route: {classifier: none, start: {local: otherwise}}
 """
 VERSION = "cdf8843d7d185bebf35f7ab70e0ca243943808b3d7b0a31d7b69dfd662d5ff59"
 """That of PLAIN when policies had these keys."""
-WITH = {"escalate.speculate.during_lookup": "escalate: {speculate: {during_lookup: true}}\n"}
+WITH = {
+    "escalate.speculate.during_lookup": "escalate: {speculate: {during_lookup: true}}\n",
+    "cache.replay": "cache: {exact: {ttl: 1h}, replay: paced}\n",
+}
 
 
 def test_a_policy_keeps_its_version(tmp_path: Path) -> None:

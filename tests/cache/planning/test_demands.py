@@ -163,14 +163,3 @@ async def test_a_weaker_answer_takes_no_stronger_ones_place_that_is_written_with
     assert [outcome.reason for outcome in await cache.write_all(keeps)] == ["", "weaker"]
     hit = (await cache.exact(plan)).hit
     assert hit is not None and hit.entry.tier == "hosted"
-
-
-async def test_the_pace_of_an_answer_is_kept_with_it(cache: ResponseCache) -> None:
-    """How fast it came is there for a replay to go by."""
-    plan = cache.plan(body(ITALY), policy(), "t", Facts())
-    told = answer()
-    made = type(told)(told.completion, told.tier, told.backend, told.model, ttft_s=0.4, tokens_per_s=37.5)
-    await cache.write(plan, made)
-    hit = (await cache.exact(plan)).hit
-    assert hit is not None
-    assert (hit.entry.ttft_s, hit.entry.tokens_per_s) == (0.4, 37.5)

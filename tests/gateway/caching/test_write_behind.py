@@ -139,17 +139,3 @@ async def test_an_answer_is_drawn_for_whoever_reads_it(
         await asyncio.sleep(0.05)
         assert drawn() == 1
         await app.kept("asked")
-
-
-@pytest.mark.parametrize(
-    ("tokens", "ttft_s", "total_s", "pace"),
-    [
-        (21, 1.0, 3.0, 10.0),
-        (1, 1.0, 3.0, None),  # nothing came after the first token
-        (21, None, 3.0, None),  # the answer came whole
-        (21, 3.0, 3.0, None),  # all of it came at once
-    ],
-)
-def test_the_pace_of_a_stored_stream(tokens: int, ttft_s: float | None, total_s: float, pace: float | None) -> None:
-    """Tokens after the first, by the time after the first; none where there is no such time."""
-    assert write_behind._tokens_per_s(tokens, ttft_s, total_s) == pace
