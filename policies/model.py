@@ -342,13 +342,13 @@ class StreamRules(Section):
     less. `alive` may be sent before that, to show that the connection works: nothing, comments, or the role chunk too;
     the reply's headers are then sent before the answering tier is known. `on_break` applies to a committed stream that
     breaks off or loops: `continue` lets the next tier continue it where its backend can, else the stream ends with the
-    error event; `correct` appends the next tier's own answer, marked as a correction; `error` ends it at once.
+    error event; `error` ends it at once.
     """
 
     hold_tokens: Annotated[Whole, Field(ge=1, le=256)] = 24
     hold_max: Seconds = 0.25
     alive: Literal["none", "comments", "role"] = "none"
-    on_break: Literal["continue", "correct", "error"] = "continue"
+    on_break: Literal["continue", "error"] = "continue"
 
 
 class Hedge(Section):

@@ -33,6 +33,13 @@ TAKEN_OUT: Final = (
         "has no effect any more: a call can begin while the cross-encoder reads (during_check)",
     ),
     TakenOut(
+        ("escalate", "stream", "on_break"),
+        ("correct",),
+        None,
+        "continue",
+        "correct is read as continue: another backend goes on with the text, and none begins anew behind a mark",
+    ),
+    TakenOut(
         ("cache", "replay"),
         ("at_once", "paced"),
         "at_once",

@@ -2,7 +2,6 @@
 
 The policy's choice (`escalate.stream.on_break`):
     continue   another backend gets the text so far, in the way it can take it (`gateway.cascade.continued_text`)
-    correct    a stronger tier answers from the beginning, after a note that separates the two texts
     error      no other call is made
 A stream of which the client has no text yet (its role, at most) is simply requested once more, from any backend.
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from gateway.tiers import Endpoint, Tier
     from routing.cascade import Attempt
 
-CORRECTED: Final = "\n\n[corrected]\n\n"
-"""Text between an answer that broke off and its replacement."""
 _MOST_CALLS: Final = 2
 _LEAST_S: Final = 0.05
 How = Way | Literal["afresh"]
@@ -106,9 +103,6 @@ class Successor:
         at = ladder.index(broken.attempt.tier)
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
         same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.attempt.tier,)
-        if request.policy.escalate.stream.on_break == "correct" and broken.call.state.text:
-            # A weaker tier cannot correct.
-            return iter((*stronger, *same))
         return iter((*same, *stronger, *weaker))
 
     def _fits(self, name: str) -> bool:
@@ -149,7 +143,7 @@ class Successor:
 
     def _how(self, broken: Broken, endpoint: Endpoint) -> How | None:
         """Return how this backend would continue; None if it cannot."""
-        if not broken.call.state.text or self.request.policy.escalate.stream.on_break == "correct":
+        if not broken.call.state.text:
             return "afresh"
         way = endpoint.config.continuation
         if way == "none" or (way == "prompt" and self.request.features.wants_json):
@@ -186,8 +180,6 @@ class Successor:
             call.keep_open()
         hop.attributes[names.OUTCOME] = "accepted"
         hop.attributes[names.REASON] = f"attempt {broken.attempt.number} broke off ({broken.error.error_type}); {how}"
-        if broken.call.state.text and how == "afresh":
-            events.insert(0, _mark())
         return Continued(tier, number, call, events)
 
 
@@ -200,8 +192,6 @@ def _may_go_on(request: RequestContext, broken: Broken) -> bool:
         return False
     if not state.text:
         return not state.thought
-    if request.policy.escalate.stream.on_break == "correct":
-        return not request.features.wants_json
     return not request.body.get("logprobs")
 
 
@@ -236,9 +226,3 @@ async def _first_events(
     except TimeoutError:
         raise BudgetSpent(timeout_s) from None
     return events
-
-
-def _mark() -> Event:
-    choice = {"index": 0, "delta": {"content": CORRECTED}, "finish_reason": None}
-    named = {"id": None, "object": "chat.completion.chunk", "created": None, "model": None}
-    return Event(b"", {**named, "choices": [choice]})

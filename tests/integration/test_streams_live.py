@@ -10,7 +10,6 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.cascade.continuation import CORRECTED
 from gateway.cascade.continued_text import GO_ON
 from tests.integration.test_path import traced
 from tests.support.ask import StreamRead, chat_body, read_stream
@@ -39,7 +38,6 @@ holdout: 0
 """
 KINDS = {
     **{way: (("first", way), "first", "") for way in WAYS},
-    "correct": (("first", "none"), "first", ", on_break: correct"),
     "error": (("first", "prefill"), "first", ", on_break: error"),
     "twins": (("pair", "none"), "pair", ""),
     "top": (("prefill", "last"), "last", ""),
@@ -231,7 +229,7 @@ def test_the_next_one_takes_over_when_the_first_fails(live: Gateway, hosted_upst
 LOOP = "It goes round and round and round it goes. " * 60
 
 
-@pytest.mark.parametrize("kind", ["prefill", "correct", "error"])
+@pytest.mark.parametrize("kind", ["prefill", "error"])
 def test_a_loop_is_ended(live: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, kind: str) -> None:
     """A text that goes round in circles ends long before its limit, and who goes on is not handed the circles."""
     local_upstream.default = Reply(text="Well. " + LOOP, between_s=0.001)
@@ -245,20 +243,10 @@ def test_a_loop_is_ended(live: Gateway, local_upstream: Upstream, hosted_upstrea
     assert answer.error is None
     assert answer.text.endswith("And then it stopped.")
     assert len(answer.text.split()) < 300
-    assert (CORRECTED in answer.text) is (kind == "correct")
-    if kind == "prefill":
-        (request,) = hosted_upstream.requests
-        handed = request.body["messages"][-1]["content"]
-        assert handed.startswith("Well. It goes round")
-        assert len(handed.split()) <= 11
-
-
-def test_a_correction_is_marked(live: Gateway, hosted_upstream: Upstream) -> None:
-    """The stronger tier's own answer follows a mark, under the same id, to the request as it was."""
-    hosted_upstream.default = Reply(text=TEXT)
-    answer = streamed(live, "correct")
-    assert_one_answer(answer, " ".join(WORDS[:SAID]) + CORRECTED + TEXT)
-    assert hosted_upstream.requests[0].body["messages"] == [{"role": "user", "content": "letters, please"}]
+    (request,) = hosted_upstream.requests
+    handed = request.body["messages"][-1]["content"]
+    assert handed.startswith("Well. It goes round")
+    assert len(handed.split()) <= 11
 
 
 def test_of_an_answer_that_has_said_nothing_nothing_is_lost(
@@ -279,7 +267,6 @@ def test_of_an_answer_that_has_said_nothing_nothing_is_lost(
         pytest.param("prefill", {"n": 2}, id="several-choices"),
         pytest.param("prefill", {"logprobs": True}, id="logprobs-asked-for"),
         pytest.param("prompt", {"response_format": {"type": "json_object"}}, id="json-by-prompt"),
-        pytest.param("correct", {"response_format": {"type": "json_object"}}, id="json-corrected"),
     ],
 )
 def test_where_nobody_can_go_on(

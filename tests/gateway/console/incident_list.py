@@ -34,7 +34,7 @@ escalate:
   stream:
     hold_tokens: 4
     hold_max: 150ms
-    on_break: correct
+    on_break: continue
   max_attempts: 3
 cache:
   exact: {ttl: 1h}
