@@ -343,7 +343,7 @@ def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     if ranges is None:
         return None
     rates = _rates({**entry, **ranges[0]} if ranges and not ranges[0]["range"][0] else entry, "")
-    if rates is None or (entry.get("mode") != "embedding" and not rates.get("output")):
+    if "input" not in rates or (entry.get("mode") != "embedding" and not rates.get("output")):
         return None  # an answer that nobody states a price for is not free
     if not any(rates.values()):  # 0 for a hosted model means a trial, or that nobody knows
         return None
@@ -354,8 +354,8 @@ def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     rates |= _long(entry, over, "")
     tiers = {}
     for tier in _TIERS:
-        if (own := _rates(entry, f"_{tier}")) is not None:
-            tiers[tier] = own | _long(entry, over, f"_{tier}")
+        if own := _rates(entry, f"_{tier}") | _long(entry, over, f"_{tier}"):
+            tiers[tier] = own
     return rates | ({"service_tiers": tiers} if tiers else {})
 
 
@@ -372,15 +372,13 @@ def _long(entry: Mapping[str, Any], thousands: Iterable[int], suffix: str) -> di
     return _steps((over * 1000, _rates(entry, f"_above_{over}k_tokens{suffix}")) for over in thousands)
 
 
-def _steps(found: Iterable[tuple[int, dict[str, Any] | None]]) -> dict[str, Any]:
-    """Return the member `long` of a price; {} without any step."""
-    steps = [{"over": over, **rates} for over, rates in found if rates is not None]
+def _steps(found: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the member `long` of a price, whose steps may leave rates out; {} without any step."""
+    steps = [{"over": over, **rates} for over, rates in found if rates]
     return {"long": steps} if steps else {}
 
 
-def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any] | None:
-    """Return the rates with this suffix in US dollars per million tokens; None unless a prompt's rate is there."""
+def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
+    """Return the rates with this suffix in US dollars per million tokens, those that are there."""
     found = {name: entry.get(f"{key}{suffix}") for name, key in _RATES.items()}
-    if found["input"] is None:
-        return None
     return {name: round(value * 1e6, 6) for name, value in found.items() if value is not None}

@@ -5,6 +5,7 @@ A price that nobody states is unknown, which is None and never 0: an unknown cos
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -58,17 +59,27 @@ class TokenRates(Section):
 
 
 def _completed(price: Mapping[str, Any]) -> dict[str, Any]:
-    usual = {name: price[name] for name in ("input", "output") if name in price}
     made = dict(price)
     if "long" in made:
-        steps = _steps(made["long"])
-        made["long"] = [{**usual, **one} if isinstance(one, Mapping) else one for one in steps]
+        steps, below = list(_steps(made["long"])), price
+        with contextlib.suppress(TypeError, KeyError):  # what is no step is refused later
+            steps.sort(key=lambda step: step["over"])
+        for at, step in enumerate(steps):
+            if isinstance(step, Mapping):
+                steps[at] = below = _usual(below, step)
+        made["long"] = steps
     if isinstance(tiers := made.get("service_tiers"), Mapping):
         made["service_tiers"] = {
-            name: _completed({**usual, **rates}) if isinstance(rates, Mapping) else rates
+            name: _completed(_usual(price, rates)) if isinstance(rates, Mapping) else rates
             for name, rates in tiers.items()
         }
     return made
+
+
+def _usual(price: Mapping[str, Any], rates: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rates with what they leave out: the answer's or, where they state no `input`, any of them."""
+    left_out = ("output",) if "input" in rates else TokenRates.model_fields
+    return {name: price[name] for name in left_out if name in price} | dict(rates)
 
 
 class LongContext(TokenRates):
@@ -106,7 +117,7 @@ class Price(TokenRates):
     @model_validator(mode="before")
     @classmethod
     def _left_out_is_as_usual(cls, data: Any) -> Any:
-        """Return the data with the usual price of prompt and answer where further rates leave one out."""
+        """Return the data with the price of shorter prompts, or of ordinary calls, where further rates leave it out."""
         return _completed(data) if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")

@@ -204,6 +204,23 @@ def imported(entry: dict[str, Any]) -> Price | None:
     return facts_from_price_map(price_map, {"h": "openai"}, date.today(), "").models["openai"]["m"].price
 
 
+@pytest.mark.parametrize("suffix", ["", "_flex"])
+def test_a_step_or_a_tier_without_a_price_of_the_prompt_is_kept(suffix: str) -> None:
+    """What it states counts, and the rest is as for shorter prompts, or ordinary calls; nothing stated is no step."""
+    base = {"input_cost_per_token": 2e-06, "output_cost_per_token": 8e-06, "cache_read_input_token_cost": 1e-06}
+    own = {f"output_cost_per_token_above_200k_tokens{suffix}": 9e-06}
+    own |= {f"cache_read_input_token_cost_above_300k_tokens{suffix}": 1.5e-06}
+    own |= {f"input_cost_per_image_above_128k_tokens{suffix}": 1.0}
+    if suffix:
+        own |= {"output_cost_per_token_flex": 4e-06}
+    price = imported(base | own)
+    assert price is not None
+    of_tier = price.service_tiers["flex"] if suffix else price
+    steps = [(one.over, one.input, one.output, one.cached_input) for one in of_tier.long]
+    assert steps == [(200_000, 2, 9, 1), (300_000, 2, 9, 1.5)]
+    assert (of_tier.input, of_tier.output, of_tier.cached_input) == (2, 4 if suffix else 8, 1)
+
+
 def test_ranges_with_rates_of_their_own_are_steps() -> None:
     """A range begins above its lower end, in whatever order they stand; a rate that it leaves out is the entry's."""
     ranges = [

@@ -55,6 +55,17 @@ def test_rates_that_leave_a_price_out_have_the_usual_one() -> None:
     assert dear_answers.of(Usage(2000, 10)) == pytest.approx((2000 * 2 + 10 * 20) * 1e-6)
 
 
+def test_a_step_without_a_price_of_the_prompt_has_that_of_shorter_ones() -> None:
+    """Cached tokens, too, and not the first price where there is a step between; so of a service tier."""
+    steps = [{"over": 5000, "output": 30}, {"over": 1000, "input": 4, "cached_input": 2}]
+    price = Price.model_validate({"input": 2, "output": 10, "cached_input": 0.5, "long": steps})
+    assert price.of(Usage(2000, 10, tokens_cached=1000)) == pytest.approx((1000 * 4 + 1000 * 2 + 10 * 10) * 1e-6)
+    assert price.of(Usage(6000, 10, tokens_cached=1000)) == pytest.approx((5000 * 4 + 1000 * 2 + 10 * 30) * 1e-6)
+    flex = {"input": 2, "output": 10, "cached_input": 0.5, "service_tiers": {"flex": {"output": 5}}}
+    call = Usage(100, 10, tokens_cached=50, service_tier="flex")
+    assert Price.model_validate(flex).of(call) == pytest.approx((50 * 2 + 50 * 0.5 + 10 * 5) * 1e-6)
+
+
 def test_usage_names_what_was_cached() -> None:
     """The details of the prompt's tokens and the service tier are read; impossible counts are cut to the prompt."""
     value = {
