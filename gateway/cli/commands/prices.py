@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import textwrap
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,11 +114,12 @@ def _rows(deployment: Deployment, known: KnownModels, today: date, most_days: in
     for tier in deployment.tiers:
         for backend in tier.backends:
             price, facts = backend.price, known.find(backend.base_url, backend.model)
+            finding = _finding(backend, facts, today, most_days) or _disagreement(backend, facts, known)
             yield {
                 "tier": tier.name,
                 "backend": backend.name,
                 "model": backend.model,
-                "finding": _finding(backend, facts, today, most_days) or _disagreement(backend, facts, known),
+                "finding": "; ".join(filter(None, (finding, _second_source(backend, facts, known)))),
                 "price": None if price is None else price.model_dump(exclude_none=True),
                 "source": backend.price_source or "unknown",
             }
@@ -158,6 +161,23 @@ def _disagreement(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] |
     own, theirs = (_shown(one.model_dump(exclude_none=True)) for one in (facts[0].price, other.price))
     own_file = f"the {facts[1].name} says {own}"
     return f"{own_file}, the {shipped.name} {theirs}; the first counts, as prices.file names it"
+
+
+def _second_source(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, known: KnownModels) -> str:
+    """Return what genai-prices, where it is installed, says otherwise of a price that a file states; '' if nothing."""
+    if facts is None or backend.price_source != facts[1].name:
+        return ""
+    with contextlib.suppress(CommandError):
+        name = _price_diff.source()
+        model = (known.provider(backend.base_url), backend.model)
+        alone = facts[1].model_copy(update={"models": {model[0]: {model[1]: facts[0]}}})
+        rows = takewhile(lambda row: row["used"], _price_diff.differences(alone, {model}))
+        rates = [row for row in rows if row["times"] is not None and row["field"] != "context"]
+        told = ", ".join(
+            f"{row['field']} {row['theirs']:g}, of which this is {row['times']:.3g} times" for row in rates
+        )
+        return f"{name} says {told}: see tierline prices diff" if told else ""
+    return ""
 
 
 def _shown(price: dict[str, Any] | None) -> str:

@@ -90,3 +90,21 @@ def test_a_finding_is_a_difference_of_what_is_used(tmp_path: Path, capsys: pytes
     assert "openai gpt-6-luna: input 1.0, theirs 0.1 (10 times); newer: ours, theirs of 2026-" in shown
     assert main(["prices", "diff", "--config", str(config), "--all"]) == 1
     assert "gpt-6.1-sol: model none" in capsys.readouterr().out
+
+
+def test_a_check_tells_what_the_second_source_says_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of prices that a file states; whoever states one in the config has decided."""
+    file, config = tmp_path / "prices.json", tmp_path / "tierline.yaml"
+    file.write_bytes(orjson.dumps(facts(openai=MODELS).model_dump(mode="json", exclude_defaults=True)))
+    backend = "{base_url: 'https://api.openai.com/v1', model: gpt-6-luna}"
+    stated = backend.replace("luna}", "luna, name: stated, price: {input: 1, output: 0.5, cached_input: 0.01}}")
+    config.write_text(
+        f"tiers: [{{name: a, backends: [{backend}]}}, {{name: b, backends: [{stated}]}}]\n"
+        f"cross_encoder: none\nprices: {{file: '{file}'}}\n"
+    )
+    assert main(["prices", "check", "--config", str(config), "--max-age", "100000", "--json"]) == 1
+    one, other = orjson.loads(capsys.readouterr().out)["backends"]
+    assert "genai-prices" in one["finding"] and "input 0.1, of which this is 10 times" in one["finding"]
+    assert "as prices.file names it; " in one["finding"] and "genai" not in other["finding"]
