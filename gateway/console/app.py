@@ -36,13 +36,11 @@ from gateway.console.svg import (
     ribbon,
     shares,
     small,
-    tier_ladder,
     waterfall,
 )
 from gateway.console.views import (
     audit,
     caching,
-    conversation,
     keys,
     money,
     now,
@@ -75,6 +73,8 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOVED: Final[Mapping[str, str]] = {
     "/differ": "/requests",
     "/quality": "/now",
+    "/conversations/": "/requests?since=all&conversation=",
+    "/conversations": "/requests",
     "/playground": "/policies",
 }
 """Addresses of pages that are gone, and the page that has most of what each had. They go with the next release."""
@@ -83,7 +83,6 @@ _VIEWS: Final[tuple[View, ...]] = (
     now.pages,
     surface.pages,
     requests.pages,
-    conversation.pages,
     policy.pages,
     whatif.pages,
     rollout.pages,
@@ -130,7 +129,6 @@ class ConsoleApp:
                 "shares": shares,
                 "small": small,
                 "drawn": lines,
-                "ladders": tier_ladder,
                 "bars_of": bars,
                 "histograms": histogram,
                 "failing": lambda: archive.failing,
@@ -261,10 +259,15 @@ class ConsoleApp:
 
 
 def _redirect_to(address: str) -> Handler:
-    """Return a handler that redirects to an address, to its JSON where the old one's was asked for."""
+    """Return a handler that redirects to an address: with the rest of the path where it ends in a filter without value,
+    to the page's JSON where the old one's was asked for."""
 
     async def redirect(request: Request) -> Response:
-        return RedirectResponse(f"{address}.json" if request.url.path.endswith(".json") else address, 307)
+        rest = request.path_params["rest"]
+        path, mark, query = address.partition("?")
+        kind = ".json" if rest.endswith(".json") else ""
+        value = quote(rest.removesuffix(".json"), safe="") if query.endswith("=") else ""
+        return RedirectResponse(f"{path}{kind}{mark}{query}{value}", 307)
 
     return redirect
 

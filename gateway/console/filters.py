@@ -23,6 +23,7 @@ _TEXTS: Final = (
     "team",
     "key",
     "user",
+    "conversation",
     "kind",
     "arm",
     "error",

@@ -107,7 +107,6 @@ def pages(folder: Path) -> list[Asked]:
         *(Asked(f"cache, {span}", f"/cache?since={span}", 100) for span in ("1h", "24h", "7d")),
         *(Asked(f"money, {span}", f"/money?since={span}", 100) for span in ("24h", "30d")),
         Asked("money by tenant, 30d", "/money?by=tenant&since=30d", 100),
-        *(Asked(f"conversations, {span}", f"/conversations?since={span}", 100) for span in ("1h", "24h")),
         Asked("what if", "/what-if?surface=chat", 100),
     ]
     return found

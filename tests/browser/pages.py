@@ -58,8 +58,6 @@ def addresses(demo: RunningDemo, folder: Path) -> dict[str, str]:
                     found[f"request-{kind}"] = re.sub(r"{request_id[^}]*}", rows[0]["request_id"], path)
         elif path == "/cache/wrong":
             found["cache-wrong"] = f"{path}?request={demo.request_id('path=cache-semantic')}"
-        elif path == "/conversations/{id}":
-            found["conversation"] = path.replace("{id}", demo.data("/conversations?since=24h")["listed"][0]["name"])
         elif path == "/keys/{name}":
             found["key"] = f"/keys/{_key(demo)}"
         elif path == "/teams/{kind}/{name:path}":

@@ -124,8 +124,8 @@ def _filled(route: Route, values: Mapping[str, Sequence[str]]) -> list[str]:
     any_of = [*values["surface"], *values["conversation"][:20], *values["request_id"][:20]]
     paths = [route.path.replace(":path}", "}")]
     for name in route.param_convertors:
-        fill = values["conversation"] if "conversation" in route.path else values.get(name, any_of)
-        paths = [path.replace(f"{{{name}}}", quote(value, safe="")) for path in paths for value in fill or any_of]
+        fill = values.get(name, any_of) or any_of
+        paths = [path.replace(f"{{{name}}}", quote(value, safe="")) for path in paths for value in fill]
     more = [
         f"{route.path}{query.format(request_id=one)}"
         for query in _QUERIES.get(route.path.removesuffix(".json"), ())

@@ -90,6 +90,9 @@ async def test_addresses_of_pages_that_are_gone_lead_on(store: RedisStore, tmp_p
             ("/differ?is=slow", "/requests"),
             ("/differ.json?since=24h", "/requests.json"),
             ("/quality?surface=chat", "/now"),
+            ("/conversations?since=1h", "/requests"),
+            ("/conversations/00c0ffee", "/requests?since=all&conversation=00c0ffee"),
+            ("/conversations/00c0ffee.json", "/requests.json?since=all&conversation=00c0ffee"),
             ("/playground?a=chat/live", "/policies"),
             ("/playground/0123456789ab", "/policies"),
         ):  # fmt: skip
@@ -126,7 +129,7 @@ async def test_numbers_that_are_too_long_are_no_bugs(store: RedisStore, tmp_path
     addresses = (
         "/requests/req-1?at={}", "/requests/req-1?hop={}", "/requests?before={}-{}", "/requests?peek=req-1&at={}",
         "/what-if?surface=chat&to={}", "/surfaces/chat?from=1&to={}",
-        "/conversations/req-1?at={}", "/cache/wrong?request=req-1&at={}",
+        "/cache/wrong?request=req-1&at={}",
     )  # fmt: skip
     async with console(tmp_path, store, 1) as client:
         for address in addresses:

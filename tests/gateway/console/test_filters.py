@@ -28,7 +28,7 @@ def test_every_filter_is_sql() -> None:
     with duckdb.connect() as database:
         columns = ", ".join(f'"{name}" {kind}' for name, kind in REQUESTS.columns.items())
         database.execute(f"CREATE TABLE requests ({columns})")
-        for query in (ALL, "", *(f"is={flag}" for flag in FLAGS), "surface=a' OR 1=1 --"):
+        for query in (ALL, "", *(f"is={flag}" for flag in FLAGS), "conversation=00c0ffee", "surface=a' OR 1=1 --"):
             where, values = filter_of(parse_qsl(query)).where(1e9)
             assert "OR 1=1" not in where
             database.execute(f"SELECT count(*) FROM requests WHERE {where}", values)

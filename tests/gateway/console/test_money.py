@@ -23,7 +23,7 @@ from gateway.console.views.money import BY, MoneyRow, MoneyView
 from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
 from tests.gateway.archive.test_keeper import keep
 from tests.gateway.archive.test_live import becomes
-from tests.gateway.console.test_conversation import console, record
+from tests.gateway.console.consoles import console, record
 from tests.gateway.telemetry.conftest import server, store
 
 __all__ = ["server", "store"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,8 @@ from gateway.console.filters import Filter
 from gateway.console.views.requests import newer_than
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, Ledger, encode
+from tests.gateway.console.consoles import console as recorded
 from tests.gateway.console.test_app import places
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -128,3 +130,17 @@ async def test_all_that_is_kept_stays_all_in_links(client: httpx2.AsyncClient) -
     page = (await client.get("/requests?surface=chat&since=24h")).text
     assert 'href="/requests?surface=chat&amp;since=all"' in page, "without the span's chip"
     assert "since=all&amp;peek=" in (await client.get("/requests?surface=chat&since=all")).text
+
+
+async def test_a_request_leads_to_the_others_of_its_conversation(store: RedisStore, tmp_path: Path) -> None:
+    """From its page and from the peek beside the list."""
+
+    def turn(number: int, conversation: str) -> Ledger:
+        return Ledger(f"req-{number}", surface="chat", status=200, path="direct", conversation=conversation)
+
+    async with recorded(tmp_path, store, [turn(1, "a" * 16), turn(2, "b" * 16), turn(3, "a" * 16)]) as client:
+        link = f"/requests?since=all&conversation={'a' * 16}"
+        for address in ("/requests/req-1", "/requests?peek=req-1"):
+            assert f'href="{html.escape(link)}"' in (await client.get(address)).text, address
+        rows = (await client.get(link.replace("?", ".json?"))).json()["rows"]
+        assert [row["request_id"] for row in rows] == ["req-3", "req-1"]

@@ -13,7 +13,7 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.telemetry.label import LABELS
 from gateway.telemetry.ledger import CallAccount, Ledger
-from tests.gateway.console.test_conversation import console
+from tests.gateway.console.consoles import console
 from tests.gateway.console.test_quality import label
 from tests.gateway.telemetry.conftest import server, store
 

@@ -19,8 +19,8 @@ from gateway.keys.registry import KeyRegistry, Why
 from gateway.keys.roles import Grant, Person
 from gateway.telemetry.ledger import SHADOW, Ledger
 from tests.gateway.cli.test_usage import one, used
+from tests.gateway.console.consoles import console
 from tests.gateway.console.test_app import console as pages_of
-from tests.gateway.console.test_conversation import console
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK
 

@@ -23,7 +23,7 @@ from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, encode
 from gateway.telemetry.trace import Trace
 from tests.gateway.cli.test_usage import one
-from tests.gateway.console.test_conversation import console
+from tests.gateway.console.consoles import console
 from tests.gateway.telemetry.conftest import server, store
 
 __all__ = ["server", "store"]
