@@ -92,7 +92,7 @@ def _out_of_reach(policy: Policy, fits: Fits) -> Iterator[Finding]:
         yield Finding(here, "the config says cross_encoder: none", "T705", mend, (Edit(here),))
     if fits.cross_encoder == "unmeasured" and semantic.verify == "default" and semantic.cross_encoder.min_score is None:
         message = "the config's cross-encoder has no sheet.json that states its threshold"
-        mend = "set cross_encoder: {min_score: ...} here (`tools.measure_cache` measures it), or verify: fast"
+        mend = "set cross_encoder: {min_score: ...} here (cache/README.md says how to measure it), or verify: fast"
         yield Finding(here, message, "T705", mend, (Edit((*at, "verify"), "fast"),))
     judge = semantic.audit_judge
     if judge is not None and judge.backend not in fits.backends:

@@ -37,11 +37,12 @@ _FAILURES = (
 )
 
 
-def parser(tool: str) -> argparse.ArgumentParser:
-    """Return the parser of `python -m tools.TOOL`, without options; help.toml has its texts."""
-    texts = tomllib.loads(Path(__file__).with_name("help.toml").read_text("utf-8"))[tool]
+def parser(tool: str, package: str = "tools") -> argparse.ArgumentParser:
+    """Return the parser of `python -m PACKAGE.TOOL`, without options; help.toml of the package has its texts."""
+    folder = Path(__file__).parents[1].joinpath(*package.split("."))
+    texts = tomllib.loads((folder / "help.toml").read_text("utf-8"))[tool]
     return argparse.ArgumentParser(
-        prog=f"python -m tools.{tool}",
+        prog=f"python -m {package}.{tool}",
         description=texts["description"],
         epilog=texts.get("examples"),
         formatter_class=partial(HelpFormatter, texts.get("options", {})),

@@ -4,7 +4,7 @@ exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question that is complete in itself and whose answer does not change
            by the day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and
            the second one?`); nothing volatile (`cache.planning.volatile`: is the shop open?); no text to work on
-           (`translate ...`, quotes, code); not too long. `tools.measure_cache --gates` measures each rule.
+           (`translate ...`, quotes, code); not too long. `tests.bench.measure_cache --gates` measures each rule.
 
 `cache.write` decides which answers may be stored.
 """

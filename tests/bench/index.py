@@ -97,7 +97,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=["replica", "vector_sets"], help="one alone")
     parser.add_argument("--layout", choices=["spread", "one"], help="one alone")
     parser.add_argument("--noquant", action="store_true", help="vector sets that keep vectors as they are, to compare")
-    parser.add_argument("--questions", type=Path, nargs="*", metavar="FILE", help="pairs, as tools.measure_cache reads")
+    parser.add_argument("--questions", type=Path, nargs="*", metavar="FILE", help="pairs, as measure_cache reads")
     parser.add_argument(
         "--cross-encoder", metavar="PATH", help="the folder of one, or 'default' for the one that ships (default: none)"
     )

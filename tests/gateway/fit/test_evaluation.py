@@ -12,7 +12,7 @@ from gateway.fit.metrics import apgr, bounds, by_length, by_table
 from gateway.measures.curves import Blocks, Curve, Floats, calibration_error
 from gateway.measures.intervals import wilson
 from gateway.progress import silent
-from tools.measure_robustness import Assessed, best, cuts
+from tests.bench.measure_robustness import Assessed, best, cuts
 
 
 def example(small: float, large: float, group: str = "g", cost: tuple[float, float] | None = None) -> Example:

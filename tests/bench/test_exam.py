@@ -15,11 +15,11 @@ import pytest
 from cache.risk.comparison import AnswerComparer
 from gateway.fit.datasets import read_pairs
 from gateway.progress import silent
-from tools.exam.__main__ import main
-from tools.exam.answers import answer_pairs, compared
-from tools.exam.desk import desk_languages, desk_requests
-from tools.exam.public import unselected_pairs
-from tools.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data, volatile_questions
+from tests.bench.exam.__main__ import main
+from tests.bench.exam.answers import answer_pairs, compared
+from tests.bench.exam.desk import desk_languages, desk_requests
+from tests.bench.exam.public import unselected_pairs
+from tests.bench.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data, volatile_questions
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}

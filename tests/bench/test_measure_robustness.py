@@ -1,4 +1,4 @@
-"""`python -m tools.measure_robustness`: the object it prints, and how it refuses."""
+"""`python -m tests.bench.measure_robustness`: the object it prints, and how it refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.loader import SHIPPED
-from tools.measure_robustness import main
+from tests.bench.measure_robustness import main
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "routing_sample.jsonl"
 POLICY = SHIPPED / "chat.yaml"

@@ -1,4 +1,4 @@
-"""Evaluate how often two texts that ask the same go to the same tier: `python -m tools.measure_robustness`.
+"""Evaluate how often two texts that ask the same go to the same tier: `python -m tests.bench.measure_robustness`.
 
 A router that ranks by chance keeps a pair together half the time where both tiers get half of the traffic, and nearly
 always where one tier gets nearly all of it: so agreement is measured where each tier has a substantial share.
@@ -201,7 +201,7 @@ def agreement(tiers: NDArray[np.generic]) -> Floats:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure a classifier on pairs and print how often both texts go to the same tier."""
-    parser = command.parser("measure_robustness")
+    parser = command.parser("measure_robustness", "tests.bench")
     parser.add_argument("--pairs", type=Path, required=True, metavar="FILE")
     parser.add_argument("--artefact", default="static", metavar="PATH")
     parser.add_argument("--embedding", choices=get_args(EmbedderKind))

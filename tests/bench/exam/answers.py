@@ -12,8 +12,8 @@ from rich.table import Table
 from cache.risk.comparison import AnswerComparer
 from gateway.progress import OnProgress
 from gateway.report import table
+from tests.bench.exam.questions import FOLDER, read_data, reworded
 from tools.cache_stages import Figure, share
-from tools.exam.questions import FOLDER, read_data, reworded
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Count what each gate of the semantic cache stops, over labelled pairs: `python -m tools.measure_cache --gates`.
+"""Count what each gate of the semantic cache stops, over labelled pairs: `python -m tests.bench.measure_cache --gates`.
 
 A gate is a rule that refuses whatever the score is: a rule of eligibility (`cache.planning.eligibility`), the minimum
 cosine, a veto (`cache.text.pair_features`), and where a cross-encoder decides, the verifier's plain no. All are

@@ -1,4 +1,4 @@
-"""Evaluate how often the semantic cache serves right and wrong answers: `python -m tools.measure_cache`."""
+"""Evaluate how often the semantic cache serves right and wrong answers: `python -m tests.bench.measure_cache`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
 from routing.embedding.embedder import EmbedderKind, load_embedder
 from routing.features import features_of
+from tests.bench.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
+from tests.bench.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates
 from tools import command
-from tools.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
 from tools.cache_stages import Asked, ServedPairs, Stages, best_within, score_pairs, served_of, share
-from tools.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates
 
 BASELINES = (0.80, 0.90, 0.95)
 MOST_WRONG = 0.01
@@ -394,7 +394,7 @@ def _threshold_in_words(cache: CacheUnderTest, control: RiskControl | None) -> s
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the cache on pairs or a stream and print the figures."""
-    parser = command.parser("measure_cache")
+    parser = command.parser("measure_cache", "tests.bench")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--pairs", type=Path, metavar="FILE")
     source.add_argument("--stream", type=Path, metavar="FILE")

@@ -1,4 +1,4 @@
-"""Test `python -m tools.measure_kinds`."""
+"""Test `python -m tests.bench.measure_kinds`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.measure_kinds import EXAM, main, texts
+from tests.bench.measure_kinds import EXAM, main, texts
 
 TRAINED = Path(__file__).parents[2] / "gateway" / "fit" / "training" / "wrappers.toml"
 

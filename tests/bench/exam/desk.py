@@ -21,9 +21,9 @@ from cache.risk.control import RiskControl
 from gateway.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import table
-from tools.cache_stream import Stream, StreamGate, Truth, near_neighbours, rates
-from tools.exam.questions import FOLDER, read_data
-from tools.measure_cache import CacheUnderTest, PlannedRequests
+from tests.bench.cache_stream import Stream, StreamGate, Truth, near_neighbours, rates
+from tests.bench.exam.questions import FOLDER, read_data
+from tests.bench.measure_cache import CacheUnderTest, PlannedRequests
 
 REQUESTS: Final = 5_000
 MAX_ERROR: Final = 0.01
@@ -47,7 +47,7 @@ class DeskRequest:
 
 def desk_requests(language: str, count: int, seed: int) -> list[DeskRequest]:
     """Return the requests of a desk in order of arrival."""
-    data, rng = read_data(FOLDER / "desk" / f"{language}.toml"), random.Random(seed)  # noqa: S311
+    data, rng = read_data(FOLDER / "desk" / f"{language}.toml"), random.Random(seed)
     intents = list(data["intents"])
     rng.shuffle(intents)
     weights = [1 / rank for rank in range(1, len(intents) + 1)]

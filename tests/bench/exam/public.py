@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.fit.datasets import DataError, read_pairs
-from tools.exam.questions import ExamPair
+from tests.bench.exam.questions import ExamPair
 
 RANDOM: Final = 1_500
 """Pairs that are drawn of each file, as they come: nobody has selected them."""
@@ -25,6 +25,6 @@ def unselected_pairs(files: Sequence[Path], limit: int, seed: int) -> list[ExamP
         ]
         if not pairs:
             raise DataError(f"{file}: no pairs of questions")
-        rng = random.Random(seed)  # noqa: S311
+        rng = random.Random(seed)
         chosen += rng.sample(pairs, min(limit or RANDOM, len(pairs)))
     return chosen

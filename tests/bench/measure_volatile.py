@@ -1,4 +1,4 @@
-"""Measure how often the head of `volatile` is wrong: `python -m tools.measure_volatile`.
+"""Measure how often the head of `volatile` is wrong: `python -m tests.bench.measure_volatile`.
 
 On the texts of the exam (`volatile/exam`), which neither fit nor choose anything: the share of those whose answer
 changes with time that is served all the same, and the share of the others that is barred. On `--questions`, which have
@@ -63,7 +63,7 @@ def share(count: int, n: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the head and print the shares by language and by file."""
-    parser = command.parser("measure_volatile")
+    parser = command.parser("measure_volatile", "tests.bench")
     parser.add_argument("--head", type=Path, default=ARTEFACT, metavar="DIR")
     parser.add_argument("--exam", type=Path, default=EXAM, metavar="DIR")
     parser.add_argument("--questions", type=Path, nargs="+", default=[], metavar="FILE")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = [text for text in questions if head.score(text) >= head.threshold]
             on_progress("reading", number + 1, len(args.questions))
             by_file.add_row(path.name, str(len(questions)), share(len(found), len(questions)))
-            drawn = Random(args.seed).sample(found, min(args.sample, len(found)))  # noqa: S311
+            drawn = Random(args.seed).sample(found, min(args.sample, len(found)))
             values["questions"][path.name] = {"n": len(questions), "barred": len(found), "sample": drawn}
             done += [f"{path.name}: {text[:160]!r}" for text in drawn]
         if args.questions:

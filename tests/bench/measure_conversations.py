@@ -1,4 +1,4 @@
-"""Measure where the turns of conversations start: `python -m tools.measure_conversations`.
+"""Measure where the turns of conversations start: `python -m tests.bench.measure_conversations`.
 
 A follow-up of a hard turn says little by itself ("go on"), and must not start at the cheapest tier because of that; an
 easy new topic after a hard turn must not start at a stronger one because of what was said before.
@@ -30,7 +30,7 @@ from tools import command
 
 _ROOT = Path(__file__).parent
 _CONVERSATIONS = _ROOT / "conversations" / "conversations.toml"
-_POLICIES = tuple(_ROOT.parent / "policies" / f"{name}.yaml" for name in ("chat", "batch"))
+_POLICIES = tuple(_ROOT.parents[1] / "policies" / f"{name}.yaml" for name in ("chat", "batch"))
 _FOLLOW_UPS = 3  # of each hard first turn
 _CHANGES, _CHATS = 5, 4  # most conversations of a language that change their topic, and easy ones
 _CHAT_TURNS = 6
@@ -205,7 +205,7 @@ _JUDGED: Final[Mapping[str, Callable[[Features], Features]]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure where turns of conversations start, and print how many start too low or too high."""
-    parser = command.parser("measure_conversations")
+    parser = command.parser("measure_conversations", "tests.bench")
     parser.add_argument("--conversations", type=Path, default=_CONVERSATIONS, metavar="FILE")
     parser.add_argument("--policy", type=Path, nargs="+", default=[], metavar="FILE")
     parser.add_argument("--artefact", default="static", metavar="PATH")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tools.cache_gates import NOT_PARSED, SIMILARITY, GateCount, count_gates, gates_of
+from tests.bench.cache_gates import NOT_PARSED, SIMILARITY, GateCount, count_gates, gates_of
 
 
 @pytest.mark.parametrize(

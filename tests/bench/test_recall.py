@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tools.exam.__main__ import main
+from tests.bench.exam.__main__ import main
 
 
 def test_the_share_of_rewordings_that_a_full_scope_gives_back_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

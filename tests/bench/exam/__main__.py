@@ -1,4 +1,4 @@
-"""Print what the semantic cache makes of the exam: `python -m tools.exam`."""
+"""Print what the semantic cache makes of the exam: `python -m tests.bench.exam`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from policies.loader import SHIPPED
 from routing.embedding.embedder import load_embedder
+from tests.bench.exam.answers import answer_pairs, compared
+from tests.bench.exam.desk import REQUESTS, desk_languages, run_desks
+from tests.bench.exam.public import unselected_pairs
+from tests.bench.exam.questions import PARTS, ExamPair, languages_of, pairs_of, volatile_questions
+from tests.bench.exam.recall import SCOPE, recalled
+from tests.bench.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 from tools import command
 from tools.cache_stages import score_pairs, served_of, share
-from tools.exam.answers import answer_pairs, compared
-from tools.exam.desk import REQUESTS, desk_languages, run_desks
-from tools.exam.public import unselected_pairs
-from tools.exam.questions import PARTS, ExamPair, languages_of, pairs_of, volatile_questions
-from tools.exam.recall import SCOPE, recalled
-from tools.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 
 _ALL: Final = (*PARTS, "volatile", "answers", "desk", "recall")
 
@@ -142,7 +142,7 @@ def _limited(pairs: list[ExamPair], limit: int, seed: int) -> list[ExamPair]:
     groups: dict[tuple[str, str, bool], list[ExamPair]] = {}
     for pair in pairs:
         groups.setdefault((pair.language, pair.kind, pair.same), []).append(pair)
-    chooser = random.Random(seed)  # noqa: S311
+    chooser = random.Random(seed)
     return [pair for group in groups.values() for pair in chooser.sample(group, min(limit, len(group)))]
 
 
@@ -161,7 +161,7 @@ def _shown(title: str, out: Flags, same: Flags, groups: dict[str, Flags]) -> Tab
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the exam and print the figures."""
-    parser = command.parser("exam")
+    parser = command.parser("exam", "tests.bench")
     parser.add_argument("--part", action="append", choices=_ALL)
     parser.add_argument("--pairs", type=Path, nargs="+", default=[], metavar="FILE")
     parser.add_argument("--languages", default="", metavar="CODES")

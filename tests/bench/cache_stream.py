@@ -98,7 +98,7 @@ class StreamGate:
         self._threshold = threshold
         self._control = control
         self._judged = judged
-        self._generator = random.Random(seed)  # noqa: S311
+        self._generator = random.Random(seed)
         self._requests = 0
         self._scores: list[float] = []
         self._labels: list[Label] = []

@@ -1,8 +1,8 @@
 """Measure whether the shipped classifier tells kinds of requests by the task, in templates of exams never seen.
 
-    python -m tools.measure_kinds [--embedding minilm]
+    python -m tests.bench.measure_kinds [--embedding minilm]
 
-The exam is `tools/kinds_exam.toml`: each task in every template, with the choices where the template has some.
+The exam is `tests/bench/kinds_exam.toml`: each task in every template, with the choices where the template has some.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def texts(exam: dict[str, Any], part: str) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what each part of the exam is taken for, and how much of it is claimed as the classifier's domain."""
-    parser = command.parser("measure_kinds")
+    parser = command.parser("measure_kinds", "tests.bench")
     parser.add_argument("--classifier", type=Path, metavar="DIR")
     add_embedding_flag(parser)
     add_state_flag(parser)

@@ -1,4 +1,4 @@
-"""`python -m tools.measure_cache`: the objects it prints, that it decides as the gateway does, and how it refuses."""
+"""`measure_cache`: the objects it prints, that it decides as the gateway does, and how it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from policies.loader import SHIPPED
-from tools.measure_cache import main
+from tests.bench.measure_cache import main
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "cache_sample.jsonl"
 BASELINES = {"cosine_0.80", "cosine_0.90", "cosine_0.95"}
@@ -23,7 +23,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `python -m tools.measure_cache ... --json` and parses the one object on stdout."""
+    """Runs `python -m tests.bench.measure_cache ... --json` and parses the one object on stdout."""
 
     def run(*arguments: str | Path) -> dict[str, Any]:
         code = main([*map(str, arguments), "--json"])

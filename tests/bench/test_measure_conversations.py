@@ -1,4 +1,4 @@
-"""`python -m tools.measure_conversations`: follow-ups of a hard turn do not start small, and what it refuses."""
+"""`python -m tests.bench.measure_conversations`: follow-ups of a hard turn do not start small, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.measure_conversations import conversations_of, main
+from tests.bench.measure_conversations import conversations_of, main
 
-PARTS = Path(__file__).parents[2] / "tools" / "conversations" / "conversations.toml"
+PARTS = Path(__file__).with_name("conversations") / "conversations.toml"
 
 
 def test_follow_ups_of_hard_turns_do_not_start_small(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +43,7 @@ def test_recorded_conversations_end_with_a_new_topic(tmp_path: Path, capsys: pyt
     rows = [{"category": "c", "conversation": [{"user": text} for text in asked]} for asked in (about, other)]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert (
-        main(["--json", "--conversations", str(file), "--policy", str(PARTS.parents[2] / "policies/batch.yaml")]) == 0
+        main(["--json", "--conversations", str(file), "--policy", str(PARTS.parents[3] / "policies/batch.yaml")]) == 0
     )
     figures = json.loads(capsys.readouterr().out)["batch"]
     assert figures["what it hangs on"]["follow_ups_small"]["value"] == 1

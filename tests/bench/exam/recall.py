@@ -21,9 +21,9 @@ from cache.semantic.matcher import NEIGHBOURS
 from gateway.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import table
+from tests.bench.exam.questions import ExamPair
+from tests.bench.measure_cache import CacheUnderTest, PlannedRequests
 from tools.cache_stages import share
-from tools.exam.questions import ExamPair
-from tools.measure_cache import CacheUnderTest, PlannedRequests
 from tools.question_families import SHIPPED as FAMILIES
 from tools.question_families import QuestionFamily, questions_of, read_families
 
@@ -93,7 +93,7 @@ def _hands_on(chosen: Shortlist | None, place: int) -> bool:
 
 def _others(families: Sequence[QuestionFamily], count: int, seed: int, known: Sequence[str]) -> list[str]:
     """Return at most `count` different wordings of these families, none of which is `known`."""
-    draw = Random(seed)  # noqa: S311
+    draw = Random(seed)
     made = {text: None for text, _ in questions_of(families, _WORDINGS, draw)}
     for text in known:
         made.pop(text, None)

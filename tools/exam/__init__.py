@@ -1,1 +1,0 @@
-"""Held-out exam of the semantic cache: `python -m tools.exam`. Nothing here is trained on, or chooses a number."""
