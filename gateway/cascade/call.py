@@ -190,7 +190,8 @@ class BackendCall:
         if self._opened:
             self.source.close()
         used = self.used()
-        if used.estimated and outcome not in ("answered", "rejected"):
+        begun = self.state.prompt_usage is not None and self.state.tokens > 0  # what it told was of its beginning
+        if used.estimated and (begun or outcome not in ("answered", "rejected")):
             used = self._cut_short(used)
         if isinstance(outcome, BackendError):
             self.slot.failed(outcome)

@@ -42,6 +42,7 @@ TENANTS: dict[str, dict[str, Any]] = {
     "thrifty": {"limits": {"budgets": [{"usd": 0.05, **MONTH}]}},
     "none": {"limits": {"budgets": [{"usd": 0, "per": "day"}]}},
     "hurried": {"limits": {"budgets": [{"usd": 0.05, "per": "day"}]}},
+    "late": {"limits": {"budgets": [{"usd": 0.2, "per": "day"}]}},
     "expected": {"limits": {"budgets": [{"usd": 50, "per": "day"}]}},
     "leaver": {"limits": {"budgets": [{"usd": 1, "per": "day"}]}},
     "member": {"team": "web"},
@@ -206,6 +207,22 @@ def test_the_wait_for_money_ends_with_the_deadline(two: tuple[Gateway, Gateway],
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_in_use")
             assert refused.headers["retry-after"] == "1"
         assert not holding.done()
+        assert holding.result().status_code == 200
+
+
+def test_near_the_end_of_a_budget_the_wait_ends_with_the_deadline_too(gateway: Gateway, own_upstream: Upstream) -> None:
+    """From 80% spent on a request may wait for what another holds, but not longer than its own time."""
+    own_upstream.on("slow").reply(before_headers_s=2.0, usage=USAGE)
+    for _ in range(8):
+        assert sent(gateway, "late").status_code == 200
+    slow = {"messages": [{"role": "user", "content": "slow"}], "max_tokens": 600}
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(sent, gateway, "late", **slow)
+        until(lambda: own_upstream.in_flight == 1, 5)
+        began = time.monotonic()
+        refused = sent(gateway, "late", headers={"x-tierline-deadline-ms": "1000"}, **slow)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_in_use")
+        assert 0.6 < time.monotonic() - began < 1.9
         assert holding.result().status_code == 200
 
 

@@ -44,12 +44,14 @@ class AccountCall:
 class Account:
     """See the module's docstring.
 
-    While `refusal` is set, a (status, body, headers) of any status, every request gets it.
+    While `refusal` is set, a (status, body, headers) of any status, every request gets it. Each reply comes after
+    `delay_s` seconds.
     """
 
     def __init__(self) -> None:
         self.calls: list[AccountCall] = []
         self.refusal: tuple[int, bytes, dict[str, str]] | None = None
+        self.delay_s = 0.0
         self.unknown = ""
         """A field that JSON requests may not have, as strict servers say it."""
         self.release = threading.Event()
@@ -76,7 +78,7 @@ class Account:
     def reset(self) -> None:
         """Forget the requests and the refusal."""
         self.calls.clear()
-        self.refusal, self.unknown = None, ""
+        self.refusal, self.unknown, self.delay_s = None, "", 0.0
         self.release.clear()
 
     def wait_for(self, count: int) -> list[AccountCall]:
@@ -111,6 +113,7 @@ class Account:
                 digest.update(part)
                 if call.size < 1 << 20:
                     call.body += part
+            await asyncio.sleep(self.delay_s)
             if self.refusal is not None:
                 status, body, extra = self.refusal
                 return web.Response(status=status, body=body, headers={"content-type": "application/json", **extra})

@@ -22,7 +22,7 @@ from cache.entry import NO_DEMANDS
 from cache.store.base import StoreUnavailable
 from cache.vectors import StoredVector
 from gateway.accounting import charge, settle
-from gateway.backends.base import BackendError, BadStatus, InvalidReply, Truncated, Unreachable
+from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, Truncated, Unreachable
 from gateway.backends.refused_fields import RefusedField, refused_in
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import Usage, count_in
@@ -175,7 +175,7 @@ class _Embedding(SideExchange):
     async def _enter(self, request: EmbeddingsRequest, *, large: bool) -> None:
         """Count the request and its tokens against the limits of its owners. Raises ApiError if one is reached."""
         share = partial(_shares, request.inputs, None)
-        limited = self.caller.record is not None
+        limited = self.caller.is_limited
         await self.let_in(sum(await off_loop(share) if large else share()) if limited else 0)
 
     async def _stored(self, policy: Policy, keys: Sequence[str]) -> list[StoredVector | None]:
@@ -307,14 +307,12 @@ class _Embedding(SideExchange):
                 reply.close()
             parse = partial(_vectors_of, raw, len(inputs))
             vectors, tokens = await off_loop(parse) if len(raw) > _LARGE_REPLY else parse()
-        except BackendError as error:
-            hop.attributes[names.OUTCOME] = error.error_type
-            hop.end(error.error_type)
-            raise
-        except BaseException:  # the client has left, or its deadline has passed
-            hop.attributes[names.OUTCOME] = "cancelled"
-            charge(self.ledger, hop, per_token, Usage(sum(_shares(inputs, None)), 0, estimated=True))
-            hop.end("cancelled")
+        except BaseException as error:
+            outcome = error.error_type if isinstance(error, BackendError) else "cancelled"
+            hop.attributes[names.OUTCOME] = outcome
+            if not isinstance(error, BadStatus | Unreachable | Saturated):  # it was sent, and the service bills it
+                charge(self.ledger, hop, per_token, Usage(sum(_shares(inputs, None)), 0, estimated=True))
+            hop.end(outcome)
             raise
         share = partial(_shares, inputs, tokens)
         shares = await off_loop(share) if large else share()

@@ -96,7 +96,8 @@ def test_a_call_that_is_given_up_owes_an_answer(endpoint: Endpoint, outcome: Cal
     assert ledger.cost_usd == pytest.approx(500 + PROMPT / 1e6)
 
 
-def test_a_stream_that_is_cut_owes_what_had_come(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("outcome", ["cancelled", "rejected", Truncated("cut")])
+def test_a_stream_that_is_cut_owes_what_had_come(endpoint: Endpoint, outcome: CallOutcome) -> None:
     """A chunk may hold many tokens; what the stream's beginning said of its prompt is the truth of that."""
     ledger = Ledger("r")
     call = BackendCall(ledger, endpoint.take(SlotRequest()), Hop([], "attempt"), PROMPT, lambda: 500)
@@ -104,8 +105,8 @@ def test_a_stream_that_is_cut_owes_what_had_come(endpoint: Endpoint) -> None:
     begun = {"prompt_tokens": 100_003, "completion_tokens": 1, "estimated": True, "begun": True}
     call.state.add({"choices": [{"index": 0, "delta": {"content": ""}}], "usage": begun})
     call.state.add({"choices": [{"index": 0, "delta": {"content": "word " * 80}}]})
-    call.close("cancelled")
-    assert (ledger.tokens_in, ledger.tokens_out) == (100_003, 100)
+    call.close(outcome)
+    assert (ledger.tokens_in, ledger.tokens_out, ledger.usage_estimated) == (100_003, 100, True)
 
 
 def test_only_the_first_close_counts(endpoint: Endpoint) -> None:

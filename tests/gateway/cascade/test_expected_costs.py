@@ -12,6 +12,7 @@ import pytest
 
 from gateway.cascade.expected_costs import ExpectedCosts
 from gateway.config.prices import Price
+from gateway.dialects.native import Native
 from gateway.errors import Forbidden
 from gateway.keys.records import Caller, Limited
 from gateway.quotas.terms import NANO, Budget, Terms
@@ -95,6 +96,19 @@ def test_an_answer_is_not_expected_to_be_longer_than_the_request_allows(app: InP
     assert costs.of(made, hold, TIERS).expected < costs.of(*request(app), TIERS).expected
 
 
+def test_a_call_that_is_given_up_owes_what_answers_had_there(app: InProcess) -> None:
+    """At a tier that was asked first; where it was only escalated to, what it answered then."""
+    costs, made = ExpectedCosts(app.steps.tiers), request(app)[0]
+    assert costs.owed(made, "hosted") == 2000
+    for _ in range(20):
+        learn(costs, ledger_of(call("local", 500, 30), call("hosted", 500, 300)), TIERS)
+    assert costs.owed(made, "hosted") == 300
+    for _ in range(20):
+        learn(costs, ledger_of(call("hosted", 500, 100)))
+    assert costs.owed(made, "hosted") == 100
+    assert costs.owed(made, "local") == 0, "it costs nothing"
+
+
 def test_a_tier_further_up_counts_by_how_often_it_is_asked(app: InProcess) -> None:
     costs = ExpectedCosts(app.steps.tiers)
     alone, behind = (costs.of(*request(app), tiers).expected for tiers in (("hosted",), TIERS))
@@ -155,6 +169,8 @@ def test_every_choice_counts(app: InProcess) -> None:
     costs = ExpectedCosts(app.steps.tiers)
     one, eight = (costs.of(*request(app, n=n, max_tokens=1000), ("hosted",)) for n in (1, 8))
     assert eight.reserved > 6 * one.reserved
+    owed = [costs.owed(request(app, n=n, max_tokens=1000)[0], "hosted") for n in (1, 8)]
+    assert owed == [1000, 8000]
     for _ in range(20):
         learn(costs, ledger_of(call("hosted", 500, 1000)))
     one, eight = (costs.of(*request(app, n=n, max_tokens=1000), ("hosted",)) for n in (1, 8))
@@ -184,6 +200,27 @@ def test_what_is_not_in_the_body_counts_as_all_that_a_tier_can_read(app: InProce
     made.ledger.calls = [call("hosted", 90_000, 10)]
     hold.learn(made.ledger)
     assert costs.of(*request(app), ("hosted",)) == before, "its prompt's length says nothing of other prompts"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"messages[0].content[1]": {"type": "document", "source": {"type": "file", "file_id": "file-1"}}},
+        {"input[0].content[1]": {"type": "input_file", "file_id": "file-1"}},
+        {"prompt": {"id": "pmpt_1"}},
+    ],
+)
+def test_what_only_another_api_has_words_for_counts_so_too(app: InProcess, lost: dict[str, Any]) -> None:
+    """A document, a file, or a prompt that the provider keeps; what else is lost in translation is no prompt."""
+    costs = ExpectedCosts(app.steps.tiers)
+    made, hold = request(app)
+    plain = costs.of(made, hold, ("hosted",))
+    told = {"thinking": {"type": "enabled"}}
+    assert costs.of(replace(made, native=Native("messages", {}, told)), hold, ("hosted",)) == plain
+    assert (
+        costs.of(replace(made, native=Native("messages", {}, told | lost)), hold, ("hosted",)).reserved
+        > 5 * plain.reserved
+    )
 
 
 def test_a_picture_counts_as_the_tokens_that_it_usually_has(app: InProcess) -> None:

@@ -36,6 +36,11 @@ def test_a_few_answers_bound_what_a_call_owes_that_is_cut_short_by_the_longest_o
     assert after().owed_out(64_000) == after(90, 900).owed_out(64_000) == 2000
 
 
+@pytest.mark.parametrize("known", [0, 1, 20])
+def test_nobody_owes_more_than_the_request_allows(known: int) -> None:
+    assert after(*[100] * known).owed_out(50) == 50
+
+
 def test_from_20_answers_on_nine_of_ten_are_within_what_is_reserved() -> None:
     chance = random.Random(1)
     answers = [chance.randint(60, 2000) for _ in range(400)]

@@ -101,6 +101,15 @@ def test_usage_that_makes_no_sense_is_none() -> None:
     assert (state.usage, state.reported, state.miscounted) == (Usage(3, 2), USAGE, True)
 
 
+def test_the_usage_of_a_beginning_is_not_that_of_the_whole() -> None:
+    """It tells the prompt where nothing comes after it, and a client is never told it for an answer's."""
+    begun = {**HEAD, "choices": [], "usage": {**USAGE, "begun": True, "estimated": True}}
+    state = through(begun)
+    assert (state.usage, state.reported, state.miscounted) == (None, None, False)
+    assert state.prompt_usage == Usage(3, 2, estimated=True)
+    assert through(begun, {**HEAD, "choices": [], "usage": USAGE}).usage == Usage(3, 2)
+
+
 def test_a_loop_takes_three_looks() -> None:
     """The text of all looks stays in order, and a loop counts only if it is looked for."""
     state, blind = StreamState(looks_for_loops=True), StreamState()

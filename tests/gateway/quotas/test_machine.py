@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.quotas.machine import GRANTED, HELD, AccountLease, LeaseReply
+from gateway.quotas.machine import GRANTED, HELD, AccountLease, LeaseReply, WaitingRequest
 
 
 def leased(amount: int, others: int, *, pressed: bool = False, spent: int = 0) -> AccountLease:
@@ -39,6 +39,14 @@ def test_waiting_helps_only_near_the_end_and_while_something_is_expected_to_be_l
     assert not leased(0, 1000, spent=0).is_worth_waiting(100, ())
     assert leased(0, 100, spent=850).is_worth_waiting(100, ())
     assert not leased(0, 150, spent=850).is_worth_waiting(100, ())
+
+
+def test_those_who_wait_before_a_request_are_served_before_it() -> None:
+    """What they are expected to need is not left for it, and what is reserved for them is held."""
+    assert leased(0, 100, spent=850).is_worth_waiting(100, [WaitingRequest(49, 100)])
+    assert not leased(0, 100, spent=850).is_worth_waiting(100, [WaitingRequest(50, 100)])
+    assert leased(0, 100, spent=500).is_worth_waiting(100, [WaitingRequest(10, 300)])
+    assert not leased(0, 100, spent=500).is_worth_waiting(101, [WaitingRequest(10, 300)])
 
 
 def test_what_is_expected_of_others_must_leave_something() -> None:

@@ -52,6 +52,7 @@ def test_a_long_recording_costs_more_than_a_short_one() -> None:
     """By the MiB: its minutes are known to the service alone. Speech that is made from a text is one request."""
     upload = Units("audio", "/v1/audio/transcriptions", {**FORM, b"content-length": b"10000000"})
     assert upload.most() == 10
+    assert Units("audio", "/v1/audio/transcriptions", FORM).most() == 25, "the longest that there can be"
     assert units_of("audio", bytes(3 << 20), FORM).count() == 3
     assert units_of("audio", b"{}", JSON).count() == 1
 
