@@ -1,12 +1,12 @@
 """Find the stored questions nearest to a new one within one partition; the interface is `cache.index.base`.
 
-in_store   Redis 8: one vector set per partition. Redis with the query engine: one index of all partitions, by tag
+in_store   Redis 8: one vector set per partition
 replica    any server: the vectors in each worker, fed by a stream in the store
 probe      chooses one of them by what the server supports
 """
 
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.in_store import QueryEngineIndex, VectorSetIndex
+from cache.index.in_store import VectorSetIndex
 from cache.index.probe import ChosenIndex, carried
 from cache.index.replica import ReplicaIndex
 
@@ -16,7 +16,6 @@ __all__ = [
     "IndexKind",
     "IndexState",
     "Neighbour",
-    "QueryEngineIndex",
     "ReplicaIndex",
     "SemanticIndex",
     "Vector",

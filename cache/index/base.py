@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cache.store.base import IndexOperation
 
 Vector = NDArray[np.float32]
-IndexKind = Literal["vector_sets", "query_engine", "replica"]
-Choice = Literal["auto", "vector_sets", "query_engine", "replica"]
+IndexKind = Literal["vector_sets", "replica"]
+Choice = Literal["auto", "vector_sets", "replica"]
 """Values of `store.index` in the config: one kind, or `auto` for the best that the server supports."""
 
 

@@ -1,7 +1,7 @@
 """Choose the index that the server supports: probed at start, every few seconds, and when the server refuses one.
 
-The server behind an address may change (an upgrade, a failover), and COMMAND INFO for two names is cheap. With `auto`
-vector sets come first, then the query engine, then the replica index, which works with any server. An explicitly chosen
+The server behind an address may change (an upgrade, a failover), and COMMAND INFO for one name is cheap. With `auto`
+it is vector sets where the server has them, else the replica index, which works with any server. An explicitly chosen
 kind is used or none is. A fault of the index affects only the semantic cache: the exact one continues.
 """
 
@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.in_store import QueryEngineIndex, VectorSetIndex
+from cache.index.in_store import VectorSetIndex
 from cache.index.replica import ReplicaIndex
 from cache.store.base import IndexOperation, Store, StoreUnavailable
 
 if TYPE_CHECKING:
     from cache.entry import IndexRecord
 
-_NEEDS: tuple[tuple[IndexKind, str], ...] = (("vector_sets", "VADD"), ("query_engine", "FT.SEARCH"))
+_NEEDED = "VADD"
+"""The command of a server that has vector sets."""
 _LOOK_EVERY_S = 5.0
 _LOOK_AGAIN_S = 0.5
 _TOLD_FOR_S = 60.0
@@ -148,8 +149,6 @@ class ChosenIndex:
     def _made(self, kind: IndexKind) -> SemanticIndex:
         if kind == "vector_sets":
             return VectorSetIndex(self._store, per_partition=self._entries, clock=self._clock)
-        if kind == "query_engine":
-            return QueryEngineIndex(self._store, f"{self._name}:q", self._dimension, clock=self._clock)
         return ReplicaIndex(
             self._dimension, store=self._store, stream=self._name, total=self._entries, clock=self._clock
         )
@@ -163,12 +162,10 @@ async def carried(store: Store, choice: Choice = "auto") -> IndexKind | None:
     if choice == "replica":
         return "replica"
     try:
-        has = await store.commands([command for _, command in _NEEDS])
+        if await store.commands([_NEEDED]):
+            return "vector_sets"
     except StoreUnavailable as error:
         if error.reason != "index" or choice != "auto":
             raise
-        has = frozenset()  # COMMAND INFO is refused, so no kind can be relied on
-    able = [kind for kind, command in _NEEDS if command in has and choice in ("auto", kind)]
-    if able:
-        return able[0]
+        # COMMAND INFO is refused, so vector sets cannot be relied on.
     return "replica" if choice == "auto" else None

@@ -124,16 +124,7 @@ class VectorDrop:
     element: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class IndexDocument:
-    """A hash for the query engine to index, stored for `ttl_s` seconds."""
-
-    key: str
-    fields: tuple[tuple[bytes, bytes], ...]
-    ttl_s: float
-
-
-IndexOperation = Append | VectorAdd | VectorDrop | IndexDocument
+IndexOperation = Append | VectorAdd | VectorDrop
 Operation = Write | Command | Release | IndexOperation
 
 
@@ -144,26 +135,6 @@ class VectorQuery:
     key: str
     vector: bytes
     k: int
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentQuery:
-    """A search for the `k` documents with this `tag` (hex) nearest to a vector; the named `fields` are returned."""
-
-    index: str
-    tag: str
-    vector: bytes
-    k: int
-    fields: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentIndex:
-    """An index of the query engine: the hashes under `prefix`, by a tag and a vector of `dimension` numbers."""
-
-    name: str
-    prefix: str
-    dimension: int
 
 
 class Store(Protocol):
@@ -190,12 +161,6 @@ class Store(Protocol):
 
     async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
         """Return (element, cosine), nearest first; none if the set is missing. Reason "index" if the server refuses."""
-
-    async def define(self, index: DocumentIndex) -> None:
-        """Create this index in the query engine if it is missing. Reason "index" if the server refuses."""
-
-    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
-        """Return (fields, cosine), nearest first. Reason "index" if the server refuses."""
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         """Return (id, value) of the newest entries, newest first; `before` (exclusive) pages back."""
@@ -250,12 +215,6 @@ class NoStore:
         raise StoreUnavailable(_REASON)
 
     async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
-        raise StoreUnavailable(_REASON)
-
-    async def define(self, index: DocumentIndex) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
         raise StoreUnavailable(_REASON)
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:

@@ -10,7 +10,7 @@ resp          the commands, packed by hand, and their replies
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,9 +19,6 @@ from cache.store.base import (
     Append,
     Claim,
     Command,
-    DocumentIndex,
-    DocumentQuery,
-    IndexDocument,
     Look,
     Operation,
     Release,
@@ -118,17 +115,6 @@ class RedisStore:
     async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
         return self._read(resp.similar, await self._asked(query.key, resp.vector_query(query), READ_S))
 
-    async def define(self, index: DocumentIndex) -> None:
-        try:
-            await self._asked(index.name, resp.document_index(index), _WRITE_S)
-        except StoreUnavailable as error:
-            if "already exists" not in str(error):
-                raise
-
-    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
-        reply = await self._asked(query.index, resp.document_query(query), READ_S)
-        return self._read(resp.documents, reply)
-
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()
         name = stream.encode()
@@ -198,7 +184,7 @@ _BYTES_OR_NIL = frozenset({bytes, type(None)})
 
 
 def _parts(operation: Operation) -> list[NodeCommand]:
-    if isinstance(operation, VectorAdd | VectorDrop | IndexDocument):
+    if isinstance(operation, VectorAdd | VectorDrop):
         key = operation.key.encode()
         return [NodeCommand(key, command, optional=True) for command in resp.index_operation(operation)]
     packed = resp.command(*operation.words) if isinstance(operation, Command) else resp.operation(operation)

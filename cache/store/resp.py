@@ -6,16 +6,13 @@ Functions that unpack raise TypeError, ValueError, LookupError or AttributeError
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, assert_never
 
 from cache.store.base import (
     Append,
     Command,
-    DocumentIndex,
-    DocumentQuery,
-    IndexDocument,
     Release,
     StoreMemory,
     VectorAdd,
@@ -147,19 +144,13 @@ more, it then finds the nearest for 99.8% in a set of 20,000, and for 98.6% in o
 QUANTISATION = b"Q8"
 """Quantisation of vector sets; a set that has elements accepts no other. See `cache.index.in_store`."""
 
-DISTANCE = b"distance"
-"""Name of the distance field in the query engine's reply."""
-PARTITION = b"partition"
-VECTOR = b"vector"
-"""Indexed fields of a document."""
-
 # One script, and so one reply and no interleaving: a set and the order of its elements always agree.
 # At most 10 elements are removed at a time, to keep it short; one is added, so a set shrinks to its cap.
 # If the order was evicted and the set was not, elements are removed at random: their age is unknown.
 _VECTOR_ADD: Final = Path(__file__).with_name("vector_add.lua").read_bytes()
 
 
-def index_operation(what: VectorAdd | VectorDrop | IndexDocument) -> tuple[bytes, ...]:
+def index_operation(what: VectorAdd | VectorDrop) -> tuple[bytes, ...]:
     """Pack one operation as commands, each with one reply."""
     match what:
         case VectorAdd():
@@ -170,10 +161,6 @@ def index_operation(what: VectorAdd | VectorDrop | IndexDocument) -> tuple[bytes
         case VectorDrop():
             key, order = what.key.encode(), what.order.encode()
             return command(b"VREM", key, what.element), command(b"ZREM", order, what.element)
-        case IndexDocument():
-            key = what.key.encode()
-            fields = (word for field in what.fields for word in field)
-            return command(b"HSET", key, *fields), command(b"PEXPIRE", key, _milliseconds(what.ttl_s))
         case _:
             assert_never(what)
 
@@ -187,33 +174,9 @@ def vector_query(query: VectorQuery) -> bytes:
     return command(b"VSIM", query.key.encode(), b"FP32", query.vector, *how)
 
 
-def document_index(index: DocumentIndex) -> bytes:
-    """Pack the creation of an index over hashes (https://redis.io/docs/latest/commands/ft.create/)."""
-    vector = (b"HNSW", b"6", b"TYPE", b"FLOAT32", b"DIM", b"%d" % index.dimension, b"DISTANCE_METRIC", b"COSINE")
-    schema = (PARTITION, b"TAG", VECTOR, b"VECTOR", *vector)
-    prefix = (b"ON", b"HASH", b"PREFIX", b"1", index.prefix.encode())
-    return command(b"FT.CREATE", index.name.encode(), *prefix, b"SCHEMA", *schema)
-
-
-def document_query(query: DocumentQuery) -> bytes:
-    """Pack a search for the nearest documents with a tag (https://redis.io/docs/latest/commands/ft.search/)."""
-    wanted = b"(@%b:{%b})=>[KNN %d @%b $v AS %b]" % (PARTITION, query.tag.encode(), query.k, VECTOR, DISTANCE)
-    fields = (*query.fields, DISTANCE)
-    return command(
-        b"FT.SEARCH", query.index.encode(), wanted, b"PARAMS", b"2", b"v", query.vector,
-        b"RETURN", b"%d" % len(fields), *fields, b"LIMIT", b"0", b"%d" % query.k, b"DIALECT", b"2",
-    )  # fmt: skip
-
-
 def similar(reply: list[bytes]) -> list[tuple[bytes, float]]:
     """Return (element, cosine) of a reply to VSIM, whose scores are (1 + cosine) / 2."""
     return [(element, 2 * float(score) - 1) for element, score in zip(reply[::2], reply[1::2], strict=True)]
-
-
-def documents(reply: list[Any]) -> list[tuple[Mapping[bytes, bytes], float]]:
-    """Return (fields, cosine), nearest first, of a reply to FT.SEARCH. Documents that just expired are left out."""
-    hits = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in reply[2::2] if fields]
-    return sorted(((fields, 1 - float(fields[DISTANCE])) for fields in hits), key=lambda each: -each[1])
 
 
 def known(names: Sequence[str], reply: list[Any]) -> frozenset[str]:

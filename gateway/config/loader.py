@@ -117,6 +117,8 @@ def _refusal(path: KeyPath, written: Document) -> str | None:
         return "a secret is never written here; name its environment variable with key_env, or its file with key_file"
     if isinstance(value, str) and _PASSWORD_IN_URL.search(value):
         return "a password is never written here; put the whole URL in an environment variable and refer to it: ${VAR}"
+    if path == ("store", "index") and value == "query_engine":
+        return "query_engine was taken out; leave it out: vector sets of Redis 8, else a copy in each worker, are taken"
     return "set by Tierline itself; remove it" if key in _RESOLVED_KEYS else None
 
 

@@ -524,7 +524,7 @@ class StoreConfig(Section):
     """Memory of the store that `tierline up` starts, in bytes. Tenants' quotas are cut down to their part of it."""
     index: Choice = "auto"
     """Index of the semantic cache. `auto`: the best that the server supports. Otherwise this one only: the server's
-    `vector_sets` (Redis 8), its `query_engine` (FT.* commands), or a `replica` in each worker (any server)."""
+    `vector_sets` (Redis 8), or a `replica` in each worker (any server)."""
 
 
 class EmbeddingConfig(Section):

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import secrets
 
-from cache.index import QueryEngineIndex, VectorSetIndex
-from cache.store.base import IndexDocument, VectorAdd
+from cache.index import VectorSetIndex
 from cache.store.redis_nodes import slot_of
 from cache.store.redis_store import RedisStore
-from tests.cache.index.rig import DIMENSION, partition_of, record
+from tests.cache.index.rig import partition_of, record
 
 
 async def test_every_key_of_a_scope_lies_in_one_slot() -> None:
-    """An entry, the vector set of its partition with what lies beside it, and its document, of any partition.
+    """An entry, and the vector set of its partition with what lies beside it, of any partition.
 
     That a server counts slots as `slot_of` does, the tests of the store's nodes show.
     """
     store = RedisStore.from_url("redis://127.0.0.1:9")
-    sets, documents = VectorSetIndex(store), QueryEngineIndex(store, "tierline:test:q", DIMENSION)
+    sets = VectorSetIndex(store)
     scope = secrets.token_hex(8)
     keys: set[str] = set()
     for number in range(5):
         one = record(number, partition_of(scope))
         keys.add(one.key)
-        for operation in (*sets.operations(one), *documents.operations(one)):
-            if isinstance(operation, VectorAdd):
-                keys |= {operation.key, operation.order}
-            else:
-                assert isinstance(operation, IndexDocument)
-                keys.add(operation.key)
-    assert len(keys) == 20
+        for operation in sets.operations(one):
+            keys |= {operation.key, operation.order}
+    assert len(keys) == 15
     assert len({slot_of(key.encode()) for key in keys}) == 1
     await store.aclose()

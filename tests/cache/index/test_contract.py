@@ -1,4 +1,4 @@
-"""What every semantic index does, on every kind of server; the query engine where one is named."""
+"""What every semantic index does, on every kind of server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ KINDS: tuple[tuple[Choice, str], ...] = (
     ("replica", "valkey"),
     ("replica", "redis8"),
     ("vector_sets", "redis8"),
-    ("query_engine", "query_engine_url"),
 )
 
 
@@ -23,9 +22,8 @@ KINDS: tuple[tuple[Choice, str], ...] = (
 def make(request: pytest.FixtureRequest) -> Callable[[int], Hire]:
     """What makes workers of each kind, for so many entries."""
     choice, server = request.param
-    found = request.getfixturevalue(server)
-    url = found.url if isinstance(found, LocalStore) else found
-    return lambda entries: hiring(url, choice, entries)
+    found: LocalStore = request.getfixturevalue(server)
+    return lambda entries: hiring(found.url, choice, entries)
 
 
 @pytest.fixture
@@ -105,11 +103,9 @@ async def test_what_has_expired_goes(hire: Hire) -> None:
 
 
 async def test_a_full_partition_lets_go_of_what_expires_first(make: Callable[[int], Hire]) -> None:
-    """What was kept last stays findable. In the query engine only time and the server's memory bound it."""
+    """What was kept last stays findable."""
     partition = partition_of()
     async with make(10)() as worker:
-        if worker.index.state().kind == "query_engine":
-            pytest.skip("the query engine has no cap of ours")
         for number in range(25):
             await worker.keep(record(number, partition, ttl_s=600 + number))
         found = await worker.nearest(partition, 24, 100)

@@ -7,7 +7,7 @@ import secrets
 import numpy as np
 import pytest
 
-from cache.index import Choice, ChosenIndex, IndexState
+from cache.index import ChosenIndex, IndexState
 from cache.response_cache import ResponseCache
 from cache.store.base import Append, StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -21,7 +21,7 @@ VECTOR = np.array([1, 0, 0, 0], np.float32)
 
 
 async def test_plain_servers_get_the_replica(valkey: LocalStore) -> None:
-    """They have neither vector sets nor the query engine."""
+    """They have no vector sets."""
     async with hiring(valkey.url, "auto")() as worker:
         assert worker.index.state().kind == "replica"
 
@@ -51,11 +51,10 @@ async def test_redis_8_gets_vector_sets(redis8: LocalStore) -> None:
         assert worker.index.state() == IndexState("vector_sets")
 
 
-@pytest.mark.parametrize("choice", ["vector_sets", "query_engine"])
-async def test_a_kind_that_the_server_lacks_costs_the_semantic_cache_alone(valkey: LocalStore, choice: Choice) -> None:
+async def test_a_kind_that_the_server_lacks_costs_the_semantic_cache_alone(valkey: LocalStore) -> None:
     """No other kind takes its place unasked; answers are kept and found exactly, and the state says why."""
     store = RedisStore.from_url(valkey.url, slack=UNHURRIED)
-    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, index=choice)
+    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, index="vector_sets")
     await cache.start()
     await eventually(lambda: "server has no" in cache.index.state().reason, what="the probe")
     tenant = secrets.token_hex(4)
@@ -63,7 +62,7 @@ async def test_a_kind_that_the_server_lacks_costs_the_semantic_cache_alone(valke
     assert (await cache.write(plan, answer(), VECTOR)).stored
     assert (await cache.exact(plan)).outcome == "hit"
     assert (await cache.semantic(cache.plan(body(SAME), policy(), tenant, FACTS), VECTOR)).reason == "no_neighbour"
-    assert cache.index.state() == IndexState(None, reason=f"the server has no {choice}")
+    assert cache.index.state() == IndexState(None, reason="the server has no vector_sets")
     await cache.aclose()
     await store.aclose()
 

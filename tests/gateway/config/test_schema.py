@@ -286,6 +286,7 @@ URL_A = "https://a.example/v1"
         ("port: 8000", "store: {url: 'redis://h:notaport'}", 1, "store.url", "with a valid port"),
         ("port: 8000", "store: {url: 'redis://h/0?nope=1'}", 1, "store.url", "known options"),
         ("port: 8000", "store: {url: '${STORE}'}", 1, "store.url", "the store's URL must be redis://"),
+        ("port: 8000", "store: {index: query_engine}", 1, "store.index", "query_engine was taken out; leave it out"),
         ("model: small", 'model: "a\\nb"', 5, "tiers[0].backends[0].model", "holds line breaks"),
         ("model: small", "model: '${CONTROL}'", 5, "tiers[0].backends[0].model", "holds line breaks"),
         ("port: 8000", "limits: {body: 4}", 1, "limits.body", "4 is not a size"),
