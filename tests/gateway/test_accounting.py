@@ -162,6 +162,7 @@ def test_a_key_pays_for_what_its_request_caused() -> None:
     ledger = request.closed(_books(ceiling_usd=0.25))
     assert ledger.cost_usd == pytest.approx(3 * 350e-6)
     assert ledger.charged_usd == pytest.approx(2 * 350e-6 + 0.25)
+    assert (ledger.tokens_in, ledger.tokens_out) == (205, 25), "those that the key pays"
     assert ledger.list_usd == 0
 
 
