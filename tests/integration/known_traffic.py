@@ -7,8 +7,9 @@ records: how many requests ended how, what each provider is owed, what the stron
     good      200, whole, within the limits          late      200, after `total.p99`
     failed    no provider answered                   refused   over a limit of its own, or invalid
 
-It comes by every API: as chat completions, messages and responses (whole, streamed and over a WebSocket), which are
-chats, and beside them as embeddings, images and a path that is passed on, which two services answer.
+It comes by every API: as chat completions, text completions, messages and responses (whole, streamed and over a
+WebSocket), which are chats, and beside them as embeddings, images, audio and a path that is passed on, which two
+services answer. A collector gets what the gateway exports over OTLP.
 
 Two things only the gateway can know of: a stream that it gave up has no usage, so its tokens are the gateway's own
 count, and so are its dollars (`Asked.cut`). They are a small part, which the tolerances allow for. One that lost a race
@@ -40,6 +41,7 @@ from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import TRACES
 from tests.gateway.keys.conftest import WHY, minted
+from tests.gateway.telemetry.collector import Collector
 from tests.support.gateway import Gateway, serve
 from tests.support.store import UNHURRIED, local_store
 from tests.support.upstream import Received, Reply, Upstream, error_reply
@@ -51,8 +53,10 @@ PRICES: Final[Mapping[str, tuple[float, float]]] = {
 """US dollars for a million tokens in and out, by provider, which is also the name of its tier, or of the service."""
 _MOST_TRIES: Final = 50
 UNIT_PRICE: Final = 0.0004
-"""US dollars of each image, and each other request, that the service `extras` answers."""
-CHATS: Final = ("chat", "messages", "responses", "socket")
+"""US dollars of each image, each MiB of an upload of audio, and each other request that `extras` answers."""
+RECORDING: Final = bytes(1_300_000)
+"""What is uploaded to be transcribed: two MiB, of which one is begun."""
+CHATS: Final = ("chat", "messages", "responses", "socket", "completions")
 """APIs whose requests are chats; the surface of each other is `SURFACE/API`."""
 LATE_S: Final = 0.3
 """The limit of the surface `slow` for a whole answer; the other surfaces have twenty seconds."""
@@ -75,12 +79,15 @@ _ALIKE: Final = (
 )
 """Questions to the surface `wide`, by number of those, and the same in other words."""
 _SERVICES: Final = (
-    "endpoints: {embeddings: {service: vectors, model: v, ttl: 1h}, images: extras, other: {/v1/rerank: extras}}\n"
+    "endpoints: {embeddings: {service: vectors, model: v, ttl: 1h}, images: extras, audio: extras, "
+    "other: {/v1/rerank: extras}}\n"
 )
 _RACING: Final = f"  hedge: {{after: {800 * SLOWNESS:.0f}ms, max_extra_spend: 100%}}\n"
 _JUDGED: Final = "  verify: [logprobs, judge]\n  judge: {backend: judge, within: 5s}\n"
 DRAFT: Final = "a short answer of the small model, as it gives one to most questions"
 """What the provider `local` answers; what it answers in doubt has as many words."""
+_MOST_FORM: Final = 400
+"""Bytes of a form that has a number in its first field."""
 _NUMBER: Final = re.compile(r"\bq(\d+)\b")
 
 
@@ -211,15 +218,18 @@ KINDS: Final[Sequence[tuple[str, str, str, str, int]]] = (
     ("plain", "responses", "chat", "ops", 2), ("streamed", "responses", "chat", "web", 2),
     ("doubtful", "responses", "chat", "ops", 2), ("doubtful stream", "responses", "chat", "ops", 2),
     ("streamed", "socket", "chat", "web", 3), ("doubtful stream", "socket", "chat", "web", 2),
+    ("plain", "completions", "chat", "web", 2), ("streamed", "completions", "chat", "ops", 2),
+    ("doubtful", "completions", "chat", "ops", 2), ("doubtful stream", "completions", "chat", "web", 2),
     ("plain", "chat", "desk", "beta", 4), ("judged", "chat", "desk", "beta", 6), ("rejected", "chat", "desk", "ops", 4),
     ("slow", "chat", "slow", "web", 3), ("plain", "chat", "wide", "web", len(_ALIKE)),
     ("plain", "chat", "race", "ops", 20), ("raced", "chat", "race", "ops", 2), ("plain", "chat", "drawn", "ops", 8),
     ("made", "embeddings", "chat/embeddings", "web", 3), ("made", "images", "chat/images", "ops", 2),
+    ("made", "speech", "chat/audio", "ops", 2), ("made", "transcription", "chat/audio", "web", 2),
     ("made", "rerank", "chat/rerank", "web", 2), ("invalid", "chat", "chat", "web", 2),
 )  # fmt: skip
 """Kind, API, surface, key and number of what is sent; then come the hits, 7 requests of a key that may send 2 a minute,
 and at last, as breakers open by them, those that no provider answers."""
-HITS: Final = {"chat": 6, "messages": 1, "responses": 1, "embeddings": 1}
+HITS: Final = {"chat": 6, "messages": 1, "responses": 1, "embeddings": 1, "completions": 1}
 """Number of requests that are sent once more, by API."""
 
 
@@ -253,6 +263,8 @@ class Service(Provider):
         self.requests.append(request)
         if "lost" in str(request.body):
             return error_reply(500)
+        if "/audio/" in request.path:
+            return Reply(body=b'{"text": "what was said"}')
         usage = {"prompt_tokens": 25, "total_tokens": 25}
         data = [{"object": "embedding", "index": 0, "embedding": [0.6, 0.8], "url": "http://localhost/picture"}]
         body = {"object": "list", "model": "v", "data": data * int(request.body.get("n", 1))}
@@ -262,12 +274,17 @@ class Service(Provider):
         """Its calls."""
         for request in self.requests:
             assert request.reply is not None and request.reply.body is not None
-            found = _NUMBER.search(str(request.body))
-            assert found is not None, request.body
+            text = str(request.body or request.raw[:_MOST_FORM].decode("latin-1"))
+            found = _NUMBER.search(text)
+            assert found is not None, text
             made, failed = orjson.loads(request.reply.body), request.reply.status != 200
             tokens = made.get("usage", {}).get("prompt_tokens", 0)
-            units = len(made["data"]) if self.name == "extras" else 0
+            units = (len(made["data"]) if "data" in made else _mib(request.raw)) if self.name == "extras" else 0
             yield Asked(self.name, int(found[1]), tokens, 0, request.gone_at is not None, failed, units)
+
+
+def _mib(raw: bytes) -> int:
+    return math.ceil(len(raw) / (1 << 20))
 
 
 def _tokens_in(reply: Reply) -> int:
@@ -312,6 +329,7 @@ class KnownTraffic:
     store_url: str
     truth: Truth
     secrets: Mapping[str, str]
+    collector: Collector
 
 
 @contextmanager
@@ -319,7 +337,7 @@ def known_traffic(folder: Path) -> Iterator[KnownTraffic]:
     """Start providers, store and gateway, send the traffic, and yield once all of it is recorded."""
     with (
         local_store() as store, Provider("local") as local, Provider("hosted") as hosted, Provider("judge") as judge,
-        Service("vectors") as vectors, Service("extras") as extras,
+        Service("vectors") as vectors, Service("extras") as extras, Collector() as collector,
     ):  # fmt: skip
         _script(local, hosted, judge)
         secrets, keys = _keys(store.url)
@@ -347,13 +365,16 @@ def known_traffic(folder: Path) -> Iterator[KnownTraffic]:
         }  # fmt: skip
         policies = {name: policy_of(name) for name in ("chat", "slow", "wide", "drawn")}
         policies |= {"desk": policy_of("desk", _JUDGED), "race": policy_of("race", _RACING)}
-        with serve(folder, local.url, hosted.url, store_url=store.url, policies=policies, settings=settings) as gateway:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+        with serve(
+            folder, local.url, hosted.url, store_url=store.url, policies=policies, settings=settings, env=env
+        ) as gateway:
             sent = _traffic(gateway, secrets)
             with redis.Redis.from_url(store.url) as client:
                 until(lambda: client.xlen(TRACES) >= len(sent), 20, "the records")
             providers = (local, hosted, judge, vectors, extras)
             _attach(sent, [call for provider in providers for call in provider.asked()])
-            yield KnownTraffic(gateway, store.url, Truth(sent, keys), secrets)
+            yield KnownTraffic(gateway, store.url, Truth(sent, keys), secrets, collector)
 
 
 def _keys(url: str) -> tuple[dict[str, str], dict[str, KeyRecord]]:
@@ -446,11 +467,17 @@ def _body(one: Sent) -> tuple[str, dict[str, Any]]:
         return "/embeddings", {"model": model, "input": text}
     if one.api == "images":
         return "/images/generations", {"model": "painter", "prompt": text, "n": 2}
+    if one.api == "speech":
+        return "/audio/speech", {"model": "speaker", "input": text, "voice": "alloy"}
+    if one.api == "transcription":
+        return "/audio/transcriptions", {"prompt": text, "model": "writer"}
     if one.api == "rerank":
         return "/rerank", {"model": "ranker", "query": text, "documents": ["a", "b"]}
     stream = {"stream": True} if one.streams else {}
     if one.api in ("responses", "socket"):
         return "/responses", {"model": model, "input": text, "store": False, **stream}
+    if one.api == "completions":
+        return "/completions", {"model": model, "prompt": text, "max_tokens": 500, **stream}
     messages = [] if one.kind == "invalid" else [{"role": "user", "content": text}]
     path, more = ("/messages", {"max_tokens": 500}) if one.api == "messages" else ("/chat/completions", {})
     return path, {"model": model, "messages": messages, **stream, **more}
@@ -459,7 +486,10 @@ def _body(one: Sent) -> tuple[str, dict[str, Any]]:
 def _ask(client: httpx2.Client, gateway: Gateway, one: Sent, secrets: Mapping[str, str]) -> None:
     path, body = _body(one)
     headers = {"authorization": f"Bearer {secrets[one.key]}"}
-    with client.stream("POST", gateway.url + path, json=body, headers=headers) as reply, suppress(httpx2.HTTPError):
+    sent: dict[str, Any] = {"json": body}
+    if one.api == "transcription":
+        sent = {"data": body, "files": {"file": ("said.wav", RECORDING, "audio/wav")}}
+    with client.stream("POST", gateway.url + path, headers=headers, **sent) as reply, suppress(httpx2.HTTPError):
         reply.read()
     one.status, one.path = reply.status_code, reply.headers.get("x-tierline-path", "")
     one.request_id = reply.headers["x-request-id"]

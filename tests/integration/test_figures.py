@@ -6,15 +6,18 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import httpx2
 import orjson
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from gateway.cli.main import main
+from gateway.telemetry import names
 from tests.gateway.console.incidents import Seeded, console_over
+from tests.gateway.telemetry.collector import Collector, attributes_of, points_of
 from tests.gateway.telemetry.metric_text import value_of
 from tests.integration.known_traffic import (
     DRAFT,
@@ -28,6 +31,7 @@ from tests.integration.known_traffic import (
     known_traffic,
     policy_of,
 )
+from tests.support.wait import until
 
 PAGES: Final = (
     "/now?since=15m", "/surfaces/chat?since=15m", "/surfaces/slow?since=15m", "/money?since=1h&by=surface",
@@ -134,7 +138,7 @@ def test_the_traffic_became_what_it_was_to_become(truth: Truth) -> None:
     number["plain", "chat"] += 2
     path_of = {"doubtful": "escalated", "doubtful stream": "escalated", "rejected": "escalated", "invalid": ""}
     path_of |= {"raced": "hedged"}
-    path_of |= {"images": "passthrough", "rerank": "passthrough"}
+    path_of |= dict.fromkeys(("images", "rerank", "speech", "transcription"), "passthrough")
     expected = {
         (kind, api, 400 if kind == "invalid" else 200, path_of.get(kind, path_of.get(api, "direct"))): count
         for (kind, api), count in number.items()
@@ -258,6 +262,63 @@ def test_spans_say_what_each_call_cost(truth: Truth, traffic: KnownTraffic, caps
             if not any(call.cut for call in calls):
                 assert (given, made) == (sum(c.tokens_in for c in calls), sum(c.tokens_out for c in calls)), one
         assert ledger["cost_usd"] == bill(one.calls) and ledger["path"] == one.path, one
+
+
+def test_exported_spans_are_the_ledger_s(
+    truth: Truth, traffic: KnownTraffic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each request has one span that is nobody's child, with its record's dollars, and each call one with its own."""
+    collector = traffic.collector
+    until(lambda: len(roots_of(collector)) >= len(truth.sent), 20, "the spans")
+    records = {
+        record["ledger"]["request_id"]: record["ledger"]
+        for record in told(capsys, traffic, "trace", "last", "-n", str(len(truth.sent) + 1))
+    }
+    roots = roots_of(collector)
+    assert Counter(root[names.REQUEST_ID] for root in roots) == Counter(dict.fromkeys(records, 1))
+    for root in roots:
+        ledger = records[root[names.REQUEST_ID]]
+        for name, field in names.OF_LEDGER.items():
+            assert root.get(name) == (ledger[field] if ledger.get(field) not in (None, "") else None), (name, root)
+    calls = [attributes_of(span) for span in collector.spans if span.kind == Span.SPAN_KIND_CLIENT]
+    for provider in PRICES:
+        made = truth.calls(provider)
+        own = [call for call in calls if call.get(names.BACKEND) and call[names.TIER] == provider]
+        assert len(own) == len(made), provider
+        assert math.fsum(call.get(names.COST, 0.0) for call in own) == bill(made), provider
+        counted = [call.get(name, 0) for call in own for name in (names.GEN_AI_TOKENS_IN, names.GEN_AI_TOKENS_OUT)]
+        assert sum(counted) == tokens(made), provider
+
+
+def roots_of(collector: Collector) -> list[dict[str, Any]]:
+    """The attributes of the spans of requests."""
+    return [attributes_of(span) for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
+
+
+def test_exported_metrics_are_what_was_sent(truth: Truth, traffic: KnownTraffic) -> None:
+    """Calls and their tokens by provider, without estimates; requests by surface."""
+    collector = traffic.collector
+
+    def counts(name: str, by: str) -> Counter[str]:
+        return Counter({key: n for key, n in sums(name, by, lambda point: point.count).items() if n})
+
+    def sums(name: str, by: str, of: Callable[[Any], float]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for said, point in points_of(collector.metrics, name):
+            found[said.get(by, "")] += of(point)
+        return found
+
+    request = "gen_ai.server.request.duration"
+    until(lambda: collector.metrics and counts(request, "").total() >= len(truth.sent), 20, "the metrics")
+    # What was refused before its surface was known has none.
+    surfaces = Counter("" if one.kind == "invalid" else one.surface for one in truth.sent)
+    assert counts(request, names.GEN_AI_REQUEST_MODEL) == surfaces
+    models = calls_of(one for one in truth.sent if one.api != "rerank")  # which has no operation in the conventions
+    assert counts("gen_ai.client.operation.duration", names.TIER) == Counter(call.provider for call in models)
+    usage = sums("gen_ai.client.token.usage", names.TIER, lambda point: point.sum)
+    for provider in PRICES:
+        counted = [call for call in models if call.provider == provider and not call.cut]
+        assert usage[provider] == sum(call.tokens_in + call.tokens_out for call in counted), provider
 
 
 def test_keys_pay_for_their_own_calls_alone(
@@ -387,7 +448,7 @@ def test_the_caches_saving_is_known_exactly(
         return math.fsum(first[one.number].usd for one in some)
 
     shown = {one["surface"]: one for one in pages["/cache?since=1h"]["surfaces"]}
-    for surface, exact, alike in (("chat", 8, 0), ("wide", 0, 2)):
+    for surface, exact, alike in (("chat", 9, 0), ("wide", 0, 2)):
         assert (shown[surface]["exact"], shown[surface]["semantic"]) == (exact, alike)
         assert shown[surface]["saved_usd"] == pytest.approx(usd_of(truth.of("hit", "alike", surface=surface)))
     usd = usd_of(hits)
