@@ -39,14 +39,12 @@ from gateway.console.svg import (
     waterfall,
 )
 from gateway.console.views import (
-    audit,
     caching,
+    changes,
     keys,
-    money,
     now,
     policy,
     requests,
-    rollout,
     surface,
     teams,
     usage,
@@ -72,6 +70,9 @@ _NEEDS_ROLE: Final = "Your role does not allow it: {}. An admin can give you one
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOVED: Final[Mapping[str, str]] = {
     "/differ": "/requests",
+    "/money": "/usage",
+    "/rollout": "/changes?",
+    "/audit": "/changes?",
     "/quality": "/now",
     "/conversations/": "/requests?since=all&conversation=",
     "/conversations": "/requests",
@@ -85,13 +86,11 @@ _VIEWS: Final[tuple[View, ...]] = (
     requests.pages,
     policy.pages,
     whatif.pages,
-    rollout.pages,
+    changes.pages,
     caching.pages,
-    money.pages,
     usage.pages,
     keys.pages,
     teams.pages,
-    audit.pages,
 )
 """In the order of the navigation."""
 
@@ -259,15 +258,20 @@ class ConsoleApp:
 
 
 def _redirect_to(address: str) -> Handler:
-    """Return a handler that redirects to an address: with the rest of the path where it ends in a filter without value,
-    to the page's JSON where the old one's was asked for."""
+    """Return a handler that redirects to an address, to the page's JSON where the old one's was asked for.
+
+    An address that ends in `?` gets the old one's query, one that ends in `=` the rest of its path.
+    """
 
     async def redirect(request: Request) -> Response:
         rest = request.path_params["rest"]
-        path, mark, query = address.partition("?")
+        path, _, query = address.partition("?")
+        if address.endswith("?"):
+            query = request.url.query
+        elif query.endswith("="):
+            query += quote(rest.removesuffix(".json"), safe="")
         kind = ".json" if rest.endswith(".json") else ""
-        value = quote(rest.removesuffix(".json"), safe="") if query.endswith("=") else ""
-        return RedirectResponse(f"{path}{kind}{mark}{query}{value}", 307)
+        return RedirectResponse(f"{path}{kind}{'?' if query else ''}{query}", 307)
 
     return redirect
 

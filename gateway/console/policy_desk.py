@@ -76,10 +76,9 @@ class PolicyDesk:
         self._recorded: dict[str, tuple[float, RecordedRequests]] = {}
 
     async def listed(self) -> dict[str, Any]:
-        """Return what is in force on each surface, with the latest changes."""
+        """Return what is in force on each surface."""
         if await self._from_store():
-            status = await status_of(self._registry)
-            return {"source": "store", **status, "changes": (await history_of(self._registry))[:20]}
+            return {"source": "store", **await status_of(self._registry)}
         policies = [policy for policy, _ in await asyncio.to_thread(lambda: list(self._files()))]
         surfaces = [
             {
@@ -92,7 +91,7 @@ class PolicyDesk:
             }
             for policy in policies
         ]
-        return {"source": "files", "surfaces": surfaces, "changes": [], "drift": [], "replicas": []}
+        return {"source": "files", "surfaces": surfaces, "drift": [], "replicas": []}
 
     async def policy(self, surface: str, version: str = "") -> dict[str, Any]:
         """Return a surface's policy: its text, who set each line, its findings and its history. Raises NoSuchPolicy."""

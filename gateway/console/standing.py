@@ -263,10 +263,10 @@ def chips_of(
         part = f" {tried['share']:.3g}" if tried["mode"] == "canary" else ""
         text = f"canary {write_share(tried['share'])}" if part else tried["mode"]
         seen = f"; {surface['canary']:,} requests of this span" if part else ""
-        yield StandingChip("canary", text, f"{tried['policy']}, step {tried['step'] + 1}{seen}", "/rollout",
+        yield StandingChip("canary", text, f"{tried['policy']}, step {tried['step'] + 1}{seen}", "/changes",
                            tried["since"])  # fmt: skip
         if tried["paused"]:
-            yield StandingChip("warn", "paused", tried["paused"], "/rollout", standing.paused_since.get(name))
+            yield StandingChip("warn", "paused", tried["paused"], "/changes", standing.paused_since.get(name))
     if state is not None and state["frozen"]:
         yield StandingChip("", "frozen", "nothing but a rollback is taken for now", f"/policies/{name}")
     if state is not None and name in standing.lagging:
@@ -324,7 +324,7 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
         if tried is not None and tried["paused"]:
             what = f"{name}: the canary {tried['policy']} stays at {write_share(tried['share'])}: {tried['paused']}"
             todo = "See its guards; then resume it (tierline policy resume), or roll it back."
-            yield Need("warn", what, standing.paused_since.get(name), todo, "/rollout")
+            yield Need("warn", what, standing.paused_since.get(name), todo, "/changes")
 
 
 def _breaches(standing: StoreStanding) -> Iterator[Need]:

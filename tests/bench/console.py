@@ -103,10 +103,9 @@ def pages(folder: Path) -> list[Asked]:
         Asked("find by a part of an id", f"/requests?q={quote(old_id[:-4])}", 300),
         Asked("find by a client's own id", "/requests?q=nobody-has-it", 300),
         Asked("policies", "/policies", 100),
-        Asked("rollout", "/rollout", 100),
+        Asked("changes", "/changes", 100),
         *(Asked(f"cache, {span}", f"/cache?since={span}", 100) for span in ("1h", "24h", "7d")),
-        *(Asked(f"money, {span}", f"/money?since={span}", 100) for span in ("24h", "30d")),
-        Asked("money by tenant, 30d", "/money?by=tenant&since=30d", 100),
+        *(Asked(f"usage by {by}", f"/usage?by={by}", 100) for by in ("key", "day")),
         Asked("what if", "/what-if?surface=chat", 100),
     ]
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 _ZONE, _NAMED = "Asia/Kolkata", "GMT+5:30"
-_PAGES = ("/now?since=15m", "/requests", "/surfaces/chat?since=1h", "/money", "/policies", "/cache",
+_PAGES = ("/now?since=15m", "/requests", "/surfaces/chat?since=1h", "/policies", "/cache",
           "/usage")  # fmt: skip
 
 

@@ -95,15 +95,15 @@ def see_the_plan(page: Page, text: str) -> None:
 
 
 def apply_as_a_canary(page: Page) -> None:
-    """The reason and who gave it stand in the history; the page of rollouts shows what is tried."""
+    """The reason and who gave it stand in the history; the page of changes shows what is tried."""
     page.locator("input[name=message]").fill("be surer of the small model")
     page.locator("input[name=author]").fill("ann")
     page.locator("select[name=how]").select_option("canary")
     page.get_by_role("button", name="Apply").click()
     page.get_by_text("is applied (canary)").wait_for()
     page.keyboard.press("Escape")
-    page.get_by_role("navigation", name="Views").get_by_role("link", name="Rollouts").click()
-    page.wait_for_url("**/rollout")
+    page.get_by_role("navigation", name="Views").get_by_role("link", name="Changes").click()
+    page.wait_for_url("**/changes")
     tried = page.get_by_role("heading", level=2).filter(has_text=re.compile(r"^chat@\w+ against chat@\w+"))
     assert tried.count() == 1
     assert page.get_by_text("ann: be surer of the small model").count() >= 1

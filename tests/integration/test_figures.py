@@ -34,8 +34,7 @@ from tests.integration.known_traffic import (
 from tests.support.wait import until
 
 PAGES: Final = (
-    "/now?since=15m", "/surfaces/chat?since=15m", "/surfaces/slow?since=15m", "/money?since=1h&by=surface",
-    "/money?since=1h&by=tier", "/money?since=1h&by=model", "/usage?by=key", "/cache?since=1h",
+    "/now?since=15m", "/surfaces/chat?since=15m", "/surfaces/slow?since=15m", "/usage?by=key", "/cache?since=1h",
 )  # fmt: skip
 MODELS: Final = {"vectors": "v", "extras": "none"}
 """What services call their models; the others are PROVIDER-model."""
@@ -214,15 +213,15 @@ def test_cost_is_what_the_providers_bill(
     assert ledger["requests"] == len(truth.sent)
     for path, shown_path in ledger["paths"].items():
         assert shown_path["cost_usd"] == bill(calls_of(one for one in truth.sent if (one.path or "none") == path)), path
-    assert pages["/money?since=1h&by=surface"]["total"]["spent"] == pytest.approx(ledger["cost_usd"])
-    surfaces = {row["name"]: row for row in pages["/money?since=1h&by=surface"]["rows"]}
+    assert pages["/usage?by=key"]["costs"]["total"]["spent"] == pytest.approx(ledger["cost_usd"])
+    surfaces = {row["name"]: row for row in pages["/usage?by=key"]["costs"]["surface"]}
     used = {line["surface"]: line for line in told(capsys, traffic, "usage", "--by", "surface")["lines"]}
     for surface in {one.surface for one in truth.sent}:
         own = [one for one in truth.of(surface=surface) if one.kind != "invalid"]  # refused before it had a surface
         assert (surfaces[surface]["requests"], used[surface]["requests"]) == (len(own), len(own)), surface
         assert surfaces[surface]["spent"] == bill(calls_of(own)) and used[surface]["cost_usd"] == bill(calls_of(own))
-    by_tier = {row["name"]: row for row in pages["/money?since=1h&by=tier"]["rows"]}
-    by_model = {row["name"]: row for row in pages["/money?since=1h&by=model"]["rows"]}
+    by_tier = {row["name"]: row for row in pages["/usage?by=key"]["costs"]["tier"]}
+    by_model = {row["name"]: row for row in pages["/usage?by=key"]["costs"]["model"]}
     usage = {line["tier"]: line for line in told(capsys, traffic, "usage", "--by", "tier")["lines"]}
     backends = {line["backend"]: line for line in told(capsys, traffic, "usage", "--by", "backend")["lines"]}
     for provider in PRICES:
@@ -348,7 +347,7 @@ def test_there_is_one_saving(
     cost = bill(calls_of(answered))
     figures = told(capsys, traffic, "ledger")["strongest_alone"]
     shown = [
-        pages["/now?since=15m"]["totals"]["saving"], pages["/money?since=1h&by=surface"]["total"]["saving"],
+        pages["/now?since=15m"]["totals"]["saving"], pages["/usage?by=key"]["costs"]["total"]["saving"],
         told(capsys, traffic, "top", "--once")["totals"]["saving"],
     ]  # fmt: skip
     assert figures["requests"] == len(answered) and figures["counterfactual_usd"] == pytest.approx(alone)
@@ -429,10 +428,10 @@ def test_what_was_unused_is_drafts(
 ) -> None:
     """A judge's verdict is no answer that nobody got."""
     drafts = truth.of("doubtful", "doubtful stream", "rejected", "raced")
-    assert pages["/money?since=1h&by=surface"]["total"]["wasteful"] == len(drafts)
+    assert pages["/usage?by=key"]["costs"]["total"]["wasteful"] == len(drafts)
     unused = [call for one in drafts for call in one.calls if call.provider == "local"] + truth.calls("judge")
     wasted = told(capsys, traffic, "ledger")["wasted"]
-    assert wasted["usd"] == pytest.approx(pages["/money?since=1h&by=surface"]["total"]["wasted"])
+    assert wasted["usd"] == pytest.approx(pages["/usage?by=key"]["costs"]["total"]["wasted"])
     assert wasted["usd"] == bill(unused)
     assert wasted["tokens"] == tokens(unused)
 

@@ -128,7 +128,7 @@ def _worth_a_look(shown: Mapping[str, str], canary: str) -> Iterator[tuple[str, 
         yield "a question in other words, from the cache", f"/requests/{shown['cache-semantic']}"
     if "wrong" in shown:
         yield "a stored answer that is wrong: take it back", f"/requests/{shown['wrong']}"
-    yield "a canary that makes answers worse, and its guards", "/rollout"
+    yield "a canary that makes answers worse, and its guards", "/changes"
     yield f"what another threshold would do on {canary}", f"/what-if?surface={canary}"
 
 

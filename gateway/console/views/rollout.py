@@ -1,4 +1,5 @@
-"""The rollouts: is a candidate worse, how sure is that, when will it be known, and what stops it. One tile per guard.
+"""What is being tried: is a candidate worse, how sure is that, when will it be known, and what stops it. One tile per
+guard.
 
 The figures of a canary's present step are computed anew from the recorded requests, by the judge's own rules, at some
 forty points in time; so a tile shows the difference over time with the band that holds at all times together.
@@ -8,17 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from cache.store.base import Store
 from gateway.archive.live import LiveArchive
-from gateway.console.page import Action, Page, Sources, allowed, form_of, person_in
-from gateway.console.policy_desk import NotApplied, PolicyDesk
 from gateway.registry.records import InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry
 from gateway.registry.view import status_of
@@ -61,39 +57,6 @@ class GuardOverTime:
     points: Sequence[tuple[float, float | None, float | None, float | None]]
 
 
-def pages(sources: Sources) -> Iterator[Page | Action]:
-    """Yield the page, and the forms on it."""
-    view, render = RolloutView(sources.archive, sources.store), sources.render
-    desk = PolicyDesk(sources.archive, sources.store, sources.places)
-
-    async def shown(request: Request, **more: Any) -> Mapping[str, Any]:
-        data = await view.data()
-        surfaces = [one["surface"] for one in data["trying"]]
-        may = [surface for surface in surfaces if allowed(request, "policies.change", surface)]
-        return {"done": None, "refused": "", "may_change": may, **data, **more}
-
-    async def show(request: Request) -> Mapping[str, Any]:
-        return await shown(request)
-
-    async def change(request: Request) -> Response:
-        """Take a candidate on, stop it or take it back, and show the page with what came of it."""
-        form, surface = await form_of(request), request.path_params["surface"]
-        if not allowed(request, "policies.change", surface):
-            data = await shown(request, refused=f"You may look, and may not change policies of {surface}.")
-            return render.page(request, "rollout.html", data, status=403)
-        try:
-            done = await desk.change(
-                surface, form.get("do", ""), author=person_in(request).author(form.get("author", "").strip()),
-                message=form.get("message", ""), revision=form.get("revision", ""),
-            )  # fmt: skip
-        except NotApplied as error:
-            return render.page(request, "rollout.html", await shown(request, refused=str(error)), status=422)
-        return render.page(request, "rollout.html", await shown(request, done=done))
-
-    yield Action("/rollout/{surface}", change, "policies.change")
-    yield Page("/rollout", "rollout.html", show, name="Rollouts", key="o")
-
-
 class RolloutView:
     """Show what is being tried on every surface."""
 
@@ -103,7 +66,7 @@ class RolloutView:
         self._known: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
 
     async def data(self) -> dict[str, Any]:
-        """Return each candidate with its guards, and what the judge said last. Raises StoreUnavailable."""
+        """Return each candidate with its guards. Raises StoreUnavailable and RegistryError."""
         status = await status_of(self._registry)
         states = await self._registry.in_force()
         trying = []
@@ -111,9 +74,7 @@ class RolloutView:
             state = states.get(shown["surface"])
             if state is not None and state.rolling is not None:
                 trying.append({**shown, "step": await self._step(state, state.rolling)})
-        last = [shown for shown in status["surfaces"] if shown["last"] is not None]
-        last_changes = sorted((one["last"] for one in last), key=lambda change: -change["at"])
-        return {"trying": trying, "surfaces": len(status["surfaces"]), "last": last_changes[:10], "words": WORDS}
+        return {"trying": trying, "words": WORDS}
 
     async def _step(self, state: InForce, rolling: Rolling) -> dict[str, Any] | None:
         """Return the figures of a canary's present step; None for what is tried without clients."""

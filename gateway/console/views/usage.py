@@ -1,4 +1,5 @@
-"""Usage: what each key, team and tenant has spent on which days, of which budget, what is reserved, and where it goes.
+"""Usage: what each key, team and tenant has spent on which days, of which budget, what is reserved, and where it goes;
+and to who may see all of them, what surfaces and providers cost, and what was saved (`views.costs`).
 
 Spent is by the ledger, as `tierline usage` has it, of the month that runs (UTC) or of any days (`usage_range`). A
 budget's own figures are those of its counter in the store, which requests are held to, in its own window.
@@ -27,6 +28,7 @@ from gateway.console.page import Action, BadQuery, Page, Sources, allowed, perso
 from gateway.console.spending_forecast import DAYS, forecast
 from gateway.console.svg.bars import TONES
 from gateway.console.usage_range import UsageRange
+from gateway.console.views.costs import COST_BY, costs_between, keep_costs
 from gateway.keys.budgets import BudgetStanding, OwnerBudgets
 from gateway.keys.records import team_of
 from gateway.keys.registry import KeyRegistry
@@ -138,6 +140,7 @@ class UsageView:
         self._budgets_of = OwnerBudgets(store)
         self._keys = KeyRegistry(store)
         archive.keep(_USED)
+        keep_costs(archive)
 
     async def data(
         self,
@@ -159,10 +162,11 @@ class UsageView:
             where, values = f"list_contains($teams, {TEAM})", {"teams": list(teams)}
         order = "name DESC" if by == "day" else "spent DESC, requests DESC, name"
         within = {**values, "until_ms": int(end * 1000)}
-        sums, latest, budgets = await asyncio.gather(
+        sums, latest, budgets, costs = await asyncio.gather(
             self._ask(_SUMS.format(name=_NAMES[by], where=where, order=order), within, start),
             self._archive.newest(_COLUMNS, where, values, _LATEST),
             self._budgets(),
+            self._costs(teams, span),
         )
         of_owner: dict[str, list[BudgetStanding]] = {}
         for one in budgets or ():
@@ -199,6 +203,8 @@ class UsageView:
                 name: math.fsum(row[name] for row in sums)
                 for name in ("requests", "tokens", "spent", "list", "unpriced")
             },
+            "costs": costs,
+            "costs_by": COST_BY,
             "budgets_known": budgets is not None,
             "latest": latest,
             "names": await self._names({*(shown[:_LISTED] if by == "key" else ()), *(row["key"] for row in latest)}),
@@ -215,6 +221,10 @@ class UsageView:
         for row in await self._ask(_BARS.format(name=_NAMES[by], where=where), given, span.start_s):
             bars[row["bar"]][parts - 1 if row["place"] is None else row["place"] - 1] += row["spent"] or 0.0
         return bars
+
+    async def _costs(self, teams: Sequence[str] | None, span: UsageRange) -> dict[str, Any] | None:
+        """Return what all requests of the days cost; None for who may see those of some teams alone."""
+        return None if teams is not None else await costs_between(self._archive, span.start_s, span.end_s)
 
     async def _budgets(self) -> list[BudgetStanding] | None:
         """Return the budgets that are in use; None if the store does not answer."""

@@ -93,6 +93,10 @@ async def test_addresses_of_pages_that_are_gone_lead_on(store: RedisStore, tmp_p
             ("/conversations?since=1h", "/requests"),
             ("/conversations/00c0ffee", "/requests?since=all&conversation=00c0ffee"),
             ("/conversations/00c0ffee.json", "/requests.json?since=all&conversation=00c0ffee"),
+            ("/money?by=tier", "/usage"),
+            ("/rollout", "/changes"),
+            ("/audit?kind=key&by=ada", "/changes?kind=key&by=ada"),
+            ("/audit.json?since=7d", "/changes.json?since=7d"),
             ("/playground?a=chat/live", "/policies"),
             ("/playground/0123456789ab", "/policies"),
         ):  # fmt: skip
@@ -108,7 +112,7 @@ async def test_every_page_says_that_replies_are_scripted(store: RedisStore, tmp_
         "/requests/req-1",
         "/policies",
         "/policies/chat",
-        "/rollout",
+        "/changes",
         "/sign-in",
         "/nowhere",
     )
@@ -136,7 +140,7 @@ async def test_numbers_that_are_too_long_are_no_bugs(store: RedisStore, tmp_path
             assert (await client.get(address.replace("{}", digits))).status_code < 500, address
         for address, form in (
             ("/cache/wrong", {"request": "req-1", "at": digits}),
-            ("/rollout/chat", {"do": "pause", "message": "x", "revision": digits}),
+            ("/changes/chat", {"do": "pause", "message": "x", "revision": digits}),
         ):  # fmt: skip
             assert (await client.post(address, data=form)).status_code < 500, address
 
@@ -309,11 +313,11 @@ async def test_a_candidate_is_taken_on_stopped_and_taken_back_by_a_form(store: R
         )
 
         revision = (await registry.surface("chat")).revision
-        page = (await client.get("/rollout")).text
+        page = (await client.get("/changes")).text
         assert "Promote to 5%" in page and 'value="rollback"' in page
 
         async def change(do: str, at: int, message: str = "why not") -> httpx2.Response:
-            return await client.post("/rollout/chat", data={"do": do, "revision": str(at), "message": message})
+            return await client.post("/changes/chat", data={"do": do, "revision": str(at), "message": message})
 
         assert "Say why" in (await change("promote", revision, " ")).text
         assert "5%" in (await change("promote", revision)).text
@@ -328,7 +332,7 @@ async def test_a_candidate_is_taken_on_stopped_and_taken_back_by_a_form(store: R
         assert [entry.message for entry in await registry.history("chat")][-1] == "why not"
     async with console(tmp_path, store, 0, {VIEWER: "view"}) as client:
         client.headers["authorization"] = "Bearer view"
-        assert (await client.post("/rollout/chat", data={"do": "pause", "message": "x"})).status_code == 403
+        assert (await client.post("/changes/chat", data={"do": "pause", "message": "x"})).status_code == 403
 
 
 async def test_policies_in_files_are_listed_shown_and_checked(store: RedisStore, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_a_key_is_topped_up_and_reset_on_its_page(store: RedisStore, tmp_p
         assert sorted(await spent(client, path)) == [15.0, 20.0]
         reset = await client.post(path, data={"do": "reset", "usd": "1", "message": "a wrong price"})
         assert reset.status_code == 200 and await spent(client, path) == [1.0, 1.0]
-        entries = (await client.get("/audit.json?kind=budget")).json()["entries"]
+        entries = (await client.get("/changes.json?kind=budget")).json()["entries"]
         assert [(one["action"], one["message"]) for one in entries] == [
             ("reset", "a wrong price"), ("reset", "a wrong price"), ("topup", "a busy week"),
         ]  # fmt: skip

@@ -70,10 +70,10 @@ async def test_a_key_is_shown_once_and_works(store: RedisStore, tmp_path: Path) 
         assert (record.name, record.team, record.owner, record.surfaces) == ("laptop", "web", "bob", ("chat", "code"))
         assert [budget.text for budget in record.terms.budgets] == ["25/month@Europe/Berlin", "5/day"]
         assert record.expires is not None and abs(record.expires - time.time() - 90 * 86400) < 60
-        for path in ("/keys", f"/keys/{record.id}", "/audit", "/keys.json", f"/keys/{record.id}.json", "/audit.json"):
+        for path in (page + kind for page in ("/keys", f"/keys/{record.id}", "/changes") for kind in ("", ".json")):
             text = (await client.get(path)).text
             assert record.id in text and secret not in text and digest not in text, path
-        [entry] = (await client.get("/audit.json?kind=key")).json()["entries"]
+        [entry] = (await client.get("/changes.json?kind=key")).json()["entries"]
         assert "budgets 25/month@Europe/Berlin and 5/day" in entry["words"]
         assert re.search(r"expires: 2\d{3}-\d\d-\d\dT", entry["words"])
         assert (entry["by"], entry["how"], entry["message"]) == ("console", "console", "for bob")
@@ -240,7 +240,7 @@ async def test_a_team_gets_limits_that_its_page_shows(store: RedisStore, tmp_pat
         assert "are removed" in gone.text
         for nowhere in ("/teams/team/..%2fx", "/teams/key/x", "/teams/new?kind=team&name=A b"):
             assert (await client.get(nowhere)).status_code == 404, nowhere
-        entries = (await client.get("/audit.json?kind=team")).json()["entries"]
+        entries = (await client.get("/changes.json?kind=team")).json()["entries"]
         assert [one["action"] for one in entries] == ["remove", "create"]
 
 

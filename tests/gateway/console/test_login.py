@@ -130,8 +130,8 @@ async def test_each_role_sees_and_does_what_the_table_says(
             provider.id_claims = {"groups": [group]}
             assert (await sign_in(client, provider)).status_code == 200
             assert (await client.get("/now")).status_code == page, group
-            assert (await client.post("/rollout/search", data=change)).status_code == search, group
-            assert (await client.post("/rollout/chat", data=change)).status_code == chat, group
+            assert (await client.post("/changes/search", data=change)).status_code == search, group
+            assert (await client.post("/changes/chat", data=change)).status_code == chat, group
             assert (await client.get("/")).status_code == (307 if page == 200 else 403)
 
 
@@ -276,7 +276,7 @@ async def test_nobody_ends_the_sign_ins_of_others(
     """However many somebody begins; and no text but ours is taken for one that was begun."""
     provider.id_claims = {"groups": ["staff"]}
     async with console(tmp_path, store, provider) as client:
-        back = provider.sign_in((await client.get("/sign-in/begin?to=/money")).headers["location"])
+        back = provider.sign_in((await client.get("/sign-in/begin?to=/cache")).headers["location"])
         [(name, cookie)] = client.cookies.items()
         for _ in range(1001):
             client.cookies.clear()
@@ -288,7 +288,7 @@ async def test_nobody_ends_the_sign_ins_of_others(
             assert (await client.get(back)).status_code == 401, forged
         client.cookies.clear()
         client.cookies.set(name, cookie, path="/sign-in")
-        assert "/money" in (await client.get(back)).text
+        assert "/cache" in (await client.get(back)).text
 
 
 async def test_many_sign_ins_are_no_load_on_the_provider(

@@ -78,7 +78,7 @@ async def test_chips_say_what_the_registry_and_the_workers_say(store: RedisStore
     reader = StandingReader(store, places(tmp_path, store).deployment)
     standing = await reader.read()
     [chip] = chips_of(SURFACE, ("local", "hosted"), standing, reader)
-    assert (chip.text, chip.href) == ("canary 2.5%", "/rollout") and "12 requests" in chip.title
+    assert (chip.text, chip.href) == ("canary 2.5%", "/changes") and "12 requests" in chip.title
     assert standing.lagging == {}, "a change reaches every worker within seconds; until then nobody lags"
     assert {mark.kind for mark in standing.changes} == {"policy", "restart"}
     assert await reader.read() is standing, "the same answer serves all pages for a while"

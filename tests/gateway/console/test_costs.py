@@ -1,10 +1,9 @@
-"""The page of money: the figures of `tierline ledger`, by any column, with what leads to the requests behind them."""
+"""What requests cost and saved on the page Usage: the figures of `tierline ledger`."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,7 @@ from gateway.archive.columns import REQUESTS
 from gateway.archive.figures import figures
 from gateway.archive.folder import TableFiles
 from gateway.archive.live import LiveArchive
-from gateway.cascade.daily_budget import DailyBudget
-from gateway.console.filters import filter_of
-from gateway.console.views.money import BY, MoneyRow, MoneyView
+from gateway.console.views.costs import CostRow, costs_between, keep_costs
 from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
 from tests.gateway.archive.test_keeper import keep
 from tests.gateway.archive.test_live import becomes
@@ -27,6 +24,8 @@ from tests.gateway.console.consoles import console, record
 from tests.gateway.telemetry.conftest import server, store
 
 __all__ = ["server", "store"]
+
+TIERS = ("local", "hosted")
 
 
 def call(attempt: int, usd: float, *, wasted: bool = False, estimated: bool = False, outcome: str = "") -> CallAccount:
@@ -66,7 +65,7 @@ def traffic(count: int, seed: int = 5) -> list[Ledger]:
 
 @pytest.mark.parametrize("in_files", [False, True])
 async def test_the_figures_are_those_of_the_ledger(store: RedisStore, tmp_path: Path, *, in_files: bool) -> None:
-    """The same requests cost, wasted and saved the same on the page as in `tierline ledger`, in all and by a column.
+    """The same requests cost, wasted and saved the same on the page as in `tierline ledger`, in all and by surface.
 
     Whether they are in memory or in segments, which the archive has summarised; those of the playground count nowhere.
     """
@@ -78,30 +77,32 @@ async def test_the_figures_are_those_of_the_ledger(store: RedisStore, tmp_path: 
             files.rotate()
     archive = LiveArchive(tmp_path, store)
     try:
-        view = MoneyView(archive, store)
+        keep_costs(archive)
         await archive.catch_up()
         archive.start()
 
         async def summarised() -> Any:
-            return await archive.ask("SELECT sum(requests) AS n FROM kept_money_1800000")
+            return await archive.ask("SELECT sum(requests) AS n FROM kept_costs_1800000")
 
         await becomes(summarised, [{"n": 400}] if in_files else [{"n": None}])
         rows = [{**row, "score": None} for row in await archive.ask("SELECT * FROM requests")]
-        assert_agrees((await view.data(filter_of([("since", "24h")]), "surface"))["total"], rows)
-        for by in ("surface", "tenant"):
-            for shown in (await view.data(filter_of([("since", "24h")]), by))["rows"]:
-                assert_agrees(shown, [row for row in rows if (row[by] or "none") == shown.name])
-        some = await view.data(filter_of([("since", "24h"), ("tenant", "globex")]), "tier")
-        assert_agrees(some["total"], [row for row in rows if row["tenant"] == "globex"])
-        assert sum(map(sum, some["bars"])) == pytest.approx(some["total"].spent)
-        assert some["beside"]["played"] == 3 and some["beside"]["playground"] == 3.0
-        assert some["choices"]["tenant"] == ["acme", "globex"]
-        assert some["forecasts"]["today"].spent == pytest.approx(some["total"].spent)
+        start = rows[0]["entry_ms"] // 1_800_000 * 1800 - 1800
+        costs = await costs_between(archive, start, start + 7200)
+        assert_agrees(costs["total"], rows)
+        for shown in costs["surface"]:
+            assert_agrees(shown, [row for row in rows if (row["surface"] or "none") == shown.name])
+        assert {shown.name for shown in costs["surface"]} == {"chat", "voice", "none"}
+        for by in ("tier", "model"):
+            assert sum(shown.spent for shown in costs[by]) == pytest.approx(costs["total"].spent)
+        owed = {tier: sum(c["cost_usd"] for row in rows for c in row["calls"] if c["tier"] == tier) for tier in TIERS}
+        assert {shown.name: shown.spent for shown in costs["tier"]} == pytest.approx(owed)
+        before = await costs_between(archive, start - 7200, start)
+        assert before["total"].requests == 0 and before["total"].saving is None and before["tier"] == []
     finally:
         await archive.aclose()
 
 
-def assert_agrees(shown: MoneyRow, rows: list[dict[str, Any]]) -> None:
+def assert_agrees(shown: CostRow, rows: list[dict[str, Any]]) -> None:
     told = figures(rows)
     alone = told["strongest_alone"]
     assert (shown.requests, shown.unpriced) == (told["requests"], told["cost_unknown"])
@@ -117,7 +118,7 @@ def assert_agrees(shown: MoneyRow, rows: list[dict[str, Any]]) -> None:
     assert shown.prompt_caches == pytest.approx(told["prompt_caches"]["saved_usd"]) and shown.prompt_caches > 0
 
 
-async def test_each_figure_leads_to_its_requests(store: RedisStore, tmp_path: Path) -> None:
+async def test_the_page_tells_them_to_who_may_see_all(store: RedisStore, tmp_path: Path) -> None:
     made = [
         request(1, [call(1, 0.001)]),
         request(2, [call(1, 0.002, wasted=True, outcome="low_confidence"), call(2, 0.004)], surface="voice"),
@@ -126,41 +127,10 @@ async def test_each_figure_leads_to_its_requests(store: RedisStore, tmp_path: Pa
         request(5, [call(1, 0.003), replace(call(0, 0.0002, wasted=True, outcome="cancelled"), verifier="judge")]),
     ]
     async with console(tmp_path, store, made) as client:
-        page = (await client.get("/money?by=surface")).text
-        links = {link.replace("&amp;", "&") for link in re.findall(r'href="(/requests\?[^"]+)"', page)}
-        assert {"/requests?since=24h", "/requests?since=24h&surface=chat", "/requests?since=24h&is=unpriced"} <= links
-        for flag, ids in (("wasted", {"req-2", "req-4", "req-5"}), ("unpriced", {"req-3"})):
-            rows = (await client.get(f"/requests.json?since=24h&is={flag}")).json()["rows"]
-            assert {row["request_id"] for row in rows} == ids
-        data = (await client.get("/money.json?by=path")).json()
-        assert {(one["kind"], one["tier"]): one["usd"] for one in data["waste"]} == {
-            ("draft", "local"): 0.002, ("race", "hosted"): 0.001, ("sample", "local"): 0.0005,
-            ("judge", "local"): 0.0002,
-        }  # fmt: skip
-        assert "1 requests of unknown price" in page or "1 of unknown price" in page
-
-
-async def test_every_column_and_empty_state_has_a_page(store: RedisStore, tmp_path: Path) -> None:
-    async with console(tmp_path, store, traffic(30)) as client:
-        for by in BY:
-            assert (await client.get(f"/money?by={by}&since=1h")).status_code == 200
-        assert '<a href="/usage">Usage</a>' in (await client.get("/money?by=tenant")).text
-        assert "No request fits these filters" in (await client.get("/money?surface=nowhere")).text
-        for query in ("by=key", "since=2h", "since=all", "is=wasted", "backend=b"):
-            assert (await client.get(f"/money?{query}")).status_code == 400
-
-
-async def test_without_requests_the_page_says_so(store: RedisStore, tmp_path: Path) -> None:
-    async with console(tmp_path, store, []) as client:
-        page = await client.get("/money")
-        assert page.status_code == 200 and "No request in the last 24h" in page.text
-
-
-async def test_what_is_reserved_stands_in_the_store(store: RedisStore, tmp_path: Path) -> None:
-    async with console(tmp_path, store, [request(1, [call(1, 0.001)])]) as client:
-        assert "Nothing is reserved today" in (await client.get("/money")).text
-        budget = DailyBudget(store)
-        assert await budget.reserve("chat", 0.25, 2.0) is not None
-        assert await budget.reserve("shadow:chat", 0.5, 2.0) is not None
-        data = (await client.get("/money.json?by=tier")).json()
-        assert [(one["purpose"], one["usd"]) for one in data["reserved"]] == [("comparisons", 0.25), ("shadows", 0.5)]
+        costs = (await client.get("/usage.json")).json()["costs"]
+        assert {one["name"]: one["spent"] for one in costs["tier"]} == pytest.approx({"local": 0.0097, "hosted": 0.005})
+        assert (costs["total"]["wasteful"], costs["total"]["unpriced"]) == (2, 1)
+        page = (await client.get("/usage")).text
+        assert "Saved against the strongest tier" in page and 'href="/requests?tier=hosted&amp;since=30d"' in page
+        rows = (await client.get("/requests.json?since=30d&is=wasted")).json()["rows"]
+        assert {row["request_id"] for row in rows} == {"req-2", "req-4", "req-5"}
